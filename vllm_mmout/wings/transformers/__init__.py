@@ -1,7 +1,7 @@
-"""Model folders of transformers, served as ``save_pretrained`` wrote them: any head that answers in one forward.
+"""Wing that serves model folders of transformers, as ``save_pretrained`` wrote them, with heads of one forward pass.
 
-A folder is taken if its architecture is in one of transformers' auto tables and vLLM does not serve its head itself.
-The engine argument ``additional_config={"mmout": {"output_processor": "transformers"}}`` takes the others, too.
+A folder is served if its architecture is in one of transformers' auto tables and vLLM does not serve its head itself.
+The engine argument ``additional_config={"mmout": {"output_processor": "transformers"}}`` serves the other folders, too.
 Inputs go through the folder's own processor, results through its own ``post_process_*``.
 """
 

@@ -1,4 +1,4 @@
-"""From a sound, a text, a video or arrays to the tensors of a model of transformers."""
+"""`FeaturesMapper`: maps a sound, a text, a video or arrays to the tensors of a model of transformers."""
 
 from __future__ import annotations
 
@@ -23,60 +23,60 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_o
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_tensor
 
 _MOST_SAMPLES: Final = 2**27
-"""Of all channels of a file: 46 minutes of 48 kHz."""
+"""Largest number of samples of all channels of a file: 46 minutes at 48 kHz."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeaturesMapper:
-    """Maps one input through the folder's own feature extractor, tokenizer or processor.
+    """Mapper of one input through the folder's own feature extractor, tokenizer or processor.
 
-    - A sound is a file, or ``{"audio": float [n], "sampling_rate": Hz}``; it is brought to the model's rate and to one
-      channel. An array alone is taken to have the model's rate.
+    - A sound is a file, or ``{"audio": float [n], "sampling_rate": Hz}``. It is converted to the model's rate and to
+      one channel. An array alone is assumed to have the model's rate.
     - A text is a ``str``, or ``{"text": ..., "text_pair": ...}``.
-    - A video is a list of pictures, or uint8 [frames, height, width, 3]; of more frames than the model takes as many
-      are chosen, evenly, as the pipeline of transformers does.
+    - A video is a list of pictures, or uint8 [frames, height, width, 3]. If it has another number of frames than the
+      model takes, frames are chosen evenly, as in the pipeline of transformers.
     - A text with choices is ``{"text": ..., "choices": [...]}``.
-    - Tensors are a dict by keyword of ``forward``, without the batch axis, or an array of the first keyword.
+    - Tensors are a dict by keyword of ``forward``, without the batch axis, or an array for the first keyword.
     """
 
     model: str
     head: Head
     folder: str
     longest: int | None = None
-    """Tokens of a text that the model has positions for."""
+    """Largest number of tokens of a text, limited by the model's positions."""
     frames: int | None = None
-    """Pictures that a video is to have."""
+    """Number of pictures in a video, or None for any number."""
     least_samples: int = 1
-    """Of a sound, at the model's rate."""
+    """Smallest number of samples of a sound, at the model's rate."""
 
     @property
     def opens_files(self) -> bool:
-        """Whether a text names a file."""
+        """Whether a text in an input is the path of a file."""
         return self.head.takes in ("audio", "video")
 
     @property
     def pictures(self) -> bool:
-        """Whether its files are pictures."""
+        """Whether files of an input are pictures."""
         return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input; InputError where it is of another kind, empty or too long."""
+        """Map one input; raise InputError if it is of another kind, empty or too long."""
         if data is None:
             raise InputError(f"the input is None; the model takes {self.head.takes}")
         for option in params.reads:
             raise OptionError(
-                f"{option} says how a raster is read, and the model takes {self.head.takes}", param=option
+                f"{option} says how a raster is read, but the model takes {self.head.takes}", param=option
             )
-        making: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
+        mappers: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
             "audio": self._of_sound,
             "text": self._of_text,
             "video": self._of_video,
             "tensors": self._of_array,
         }
         choices = "choices" in self.head.needs
-        features = self._of_choices(data) if choices else making[self.head.takes](data)
-        known = keywords_of_network(self.model)
-        tensors = {name: np.asarray(value) for name, value in features.items() if name in known}
+        features = self._of_choices(data) if choices else mappers[self.head.takes](data)
+        keywords = keywords_of_network(self.model)
+        tensors = {name: np.asarray(value) for name, value in features.items() if name in keywords}
         if choices:
             return MappedInput({**tensors, TEXTS: as_tensor(data["choices"])})
         return MappedInput(tensors if self.head.alone else {name: value[0] for name, value in tensors.items()})
@@ -94,7 +94,7 @@ class FeaturesMapper:
         return features
 
     def _of_choices(self, data: Any) -> Mapping[str, Any]:
-        """The text with each choice: tensors [choices, tokens]."""
+        """Tokenize the text with each choice: tensors [choices, tokens]."""
         choices = data.get("choices") if isinstance(data, Mapping) else None
         if not isinstance(choices, list | tuple) or not choices or set(data) != {"text", "choices"}:
             raise InputError(f'the model takes {{"text": ..., "choices": [...]}}, got {data!r:.200}')
@@ -115,7 +115,7 @@ class FeaturesMapper:
         tokens = np.asarray(features["input_ids"]).shape[1]
         if not tokens:
             raise InputError("the text is empty, and the model's tokenizer makes no token of it; give one with words")
-        if self.longest is not None:  # some families have positions that no token takes
+        if self.longest is not None:  # some model families have more positions than tokens can use
             check_length(tokens, min(self.longest, tokenizer.model_max_length))
         return features
 
@@ -141,7 +141,7 @@ class FeaturesMapper:
         return features
 
     def _of_array(self, data: Any) -> Mapping[str, Any]:
-        if isinstance(data, Mapping) and set(data) <= set(keywords_of_network(self.model)):  # of JSON
+        if isinstance(data, Mapping) and set(data) <= set(keywords_of_network(self.model)):  # tensors by keyword
             return {name: np.asarray(value)[np.newaxis] for name, value in data.items()}
         if not hasattr(data, "shape"):
             raise InputError(
@@ -152,13 +152,13 @@ class FeaturesMapper:
 
 
 def check_length(tokens: int, longest: int) -> None:
-    """Refuse a text that the model has no positions for."""
+    """Raise InputError for a text with more tokens than the model has positions."""
     if tokens > longest:
         raise InputError(f"the text has {tokens} tokens, the model takes {longest}; shorten or split it")
 
 
 def least_samples(config: Mapping[str, Any]) -> int:
-    """Samples that the convolutions of a model need for one value, as its ``config.json`` tells them."""
+    """Return the number of samples that a model's convolutions need for one value, according to ``config.json``."""
     frames: int = 1 + sum(
         (kernel - 1) * dilation
         for kernel, dilation in zip(config.get("tdnn_kernel") or (), config.get("tdnn_dilation") or (), strict=False)
@@ -173,7 +173,7 @@ def least_samples(config: Mapping[str, Any]) -> int:
 
 @cache
 def _loaded(folder: str, auto: str) -> Any:
-    """The folder's tokenizer or feature extractor, one for all who ask for it; no code of the folder is run."""
+    """Load the folder's tokenizer or feature extractor, cached for each folder; run no code of the folder."""
     import transformers
 
     try:
@@ -186,15 +186,15 @@ def _loaded(folder: str, auto: str) -> Any:
 
 
 def _samples(data: Any, rate: int) -> NDArray[np.float32]:
-    """A sound as float32 [n] of one channel, at a rate in Hz."""
-    given = rate
+    """Return a sound as float32 [n] of one channel, at a rate in Hz."""
+    source_rate = rate
     if isinstance(data, Mapping):
         keys = {"audio"} if _is_file(data.get("audio")) else {"audio", "sampling_rate"}
         if not keys <= set(data) <= {"audio", "sampling_rate"}:
             raise InputError(f'a sound is {{"audio": array, "sampling_rate": Hz}}, got the keys {list(data)}')
-        data, given = data["audio"], _rate(data.get("sampling_rate", rate))
+        data, source_rate = data["audio"], _rate(data.get("sampling_rate", rate))
     if _is_file(data):
-        samples, given = _decoded(data)
+        samples, source_rate = _decoded(data)
     else:
         samples = np.asarray(data)
     if samples.dtype.kind != "f" or samples.ndim not in (1, 2) or not samples.size:
@@ -209,16 +209,16 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
         )
     if not np.isfinite(samples).all():
         raise InputError("the sound holds NaN or infinity; give finite samples")
-    one = samples if samples.ndim == 1 else samples.mean(axis=0)
-    return one.astype(np.float32) if given == rate else _resampled(one, given, rate)
+    mono = samples if samples.ndim == 1 else samples.mean(axis=0)
+    return mono.astype(np.float32) if source_rate == rate else _resampled(mono, source_rate, rate)
 
 
-def _rate(given: Any) -> int:
-    """Return a sampling rate that any integer gives, or a float without a fraction."""
-    number = given.item() if isinstance(given, np.generic) else given
+def _rate(rate: Any) -> int:
+    """Return a sampling rate, given as an integer or as a float without a fraction; else raise InputError."""
+    number = rate.item() if isinstance(rate, np.generic) else rate
     whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not whole or number < 1:
-        raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {given!r}")
+        raise InputError(f"sampling_rate must be a whole number of Hz above 0, got {rate!r}")
     return int(number)
 
 
@@ -242,8 +242,8 @@ def _decoded(data: Any) -> tuple[NDArray[np.float32], int]:
                 raise InputError(f"the sound has {file.frames} samples of {file.channels} channels; cut it into parts")
             samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     except (OSError, RuntimeError) as error:
-        why = getattr(error, "error_string", str(error)).rstrip(".")
-        raise InputError(f"the sound cannot be decoded: {why}; give a WAV, FLAC, Ogg or MP3") from error
+        reason = getattr(error, "error_string", str(error)).rstrip(".")
+        raise InputError(f"the sound cannot be decoded: {reason}; give a WAV, FLAC, Ogg or MP3") from error
     return samples.T, rate
 
 
@@ -252,8 +252,8 @@ def _resampled(samples: NDArray[np.float32], given: int, rate: int) -> NDArray[n
         import soxr
     except ModuleNotFoundError as error:
         raise InputError(
-            f"the sound has {given} Hz, the model takes {rate}, and soxr resamples it: pip install"
-            ' "vllm-mmout[audio]", or give it at that rate'
+            f"the sound has {given} Hz, the model takes {rate}, and resampling needs soxr: pip install"
+            ' "vllm-mmout[audio]", or give the sound at that rate'
         ) from error
     resampled: NDArray[np.float32] = soxr.resample(samples.astype(np.float32), given, rate)
     if not resampled.size:
@@ -266,7 +266,7 @@ def _is_file(data: Any) -> bool:
 
 
 def _frame(frame: Any) -> Any:
-    """One picture of a video, as the processor takes it."""
+    """Convert one frame of a video to a picture for the processor."""
     from PIL import Image, ImageOps
 
     if hasattr(frame, "getbands"):

@@ -1,4 +1,4 @@
-"""Which folders of transformers are taken, and what their ``config.json`` is as one of ours."""
+"""Selects the folders of transformers to serve, and translates their ``config.json`` to this package's format."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from vllm_mmout.wings.transformers.heads import KEY, head_of
 from vllm_mmout.wings.transformers.left import is_left
 
 NAME: Final = "transformers"
-"""What the engine argument names as output processor for folders that are left to vLLM."""
+"""Output processor in the engine argument that selects also folders which would be left to vLLM."""
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``config.json`` of a folder, as one of ours; None for a folder that is left to vLLM.
+    """Return ``config.json`` of a folder in this package's format, or None for a folder that is left to vLLM.
 
-    ``asked`` is what the engine argument names as output processor.
+    ``asked`` is the output processor in the engine argument.
     """
-    del settings  # none is about such folders
+    del settings  # no setting concerns these folders
     architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(first, str) or not isinstance(config.get("model_type"), str) or config.get("auto_map"):

@@ -1,4 +1,4 @@
-"""The heads of transformers' auto tables: what each takes, and which output processor its results go through."""
+"""The heads of transformers' auto tables: the kind of input and the output processor of each."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final, Literal, TypeAlias
 from vllm_mmout.errors import OptionError
 
 KEY: Final = "transformers"
-"""Of the table in ``config.json`` where a folder of transformers that was taken says what it was."""
+"""Key in ``config.json`` of the table that describes the original folder of transformers."""
 
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the architectures of one auto table have in common."""
+    """Properties that the architectures of an auto table share."""
 
     takes: Takes
     processor: str
     """Name of the output processor."""
     outputs: tuple[str, ...] = ()
-    """What is kept of the model's output, where it has it; empty: all tensors with the requests on axis 0."""
+    """Names of the model's outputs to keep, if present; if empty, all tensors with the requests on axis 0."""
     tiled: bool = False
     """Whether a scene is cut into tiles."""
     sized: bool = False
@@ -31,23 +31,23 @@ class Head:
     text: bool = False
     """Whether vLLM may serve architectures of the table that its registry does not name."""
     prompt: tuple[str, ...] = ()
-    """What a request may say beside its picture."""
+    """Names of the fields that a request may have beside its picture."""
     needs: tuple[str, ...] = ()
-    """Of ``prompt`` what a request says one of at least."""
+    """Fields of ``prompt`` of which a request needs at least one."""
     alone: bool = False
-    """Whether the processor's tensors are of one request as a whole: they keep their batch axis, and each request is
-    a forward of its own."""
+    """Whether the processor's tensors belong to one request as a whole: they keep their batch axis, and each request
+    gets a forward pass of its own."""
     repeated: bool = False
-    """Whether the picture goes in once for each text."""
+    """Whether the picture is passed once for each text."""
     padding: str = ""
-    """How texts are brought to one length, where the processor must be told."""
+    """Value of the processor's argument ``padding`` for texts, or "" to leave it out."""
 
     drawn: bool = False
-    """Whether the results are samples that the network's ``generate`` draws: ``forward`` gives no forecast."""
+    """Whether the results are samples drawn by the network's ``generate``, since ``forward`` gives no forecast."""
 
     @property
     def encodes(self) -> bool:
-        """Whether the results are all tensors of an encoder, from which vLLM makes vectors."""
+        """Whether the results are all tensors of an encoder, from which vLLM could make vectors."""
         return self.processor == "tensor" and not self.outputs
 
 
@@ -127,8 +127,8 @@ TABLES: Final[Mapping[str, Head]] = {
     "TIME_SERIES_PREDICTION": Head("tensors", "tensor"),
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
-"""Name of an auto table, as in ``MODEL_FOR_..._MAPPING_NAMES``, to its head; an architecture has the first that it is
-in. Not here are tables of models that write tokens, which are vLLM's own."""
+"""Maps an auto table, as in ``MODEL_FOR_..._MAPPING_NAMES``, to its head. For an architecture in several tables, the
+first counts. Tables of models that write tokens are missing, since vLLM serves those itself."""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {
@@ -174,16 +174,16 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Architectures that are in none of these tables."""
+"""Maps architectures outside these tables, or with special needs, to their heads."""
 
 
 def head_of(architecture: str) -> Head | None:
-    """The head of an architecture; None where no table that is served has it."""
+    """Return the head of an architecture, or None if no served table has it."""
     return _heads().get(architecture)
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """The head of a folder that was taken, and what it was: ``model_type``, ``folder``."""
+    """Return the head of a served folder, and the table of its original ``model_type`` and ``folder``."""
     table, head = config.get(KEY), head_of(config["architectures"][0])
     if head is None or not isinstance(table, Mapping):
         raise OptionError(
@@ -194,7 +194,7 @@ def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
 
 
 def folder_of(config: Mapping[str, Any]) -> str:
-    """The folder that was taken; "" of a model that is none of transformers', for which nothing can be loaded."""
+    """Return the original folder, or "" for a model that is not of transformers, so that nothing can be loaded."""
     table = config.get(KEY)
     return str(table["folder"]) if isinstance(table, Mapping) else ""
 
@@ -203,10 +203,10 @@ def folder_of(config: Mapping[str, Any]) -> str:
 def _heads() -> dict[str, Head]:
     from transformers.models.auto import modeling_auto
 
-    found = dict(ARCHITECTURES)
+    heads = dict(ARCHITECTURES)
     for name, head in TABLES.items():
         table: Mapping[str, Any] = getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {})
         for classes in table.values():
             for architecture in (classes,) if isinstance(classes, str) else classes:
-                found.setdefault(architecture, head)
-    return found
+                heads.setdefault(architecture, head)
+    return heads

@@ -1,4 +1,4 @@
-"""Names of vLLM that decide which folders of transformers are left to vLLM."""
+"""Names in vLLM that are needed to decide which folders of transformers are left to vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user gives to the tensors of a model of transformers, through its folder's own processor."""
+"""`PictureMapper`: maps pictures and prompts to tensors of a model of transformers, by its folder's processor."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_o
 from vllm_mmout.wings.transformers.prompts import IMAGE, PICTURES, TEXTS, as_tensor, checked, example, processed
 
 SIZE: Final = "target_sizes"
-"""Keyword of (height, width) of the input in pixels, as transformers' ``post_process_*`` call it."""
+"""Keyword of the input's (height, width) in pixels, as in transformers' ``post_process_*``."""
 
 PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
-"""Keywords that go past the network, to its output processor."""
+"""Keywords that bypass the network and are passed to its output processor."""
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
 _SIDE = 256
-"""Of tiles, where the processor resizes nothing."""
+"""Default side of tiles in pixels, if the processor does not resize."""
 _LARGEST = 8192
-"""Height and width up to which a picture goes through the processor whole."""
+"""Largest height and width at which a picture goes through the processor whole, in pixels."""
 
 
 def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
-    """The input mapper of a folder."""
-    head, said = described(config)
+    """Return the input mapper for a folder's ``config.json``."""
+    head, table = described(config)
     if head.takes != "image":
         return FeaturesMapper(
             config["architectures"][0],
             head,
-            said["folder"],
+            table["folder"],
             longest=config.get("max_position_embeddings"),
             frames=config.get("num_frames"),
             least_samples=least_samples(config),
         )
-    processor = image_processor_of(said["folder"])
+    processor = image_processor_of(table["folder"])
     crop = _sides(getattr(processor, "crop_size", None)) if getattr(processor, "do_center_crop", False) else None
     resized = _sides(getattr(processor, "size", None)) if getattr(processor, "do_resize", False) else None
     return PictureMapper(
@@ -56,7 +56,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
         max_size=_LARGEST,
         tile_size=max(crop or resized or (_SIDE,)),
         head=head,
-        folder=said["folder"],
+        folder=table["folder"],
         cropped=crop,
         longest=_longest(config),
     )
@@ -64,61 +64,61 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
 
 @dataclass(frozen=True, slots=True)
 class PictureMapper(RasterMapper):
-    """Maps pictures and rasters of red, green and blue; a grey one stands for all three.
+    """Mapper of pictures and rasters of red, green and blue; a grey input is used for all three.
 
-    A picture goes through the processor whole, as with transformers. A raster that has a place, and a head with a
-    result for each pixel or of boxes, is cut into tiles of the size that the processor scales to, so that the model
-    sees it at its own resolution; the request's ``tile`` asks for it with any picture.
+    A picture goes through the processor whole, as in transformers. If a raster has a georeference, and the head returns
+    boxes or a result for each pixel, the raster is cut into tiles of the size that the processor scales to, so that the
+    model sees it at full resolution. With ``tile`` in the request, this holds for any picture.
 
-    What a head takes beside its picture stands with it in a dict: ``{"image": ..., "text": [...]}``.
+    A head's prompt is given beside the picture in a dict: ``{"image": ..., "text": [...]}``.
     """
 
     head: Head = _ANY
     folder: str = ""
     cropped: tuple[int, int] | None = None
-    """What the processor crops to."""
+    """Height and width that the processor crops to, or None if it does not crop."""
     whole_only: bool = False
-    """Whether this input is not cut."""
+    """Whether this input is never cut into tiles."""
     prompt: Mapping[str, Any] = field(default_factory=dict)
-    """What this input's request says beside the picture."""
+    """Prompt of this input's request, by field."""
     longest: int | None = None
-    """Tokens of a text that the model has positions for."""
+    """Largest number of tokens of a text, limited by the model's positions; None without a limit."""
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Not said: sizes are the processor's."""
+        """Always empty, since the processor determines the shapes."""
         return {}
 
     def dummy(self) -> Any:
-        """A picture of noise of the size that the processor scales to, with what must stand beside it."""
+        """Return a picture of noise of the size that the processor scales to, with the required prompt."""
         picture = np.random.default_rng(0).integers(0, 256, (3, *self.tile_sides(None)), np.uint8)
         beside = self.head.needs[:1] if self.head.alone else self.head.prompt
         return {IMAGE: picture, **{name: example(name, picture) for name in beside}}
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The keys of a dict that is a request."""
+        """Names of the fields of a request, which is a dict."""
         return (IMAGE, *self.head.prompt)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The keys of a request whose texts name no file."""
+        """Names of the fields of a request whose texts are not paths of files."""
         return tuple(name for name in self.head.prompt if name not in PICTURES)
 
     @property
     def one_for_all(self) -> bool:
-        """A grey picture stands for all three colours."""
+        """Always True: a grey picture is used for all three colours."""
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one picture or raster, and what stands beside it."""
+        """Open one picture or raster, and check the prompt beside it."""
         beside = dict(data) if isinstance(data, Mapping) and IMAGE in data else {}
         if not beside and isinstance(data, Mapping) and set(data) <= set(self.fields):
             raise InputError(
-                f'the request has {" and ".join(data) or "nothing"}, and no picture: {{"image": ..., ...}}'
+                f'the request has {" and ".join(data) or "nothing"}, but no picture: {{"image": ..., ...}}'
             )
-        said = {name: value for name, value in beside.items() if name != IMAGE}
-        prompt = checked(said, self.head.prompt, self.head.needs, question=not self.head.alone)
+        prompt = {name: value for name, value in beside.items() if name != IMAGE}
+        prompt = checked(prompt, self.head.prompt, self.head.needs, question=not self.head.alone)
         prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}
         raster, planes, noted = opened_planes(beside.get(IMAGE, data), params, self)
         try:
@@ -131,11 +131,11 @@ class PictureMapper(RasterMapper):
         return view
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Whether (height, width) goes through the processor whole."""
+        """Return whether a size (height, width) goes through the processor whole."""
         return max(size) <= (_LARGEST if self.whole_only else max(self.tile_sides(None)))
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """What the processor makes of [3, height, width], and what goes past the network."""
+        """Return the processor's tensors for [3, height, width], and the tensors that bypass the network."""
         features = self._features(planes)
         sizes = [planes.shape[1:], *(other.size[::-1] for name, other in self.prompt.items() if name == "other_image")]
         texts = self.prompt.get("text")
@@ -147,11 +147,11 @@ class PictureMapper(RasterMapper):
         }
 
     def _features(self, planes: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """What the folder's processor makes of a picture."""
+        """Run the folder's processor on a picture and the prompt."""
         picture = _picture(planes)
         processor = processor_of(self.folder) if self.head.prompt else image_processor_of(self.folder)
         options: dict[str, Any] = {}
-        if self.cropped is not None and not self.whole_only:  # what is cropped off has no result
+        if self.cropped is not None and not self.whole_only:  # cropping would leave parts of a tile without a result
             options = {"do_center_crop": False, "size": dict(zip(("height", "width"), self.cropped, strict=True))}
         try:
             if self.head.prompt:
@@ -176,10 +176,10 @@ class PictureMapper(RasterMapper):
             check_length(np.asarray(features["input_ids"]).shape[-1], self.longest)
         known = (*keywords_of_network(self.model), *PASSED)
         arrays = {name: np.asarray(value) for name, value in features.items() if name in known}
-        return {name: array for name, array in arrays.items() if array.size}  # EoMT's has no offsets of patches
+        return {name: array for name, array in arrays.items() if array.size}  # EoMT's offsets of patches are empty
 
     def _picture(self, name: str, data: Any) -> Any:
-        """Another picture of a request, whole; a trimap in grey."""
+        """Read another picture of a request as a whole; a trimap in grey."""
         plain = replace(self, head=_ANY)
         with plain.open(data, OutputParams()) as view:
             picture = _picture(view.read().array)
@@ -187,16 +187,16 @@ class PictureMapper(RasterMapper):
 
 
 def _picture(planes: NDArray[Any]) -> Any:
-    """[3, height, width] as a processor takes a picture."""
+    """Convert [3, height, width] to a picture for a processor."""
     from PIL import Image
 
-    if planes.dtype != np.uint8:  # scaled: some processors refuse floats, others take them for 0 to 1
+    if planes.dtype != np.uint8:  # scaled values: some processors refuse floats, others expect them from 0 to 1
         planes = np.rint(planes).clip(0, 255).astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(planes, 0, -1)))
 
 
 def _longest(config: Mapping[str, Any]) -> int | None:
-    """Tokens of a text beside a picture."""
+    """Return the largest number of tokens of a text beside a picture, or None without a limit."""
     text = config.get("text_config")
     limits = [
         config.get("max_text_len"),
@@ -206,17 +206,17 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_values(view: RasterView) -> None:
-    """Refuse values that the processor, which takes bytes, would scale wrongly."""
+    """Raise OptionError for values that the processor, which expects bytes, would scale wrongly."""
     if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
-            f"the input's dtype is {view.raster.dtype}, and the model's processor takes pictures of 0 to 255; bring it"
-            " there with scale, as 0.0255 (255 / 10000) for reflectance in steps of 0.0001",
+            f"the input's dtype is {view.raster.dtype}, but the model's processor takes pictures of 0 to 255; convert"
+            " it with scale, such as 0.0255 (255 / 10000) for reflectance in steps of 0.0001",
             param="scale",
         )
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """(height, width) of what a processor says of a size."""
+    """Return (height, width) from a processor's description of a size, or None if it has no such size."""
     if size is None:
         return None
     if isinstance(size, int):

@@ -1,4 +1,4 @@
-"""Which folders of transformers are left to vLLM: those whose head vLLM serves itself."""
+"""Decides which folders of transformers are left to vLLM, which serves their head itself."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ _OF_TOKENS: Final = "ForTokenClassification"
 
 
 def is_left(architecture: str, head: Head, folder: str) -> bool:
-    """Return whether a folder is left to vLLM, by the architectures that vLLM's registry names.
+    """Return whether a folder is left to vLLM, according to the architectures in vLLM's registry.
 
-    - The registry names the architecture: the folder is left, unless vLLM's class only makes vectors and the head
-      makes something else, as that of CLIP does.
-    - The registry names a language model of the same family, which vLLM converts by the end of the architecture's name
-      (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): the folder is left, unless it is a
-      classifier of tokens whose head is not transformers' generic one, the only one that the conversion loads.
-    - sentence-transformers wrote the folder of a text encoder, or of a model that vLLM makes vectors from. It is
-      left, since its vectors are wanted.
+    - The registry has the architecture: the folder is left, unless vLLM's class only makes vectors and the head makes
+      something else, such as that of CLIP.
+    - The registry has a language model of the same family, which vLLM converts according to the end of the
+      architecture's name (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): the folder is left,
+      unless it is a classifier of tokens with a head other than transformers' generic one, the only one that the
+      conversion loads.
+    - sentence-transformers wrote the folder of a text encoder, or of a model that vLLM makes vectors from: the folder
+      is left, since users expect its vectors.
     - Any other folder is not left: vLLM would take it for a model that generates text, or try its transformers backend,
       which loads few of these models and gives other values for some.
     """
-    from vllm_mmout.models.vllm_registry import class_of_vllm  # with vLLM
+    from vllm_mmout.models.vllm_registry import class_of_vllm  # imports vLLM
 
     name = class_of_vllm(architecture)
     makes_vectors = name is not None and name.endswith(_EMBEDS)
@@ -37,7 +38,7 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
 
 
 def _is_converted(architecture: str) -> bool:
-    """Return whether vLLM makes this architecture by converting a language model that its registry names."""
+    """Return whether vLLM serves this architecture by converting a language model in its registry."""
     from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 
     from vllm_mmout.models.vllm_registry import class_of_vllm
@@ -54,7 +55,7 @@ def _is_converted(architecture: str) -> bool:
 
 
 def _has_generic_head(architecture: str) -> bool:
-    """Return whether a classifier of tokens has transformers' generic head, a linear layer of the name ``score``."""
+    """Return whether a classifier of tokens has transformers' generic head, a linear layer called ``score``."""
     import transformers
     from transformers.modeling_layers import GenericForTokenClassification
 
@@ -62,7 +63,7 @@ def _has_generic_head(architecture: str) -> bool:
 
 
 def _is_of_sentence_transformers(folder: str) -> bool:
-    """Return whether sentence-transformers wrote a folder, whose vectors are then wanted."""
+    """Return whether sentence-transformers wrote a folder, so that its users expect vectors."""
     from vllm.transformers_utils.config import get_pooling_config
 
     return get_pooling_config(folder) is not None

@@ -1,4 +1,4 @@
-"""The processor of a folder of transformers."""
+"""Loads the processors of a folder of transformers, and calls their ``post_process_*`` methods."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def keywords_of_network(architecture: str) -> tuple[str, ...]:
 
 @cache
 def image_processor_of(folder: str) -> Any:
-    """What prepares pictures, and makes results of them: the folder's image processor, one for all who ask for it.
+    """Return the folder's image processor, which prepares pictures and makes results; cached for each folder.
 
-    Its Pillow variant where torchvision is missing; no code of the folder is run. RegistrationError: there is none.
+    Without torchvision, this is its Pillow variant. No code of the folder is run. Raises RegistrationError if it cannot
+    be loaded.
     """
     import transformers
 
@@ -50,20 +51,20 @@ def image_processor_of(folder: str) -> Any:
 
 @cache
 def processor_of(folder: str) -> Any:
-    """What prepares pictures and what is said beside them: the folder's processor, else its image processor."""
+    """Return the folder's processor of pictures and prompts, or its image processor if there is no other."""
     import transformers
     from transformers.processing_utils import ProcessorMixin
 
     auto: Any = transformers.AutoProcessor
     try:
         processor = auto.from_pretrained(folder, trust_remote_code=False)
-    except Exception:  # noqa: BLE001 - whatever it is, the image processor says what is missing
+    except Exception:  # noqa: BLE001 - loading the image processor will report what is missing
         return image_processor_of(folder)
     return processor if isinstance(processor, ProcessorMixin) else image_processor_of(folder)
 
 
 class Output(dict[str, Any]):
-    """An output of a model of transformers, as ``post_process_*`` take one: what the model does not give is None."""
+    """Output of a model of transformers, as ``post_process_*`` expects it: missing attributes are None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -72,18 +73,18 @@ class Output(dict[str, Any]):
 
 
 def called(post_process: Callable[..., Any], output: Any, **options: Any) -> Any:
-    """What a ``post_process_*`` gives, with those of the options that it takes."""
+    """Call a ``post_process_*`` method with the options that it accepts."""
     takes = inspect.signature(post_process).parameters
     return post_process(output, **{name: value for name, value in options.items() if name in takes})
 
 
 def _pillow_variant(folder: str) -> Any:
-    """The class that does without torchvision: some are there, and transformers says that they need it."""
+    """Return the image processor class without torchvision, if it exists although transformers asks for torchvision."""
     import transformers
     from transformers.models.auto.image_processing_auto import get_image_processor_config
 
-    named = get_image_processor_config(folder).get("image_processor_type") or ""
-    family = named.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
+    type_name = get_image_processor_config(folder).get("image_processor_type") or ""
+    family = type_name.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     for file in Path(transformers.__file__).parent.glob(f"models/*/{_PIL}*.py"):
         if file.stem.removeprefix(_PIL).replace("_", "") == family.lower():
             module = importlib.import_module(f"transformers.models.{file.parent.name}.{file.stem}")

@@ -1,4 +1,4 @@
-"""What a request says beside its picture: texts, points, boxes, another picture."""
+"""Prompts beside a picture in a request: texts, points, boxes, another picture."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError
 
 IMAGE: Final = "image"
-"""The field of the picture itself."""
+"""Name of the field with the picture itself."""
 TEXTS: Final = "texts"
-"""Keyword of the texts of a request, which name its results: JSON of a list, as uint8 [bytes]."""
+"""Keyword of a request's texts, which name its results: a JSON list as uint8 [bytes]."""
 PICTURES: Final = frozenset({"other_image", "trimaps"})
-"""The fields that are pictures."""
+"""Names of the fields that are pictures."""
 _NUMBERS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
-"""The fields of numbers, and their axes: objects, points of one, x and y."""
+"""Number of axes of each field of numbers: objects, points of an object, x and y."""
 
 
 def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:
-    """The fields beside the picture, in the forms that `processed` takes; InputError names what is wrong.
+    """Return the fields beside the picture in the form that `processed` takes; raise InputError for a wrong field.
 
-    ``question``: the text is one, not a list.
+    If ``question`` is True, the text is a single text instead of a list.
     """
-    said = {name: value for name, value in prompt.items() if value is not None}
-    if needs and not said.keys() & set(needs):
+    given = {name: value for name, value in prompt.items() if value is not None}
+    if needs and not given.keys() & set(needs):
         raise InputError(
             f'the model needs {" or ".join(needs)} beside the picture: {{"image": ..., "{needs[0]}": ...}}'
         )
-    if unknown := [name for name in said if name not in takes]:
+    if unknown := [name for name in given if name not in takes]:
         beside = ", ".join(takes) or "nothing"
         raise InputError(f"the model takes {beside} beside the picture, got {', '.join(unknown)}; leave it out")
-    made = {name: _checked_field(name, value) for name, value in said.items()}
-    if question and "text" in made:
-        if len(made["text"]) > 1:
-            raise InputError(f"text must be one text, got {len(made['text'])}; send a request for each")
-        made["text"] = made["text"][0]
-    return made
+    fields = {name: _checked_field(name, value) for name, value in given.items()}
+    if question and "text" in fields:
+        if len(fields["text"]) > 1:
+            raise InputError(f"text must be one text, got {len(fields['text'])}; send a request for each")
+        fields["text"] = fields["text"][0]
+    return fields
 
 
 def example(name: str, picture: NDArray[Any]) -> Any:
-    """What a request may say in a field, for a first forward."""
+    """Return an example of a field's value, for the first forward pass."""
     height, width = picture.shape[-2:]
     if name in PICTURES:
         return picture
@@ -53,12 +53,12 @@ def example(name: str, picture: NDArray[Any]) -> Any:
 
 
 def as_tensor(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Texts as an array, to travel beside the results that they name."""
+    """Encode texts as an array, to be sent beside the results that they name."""
     return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
 
 
 def as_texts(tensor: Any) -> list[str]:
-    """What `as_tensor` made an array of."""
+    """Decode the texts that `as_tensor` encoded."""
     texts: list[str] = json.loads(bytes(tensor.tolist()))
     return texts
 
@@ -66,15 +66,17 @@ def as_texts(tensor: Any) -> list[str]:
 def processed(
     processor: Any, picture: Any, prompt: Mapping[str, Any], *, question: bool, repeated: bool, padding: str
 ) -> Any:
-    """What a folder's processor makes of one picture and its prompt.
+    """Run a folder's processor on one picture and its prompt.
 
-    ``question``: as of `checked`. ``repeated``: the picture is given once for each text.
+    ``question``: see `checked`. If ``repeated`` is True, the picture is passed once for each text.
     """
-    given = {name: value for name, value in prompt.items() if name != "other_image"}
-    of_one = {name: [value] for name, value in given.items() if name in _NUMBERS or (name == "text" and not padding)}
-    if len(given.get("text", ())) == 1 and not padding:
-        of_one["text"] = given["text"]  # one text may be a caption of several things: "a boat. a pier."
-    nested = given if question else given | of_one
+    fields = {name: value for name, value in prompt.items() if name != "other_image"}
+    nested_fields = {
+        name: [value] for name, value in fields.items() if name in _NUMBERS or (name == "text" and not padding)
+    }
+    if len(fields.get("text", ())) == 1 and not padding:
+        nested_fields["text"] = fields["text"]  # one text may name several things: "a boat. a pier."
+    nested = fields if question else fields | nested_fields
     texts = prompt.get("text")
     if padding:
         nested["padding"] = padding
@@ -88,7 +90,7 @@ def _checked_field(name: str, value: Any) -> Any:
     if name in _NUMBERS:
         return _checked_numbers(name, value)
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(one, str) and one for one in texts):
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise InputError(f"{name} must be a text, or a list of texts, none of them empty, got {value!r:.200}")
     return list(texts)
 
@@ -99,16 +101,16 @@ def _checked_numbers(name: str, value: Any) -> Any:
     except (TypeError, ValueError):
         numbers = np.empty(0)
     axes = _NUMBERS[name]
-    if numbers.ndim == axes - 1:  # of one object
+    if numbers.ndim == axes - 1:  # the values of a single object
         numbers = numbers[np.newaxis]
     last = {"input_points": 2, "input_boxes": 4, "boxes": 4}.get(name)
-    fits = (
+    fits_shape = (
         numbers.dtype.kind in "iuf"
         and numbers.ndim == axes
         and numbers.size
         and (last is None or numbers.shape[-1] == last)
     )
-    if not fits or not np.isfinite(numbers).all():
+    if not fits_shape or not np.isfinite(numbers).all():
         shape = ", ".join(("objects", "points", "2")[:axes] if last is None or last == 2 else ("objects", "4"))
         raise InputError(f"{name} must be finite numbers [{shape}] in pixels of the picture, got {value!r:.200}")
     whole = name == "input_labels" or numbers.dtype.kind in "iu"

@@ -1,1 +1,1 @@
-"""The output processors of heads: what transformers' own ``post_process_*`` make, as objects of ours."""
+"""Output processors of heads: wrap the results of transformers' own ``post_process_*`` in this package's outputs."""

@@ -1,4 +1,4 @@
-"""Results for each pixel: classes, depth, pictures, at the resolution of the input."""
+"""Output processors for heads with a result for each pixel (classes, depth, pictures), at the input's resolution."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class SemanticSegmentationProcessor(SegmentationProcessor):
-    """Classes of each pixel of the input, as ``post_process_semantic_segmentation`` makes them of coarser logits.
+    """Processor for the class of each pixel, computed as ``post_process_semantic_segmentation`` does.
 
-    Logits are scaled to the input bilinearly, on the device. Options and kinds of output are those of
+    Logits are scaled bilinearly to the input's size, on the device. Options and kinds of output are those of
     `SegmentationProcessor`; class names are by default those of ``id2label`` in config.json.
     """
 
@@ -38,43 +38,43 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process, with the names of config.json where no option gives any."""
-        made = cls(**options)
+        """Create the instance of a process, with the class names of config.json where no option sets them."""
+        processor = cls(**options)
         by_id = Labels().or_those_of(config).by_id
-        if made._class_names is None and len(by_id) > 1 and set(by_id) == set(range(len(by_id))):
-            made._class_names = tuple(by_id[number] for number in range(len(by_id)))  # which may name two classes alike
-        return made
+        if processor._class_names is None and len(by_id) > 1 and set(by_id) == set(range(len(by_id))):
+            processor._class_names = tuple(by_id[number] for number in range(len(by_id)))  # may repeat a name
+        return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale logits to the input's size, then as `SegmentationProcessor.reduce`; a request after the other."""
+        """Scale logits to the input's size and reduce them like `SegmentationProcessor`, one request at a time."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
         logits = only_tensor(tensors, "semantic segmentation takes logits", ReduceError)
-        return torch.cat([self._of_one(one, height, width, params) for one in torch.split(logits.float(), 1)])
+        return torch.cat([self._of_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _of_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Of one request; the logits of all classes at the input's size may be gigabytes, those of one are not."""
+        """Reduce one request, class by class, since logits of all classes at the input's size may take gigabytes."""
         if self.travels(params) != "classes":
             return super().reduce(_scaled(logits, height, width), params)
         classes = self.checked_logits(logits).shape[1]
-        return best_of((_scaled(logits[:, one, None], height, width)[:, 0] for one in range(classes)), classes)
+        return best_of((_scaled(logits[:, number, None], height, width)[:, 0] for number in range(classes)), classes)
 
 
 class DepthEstimationProcessor(OfFolder, RegressionProcessor):
-    """Depth of each pixel of the input, as the ``post_process_depth_estimation`` of the folder's processor makes it.
+    """Processor for depth of each pixel, computed by ``post_process_depth_estimation`` of the folder's processor.
 
     Options are those of `RegressionProcessor`.
     """
 
     name: ClassVar[str] = "depth-estimation"
     output: ClassVar[str] = "predicted_depth"
-    """What of the model's output the values are."""
+    """Name of the model's output that holds the values."""
     result: ClassVar[str] = "predicted_depth"
-    """What of the processor's result they are."""
+    """Key of the values in the result of ``post_process_*``."""
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Depth at the input's size, then as `RegressionProcessor.reduce`; a request after the other."""
+        """Scale depth to the input's size and reduce it like `RegressionProcessor`, one request at a time."""
         import torch
 
         tensors, size = of_one_size(output)
@@ -83,13 +83,13 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
         return super().reduce(torch.stack([self._planes(row, size) for row in rows]), params)
 
     def _planes(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> torch.Tensor:
-        """[height, width] or [bands, height, width] of one request."""
+        """Return the values of one request, [height, width] or [bands, height, width]."""
         processor = self.image_processor
         post_process = getattr(processor, f"post_process_{self.name.replace('-', '_')}", None)
         if post_process is None:
             return self._without_processor(tensors[self.output], size)
-        (found,) = called(post_process, Output(tensors), target_sizes=[size], source_sizes=[size])
-        planes: torch.Tensor = found[self.result]
+        (result,) = called(post_process, Output(tensors), target_sizes=[size], source_sizes=[size])
+        planes: torch.Tensor = result[self.result]
         return planes
 
     def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
@@ -97,7 +97,7 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
 
 
 class NormalEstimationProcessor(DepthEstimationProcessor):
-    """Surface normals of each pixel, x, y and z from -1 to 1.
+    """Processor for the surface normal of each pixel, x, y and z from -1 to 1.
 
     Options are those of `RegressionProcessor`.
     """
@@ -111,7 +111,7 @@ class NormalEstimationProcessor(DepthEstimationProcessor):
 
 
 class ImageMattingProcessor(DepthEstimationProcessor):
-    """How much of each pixel is foreground, from 0 to 1.
+    """Processor for the fraction of foreground in each pixel, from 0 to 1.
 
     Options are those of `RegressionProcessor`.
     """
@@ -121,14 +121,14 @@ class ImageMattingProcessor(DepthEstimationProcessor):
     result: ClassVar[str] = "alpha"
 
     def _without_processor(self, planes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-        return planes[0, 0, : size[0], : size[1]]  # the processor pads at the lower and right end
+        return planes[0, 0, : size[0], : size[1]]  # crop the processor's padding at the lower and right edge
 
 
 class ImageToImageProcessor(OutputProcessor):
-    """A picture of the input, some whole number of times as large: super-resolution, restoration.
+    """Processor for models that return a picture at a multiple of the input's size: super-resolution, restoration.
 
-    It lies where the input lies, so that it can be a GeoTIFF; of an input that the processor has padded it is cut off.
-    uint8 [3, height, width], 0 to 255 for 0 to 1 of ``reconstruction``, rounded half to even.
+    The result has the input's georeference, so that it can be saved as a GeoTIFF; padding by the processor is cropped.
+    It is uint8 [3, height, width], 0 to 255 for 0 to 1 of ``reconstruction``, rounded half to even.
     """
 
     name: ClassVar[str] = "image-to-image"
@@ -139,13 +139,13 @@ class ImageToImageProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process."""
-        made = cls(**options)
-        made._times = int(config.get("upscale") or 1)
-        return made
+        """Create the instance of a process."""
+        processor = cls(**options)
+        processor._times = int(config.get("upscale") or 1)
+        return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Bytes, or float32 where tiles are averaged first: [n, 3, height, width]."""
+        """Convert to bytes, or to float32 if tiles will be averaged: [n, 3, height, width]."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -154,43 +154,43 @@ class ImageToImageProcessor(OutputProcessor):
         return picture if params.blends else picture.round().to(torch.uint8)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput` of [3, height, width]."""
+        """Build a `RasterOutput` from one request's [3, height, width]."""
         return _coloured(own_array(only_tensor(raw, "a picture must be one tensor", ReduceError)))
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: values are averaged before they are rounded."""
+        """Join the tiles of a scene, and average values before they are rounded."""
         if isinstance(parts, Parts) and params.of_part().blends:
             return parts.mosaic(params, lambda joined: _coloured(np.rint(joined.array).astype(np.uint8)))
         return super().assemble(parts, params)
 
 
 class TextSegmentationProcessor(RegressionProcessor):
-    """How likely each pixel is what a text of the request says: a band a text, from 0 to 1.
+    """Processor for the probability that a pixel fits a text of the request, from 0 to 1, one band for each text.
 
-    The sigmoid of the model's logits, scaled to the input bilinearly. Options are those of `RegressionProcessor`; the
-    bands are named by the texts.
+    It is the sigmoid of the model's logits, scaled bilinearly to the input's size. Options are those of
+    `RegressionProcessor`; bands are named by the texts.
     """
 
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Scale to the input's size, then as `RegressionProcessor.reduce`; the texts go with it."""
+        """Scale logits to the input's size and reduce them like `RegressionProcessor`; keep the texts."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
         texts = tensors.pop(TEXTS)
         logits = only_tensor(tensors, "segmentation by text takes logits", ReduceError)
         logits = logits.reshape(len(logits), -1, *logits.shape[-2:]).float()
-        planes = torch.cat([_scaled(one, height, width).sigmoid() for one in torch.split(logits, 1)])
+        planes = torch.cat([_scaled(row, height, width).sigmoid() for row in torch.split(logits, 1)])
         return {"values": super().reduce(planes, params), TEXTS: texts}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput` of [texts, height, width]."""
+        """Build a `RasterOutput` from one request's [texts, height, width]."""
         if not isinstance(raw, dict) or TEXTS not in raw:
             raise not_of_reduce(f"segmentation by text takes values and {TEXTS} from reduce")
-        made = super().decode(raw["values"], params)
-        made.band_names = tuple(as_texts(raw[TEXTS]))
-        return made
+        raster = super().decode(raw["values"], params)
+        raster.band_names = tuple(as_texts(raw[TEXTS]))
+        return raster
 
 
 def _coloured(array: NDArray[Any]) -> RasterOutput:
@@ -198,7 +198,7 @@ def _coloured(array: NDArray[Any]) -> RasterOutput:
 
 
 def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """The tensors of requests without their size in pixels, and this; requests of several sizes are reduced alone."""
+    """Return the tensors of requests and the input's (height, width); raise ReduceError if inputs differ in size."""
     if not isinstance(output, dict) or SIZE not in output:
         raise ReduceError(f"the model's output lacks {SIZE}; name the output processor of a head of transformers only")
     tensors = {name: tensor for name, tensor in output.items() if name != SIZE}
@@ -209,7 +209,7 @@ def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
 
 
 def _scaled(planes: torch.Tensor, height: int, width: int, mode: str = "bilinear") -> torch.Tensor:
-    """[n, planes, height, width] at another size."""
+    """Scale [n, planes, height, width] to another height and width."""
     import torch
 
     return torch.nn.functional.interpolate(planes, (height, width), mode=mode, align_corners=False)

@@ -1,4 +1,4 @@
-"""The segments of a scene, of those that were found in its tiles."""
+"""Joins the segments that were found in the tiles of a scene."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Parts
 
 _MOST_PIXELS = 2**29
-"""Of a scene: its numbers are in memory."""
+"""Largest number of pixels of a scene, since the numbers of its segments are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment."""
+    """Label and score of a segment."""
 
     label_id: int
     label: str
@@ -31,11 +31,11 @@ class Segment:
 
 
 def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
-    """The numbers of a scene's segments, int32 [height, width], from 1 in the order of their first pixels; and these.
+    """Return a scene's segment numbers, int32 [height, width], from 1 by their first pixel; and the segments.
 
-    Each pixel is of the tile in whose middle it lies. Where two tiles meet so, two segments of one label are one if at
-    least half of what the shorter has there lies against the other. The order in which tiles come makes no difference.
-    Scores are averaged by area.
+    Each pixel is taken from the tile whose centre is nearest. At the line between two tiles, segments of one label are
+    joined if they touch along at least half of the shorter one's pixels at the line. The order in which tiles arrive
+    makes no difference. Scores are averaged by area.
     """
     grid = parts.grid
     if grid.height * grid.width > _MOST_PIXELS:
@@ -45,7 +45,7 @@ def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
         )
     rows, cols = _edges(grid.rows, grid.sides[0], grid.height), _edges(grid.cols, grid.sides[1], grid.width)
     canvas = np.zeros((grid.height, grid.width), np.int32)
-    found = [Segment(-1, "", 0.0)]
+    segments = [Segment(-1, "", 0.0)]
     for part in parts:
         if not isinstance(part.output, RasterOutput):
             raise DecodeError(f"got a {type(part.output).__name__} of a tile, only rasters of segments can be joined")
@@ -56,22 +56,22 @@ def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
         ids = part.output.array[0][inner].astype(np.int32)
         if part.valid is not None:
             ids[~part.valid[inner]] = 0
-        canvas[top:bottom, left:right] = np.where(ids > 0, ids + (len(found) - 1), 0)
-        told = json.loads(part.output.metadata["segments"])
-        found += [Segment(one["label_id"], one["label"], one["score"]) for one in told]
-    return _numbered(canvas, found, _joined(canvas, found, rows[1:-1], cols[1:-1]))
+        canvas[top:bottom, left:right] = np.where(ids > 0, ids + (len(segments) - 1), 0)
+        entries = json.loads(part.output.metadata["segments"])
+        segments += [Segment(entry["label_id"], entry["label"], entry["score"]) for entry in entries]
+    return _numbered(canvas, segments, _joined(canvas, segments, rows[1:-1], cols[1:-1]))
 
 
 def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
-    """Where the middle of each tile begins, and the end of the last."""
+    """Return the first row or column that is taken from each tile, and the end of the last tile."""
     between = [(start + before + side) // 2 for before, start in pairwise(starts)]
     return [0, *between, length]
 
 
-def _joined(canvas: NDArray[np.int32], found: list[Segment], rows: list[int], cols: list[int]) -> NDArray[np.int64]:
-    """For each number that of the segment which it is joined to, itself of most."""
-    parents = np.arange(len(found))
-    labels = np.array([one.label_id for one in found])
+def _joined(canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]) -> NDArray[np.int64]:
+    """Return for each segment number the number of the segment that it is joined to, itself if it is not joined."""
+    parents = np.arange(len(segments))
+    labels = np.array([segment.label_id for segment in segments])
 
     def root(number: int) -> int:
         while parents[number] != number:
@@ -80,31 +80,32 @@ def _joined(canvas: NDArray[np.int32], found: list[Segment], rows: list[int], co
         return number
 
     lines = [(canvas[row - 1], canvas[row]) for row in rows] + [(canvas[:, col - 1], canvas[:, col]) for col in cols]
-    for one, other in lines:
-        alike = (one > 0) & (other > 0) & (labels[one] == labels[other])
-        pairs, counts = np.unique(np.stack([one[alike], other[alike]]), axis=1, return_counts=True)
-        lengths = np.bincount(np.concatenate([one, other]), minlength=len(found))
+    for before, after in lines:
+        alike = (before > 0) & (after > 0) & (labels[before] == labels[after])
+        pairs, counts = np.unique(np.stack([before[alike], after[alike]]), axis=1, return_counts=True)
+        lengths = np.bincount(np.concatenate([before, after]), minlength=len(segments))
         for (first, second), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
             if 2 * count >= min(lengths[first], lengths[second]):
                 low, high = sorted((root(first), root(second)))
                 parents[high] = low
-    return np.array([root(number) for number in range(len(found))])
+    return np.array([root(number) for number in range(len(segments))])
 
 
 def _numbered(
-    canvas: NDArray[np.int32], found: list[Segment], roots: NDArray[np.int64]
+    canvas: NDArray[np.int32], segments: list[Segment], roots: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], list[Segment]]:
-    areas = np.bincount(canvas.ravel(), minlength=len(found))
+    areas = np.bincount(canvas.ravel(), minlength=len(segments))
     areas[0] = 0
     joined = roots.astype(np.int32)[canvas]
-    there, firsts = np.unique(joined, return_index=True)
-    there = there[np.argsort(firsts)]
-    there = there[there > 0]
-    numbers = np.zeros(len(found), np.int32)
-    numbers[there] = np.arange(1, len(there) + 1)
-    whole = np.bincount(roots, areas, minlength=len(found))
-    scores = np.bincount(roots, areas * np.array([one.score for one in found]), minlength=len(found))
-    segments = [
-        Segment(found[number].label_id, found[number].label, float(scores[number] / whole[number])) for number in there
+    kept, firsts = np.unique(joined, return_index=True)
+    kept = kept[np.argsort(firsts)]
+    kept = kept[kept > 0]
+    numbers = np.zeros(len(segments), np.int32)
+    numbers[kept] = np.arange(1, len(kept) + 1)
+    whole = np.bincount(roots, areas, minlength=len(segments))
+    scores = np.bincount(roots, areas * np.array([segment.score for segment in segments]), minlength=len(segments))
+    scene_segments = [
+        Segment(segments[number].label_id, segments[number].label, float(scores[number] / whole[number]))
+        for number in kept
     ]
-    return numbers[joined], segments
+    return numbers[joined], scene_segments

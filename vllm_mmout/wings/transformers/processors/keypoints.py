@@ -1,4 +1,4 @@
-"""Points: of interest, of poses, and those that two pictures share."""
+"""Output processors for points: points of interest, joints of poses, and matches between two pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeypointDetectionProcessor(OfFolder):
-    """Points of interest in a picture, as ``post_process_keypoint_detection`` of the folder's processor gives them.
+    """Processor for points of interest, computed by ``post_process_keypoint_detection`` of the folder's processor.
 
     Args:
         threshold: points with a lower score are left out.
@@ -38,21 +38,21 @@ class KeypointDetectionProcessor(OfFolder):
         self._threshold = checked_part("threshold", threshold)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Make a `KeypointsOutput` in pixels of the input."""
+        """Build a `KeypointsOutput` in pixels of the input."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, (height, width) = _with_size(raw)
         post_process = self.image_processor.post_process_keypoint_detection
-        (found,) = post_process(Output({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
-        rows = zip(found["keypoints"].tolist(), found["scores"].tolist(), strict=True)
+        (result,) = post_process(Output({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
+        rows = zip(result["keypoints"].tolist(), result["scores"].tolist(), strict=True)
         kept = [Keypoint(x=x, y=y, score=score) for (x, y), score in rows if score >= self._threshold]
         return KeypointsOutput(keypoints=kept, size=(height, width))
 
 
 class PoseEstimationProcessor(KeypointDetectionProcessor):
-    """The joints of the persons in a request's boxes, as ``post_process_pose_estimation`` gives them.
+    """Processor for joints of the persons in a request's boxes, computed by ``post_process_pose_estimation``.
 
-    ``boxes`` of a request are (left, top, width, height) in pixels, one a person, as the processor takes them.
+    ``boxes`` of a request are (left, top, width, height) in pixels, one for each person, as the processor takes them.
 
     Args:
         threshold: points with a lower score are left out.
@@ -65,7 +65,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
     name: ClassVar[str] = "pose-estimation"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Make a `KeypointsOutput` in pixels of the input; ``object`` is the person."""
+        """Build a `KeypointsOutput` in pixels of the input; ``object`` is the number of the person."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, size = _with_size(raw)
@@ -76,22 +76,22 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
             boxes=[boxes],
             source_sizes=[size],
         )
-        found = [
+        keypoints = [
             Keypoint(x=x, y=y, score=score, id=number, label=self._labels.of(number), object=person)
-            for person, one in enumerate(persons)
+            for person, joints in enumerate(persons)
             for (x, y), score, number in zip(
-                one["keypoints"].tolist(), one["scores"].tolist(), one["labels"].tolist(), strict=True
+                joints["keypoints"].tolist(), joints["scores"].tolist(), joints["labels"].tolist(), strict=True
             )
             if score >= self._threshold
         ]
-        return KeypointsOutput(keypoints=found, size=size)
+        return KeypointsOutput(keypoints=keypoints, size=size)
 
 
 class KeypointMatchingProcessor(KeypointDetectionProcessor):
-    """The points that a picture and ``other_image`` share, as ``post_process_keypoint_matching`` gives them.
+    """Processor for points that a picture and ``other_image`` share, from ``post_process_keypoint_matching``.
 
-    Arrays by name: "keypoints0" and "keypoints1", [n, 2] (x, y) in pixels of the one and the other picture, and
-    "matching_scores" [n].
+    The result has arrays by name: "keypoints0" and "keypoints1", [n, 2] (x, y) in pixels of the first and the second
+    picture, and "matching_scores" [n].
 
     Args:
         threshold: matches with a lower score are left out.
@@ -105,21 +105,21 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
     modality: ClassVar[str] = "tensor"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:  # type: ignore[override]
-        """Make a `TensorOutput`."""
+        """Build a `TensorOutput` from the matches of one request."""
         if not isinstance(raw, dict) or SIZE not in raw:
             raise DecodeError(_LACKS)
         sizes = [tuple(map(tuple, raw[SIZE].tolist()))]
         post_process = self.image_processor.post_process_keypoint_matching
         tensors = Output({name: tensor for name, tensor in raw.items() if name != SIZE})
-        (found,) = post_process(tensors, sizes, threshold=self._threshold)
-        return TensorOutput({name: own_array(tensor) for name, tensor in found.items()})
+        (matches,) = post_process(tensors, sizes, threshold=self._threshold)
+        return TensorOutput({name: own_array(tensor) for name, tensor in matches.items()})
 
 
 _LACKS = f"the model's output lacks {SIZE}; name this processor for heads of transformers only"
 
 
 def _with_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """The tensors of a request, and its height and width."""
+    """Return the tensors of a request in float32, and its height and width."""
     if not isinstance(raw, dict) or SIZE not in raw:
         raise DecodeError(_LACKS)
     height, width = raw[SIZE].tolist()

@@ -1,4 +1,4 @@
-"""MaskGenerationProcessor: the masks that a request's points and boxes ask for."""
+"""`MaskGenerationProcessor`: masks of the objects that a request marks by points or boxes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _PRESENT = 255
 
 
 class MaskGenerationProcessor(OfFolder):
-    """A mask for each object that the request's points or boxes say, at the input's size: a band an object.
+    """Processor for masks of the objects that a request marks by points or boxes, one band for each object.
 
-    uint8 [objects, height, width], 255 within; of ``masks="all"`` all that the model proposes, an object's bands one
-    after the other. The bands are named "0: 0.93", by the object and the score (predicted intersection over union).
+    The result is uint8 [objects, height, width] at the input's size, 255 inside an object. With ``masks="all"`` it has
+    all masks that the model proposes, with an object's bands one after the other. Bands are named "0: 0.93", by object
+    and score (predicted intersection over union).
 
     Args:
-        masks: "best", the one with the highest score, or "all".
+        masks: "best" for the mask with the highest score, or "all".
 
     Raises:
         OptionError: an option is malformed.
@@ -43,7 +44,7 @@ class MaskGenerationProcessor(OfFolder):
         self._masks = masks
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Masks at the input's size, uint8 [n, objects, masks, height, width], and scores [n, objects, masks]."""
+        """Scale masks to the input's size, uint8 [n, objects, masks, height, width]; scores [n, objects, masks]."""
         import torch
 
         if not isinstance(output, dict) or SIZE not in output:
@@ -55,14 +56,14 @@ class MaskGenerationProcessor(OfFolder):
         return {"masks": torch.stack(masks), "scores": torch.stack(scores)}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Make a `RasterOutput`."""
+        """Build a `RasterOutput` from the masks of one request."""
         if not isinstance(raw, dict) or set(raw) != {"masks", "scores"}:
             raise not_of_reduce("masks take masks and scores from reduce")
         names = [f"{number}: {score:.2f}" for number, row in enumerate(raw["scores"].tolist()) for score in row]
         return RasterOutput(own_array(raw["masks"].flatten(0, 1)), band_names=names)
 
     def _masks_of(self, row: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of one request, [objects, masks, height, width] and [objects, masks]."""
+        """Return masks [objects, masks, height, width] and scores [objects, masks] of one request."""
         import torch
 
         masks, scores = row["pred_masks"].float(), row["iou_scores"].float()
@@ -73,5 +74,5 @@ class MaskGenerationProcessor(OfFolder):
         sizes = {"original_sizes": row[SIZE][None]}
         if "reshaped_input_sizes" in row:
             sizes["reshaped_input_sizes"] = row["reshaped_input_sizes"]
-        (made,) = self.image_processor.post_process_masks(masks, **sizes)
-        return made.to(torch.uint8) * _PRESENT, scores[0]
+        (scaled,) = self.image_processor.post_process_masks(masks, **sizes)
+        return scaled.to(torch.uint8) * _PRESENT, scores[0]

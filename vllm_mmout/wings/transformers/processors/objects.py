@@ -1,4 +1,4 @@
-"""Objects as boxes, as transformers' own ``post_process_object_detection`` and ``..._grounded_...`` make them."""
+"""Output processors for objects as boxes, from transformers' ``post_process_object_detection`` and its like."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
 _LIMIT = "top_k"
-"""The argument of post_process_object_detection that limits what a picture has, of processors that have one."""
+"""Argument of post_process_object_detection that limits the number of objects; only some processors have it."""
 _NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
-    """Objects as boxes, with the labels, scores and order of the folder's own processor.
+    """Processor for objects as boxes, with the labels, scores and order of the folder's own processor.
 
     Args:
-        threshold: only higher scores are returned.
-        max_detections: how many are returned at most, the best of an input or of a whole scene; None for all.
-            ``omitted`` of the result says how many more were above the threshold.
-        iou_threshold: intersection over union above which boxes from two tiles are one object.
+        threshold: only objects with a higher score are returned.
+        max_detections: largest number of objects returned, the best of an input or of a whole scene; None for all.
+            ``omitted`` of the result is the number of other objects above the threshold.
+        iou_threshold: intersection over union above which boxes from two tiles are the same object.
 
     Raises:
         OptionError: an option is malformed.
@@ -49,7 +49,7 @@ class ObjectDetectionProcessor(OfFolder):
     name: ClassVar[str] = "object-detection"
     modality: ClassVar[str] = "structured"
     _keeps_flat: ClassVar[bool] = False
-    """Whether boxes without an area within the picture are returned."""
+    """Whether boxes without an area in the picture are returned."""
 
     def __init__(
         self, *, threshold: float = 0.5, max_detections: int | None = None, iou_threshold: float = 0.5
@@ -59,7 +59,7 @@ class ObjectDetectionProcessor(OfFolder):
         self._iou_threshold = checked_part("iou_threshold", iou_threshold)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Make a `DetectionOutput` in pixels of the input; DecodeError where scores or boxes hold NaN or infinity."""
+        """Build a `DetectionOutput` in pixels of the input; raise DecodeError if scores or boxes hold NaN."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
@@ -77,22 +77,22 @@ class ObjectDetectionProcessor(OfFolder):
             Detection(id=number, label=label, score=float(score), box=tuple(box.tolist()))
             for number, label, score, box in rows
         )
-        found = within(every, width, height, keep_flat=self._keeps_flat)
-        best = found if params.part or self._most is None else _best(found, self._most)
+        detections = within(every, width, height, keep_flat=self._keeps_flat)
+        best = detections if params.part or self._most is None else _best(detections, self._most)
         return DetectionOutput(
             detections=best,
             size=(height, width),
-            omitted=omitted + len(found) - len(best),
+            omitted=omitted + len(detections) - len(best),
             keeps_flat=self._keeps_flat,
         )
 
     def _found(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return what the folder's processor finds, and how many objects above the threshold it leaves out.
+        """Return the objects that the folder's processor finds, and the number of those that it leaves out.
 
-        A row is the number and name of a class, a score and a box. Some processors return the best 100 of a picture;
-        of a tile of a scene all are asked for.
+        A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
+        a picture; for a tile of a scene, all objects are requested.
         """
         import torch
 
@@ -103,32 +103,32 @@ class ObjectDetectionProcessor(OfFolder):
             threshold=self._threshold,
             target_sizes=torch.tensor([size]),
         )
-        (found,) = find()
+        (result,) = find()
         omitted = 0
-        if signature(find).parameters.get(_LIMIT, _NONE).default == len(found["labels"]):
+        if signature(find).parameters.get(_LIMIT, _NONE).default == len(result["labels"]):
             (every,) = find(**{_LIMIT: tensors["logits"].numel()})
-            found, omitted = (every, 0) if part else (found, len(every["labels"]) - len(found["labels"]))
-        numbers = found["labels"].tolist()
+            result, omitted = (every, 0) if part else (result, len(every["labels"]) - len(result["labels"]))
+        numbers = result["labels"].tolist()
         names = map(self._labels.of, numbers)
-        return zip(numbers, names, found["scores"], found["boxes"], strict=True), omitted
+        return zip(numbers, names, result["scores"], result["boxes"], strict=True), omitted
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join what was found in the tiles of a scene as if it were one input: each object once, the best of all."""
+        """Join the objects of a scene's tiles as if it were one input: each object once, the best of all."""
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
         return joined_boxes(parts, self._iou_threshold, self._most)
 
 
 class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
-    """The objects that a request's texts name, with the labels, scores and order of the folder's own processor.
+    """Processor for the objects that a request's texts name, with labels, scores and order of the folder's processor.
 
     Args:
-        threshold: only higher scores are returned; None: the processor's own, 0.1 to 0.3.
-        text_threshold: which words of the text a label is made of, for models that take all texts as one (Grounding
-            DINO); None: the processor's own.
-        max_detections: how many are returned at most, the best of an input or of a whole scene; None for all.
-            ``omitted`` of the result says how many more were above the threshold.
-        iou_threshold: intersection over union above which boxes from two tiles are one object.
+        threshold: only objects with a higher score are returned; None for the processor's default, 0.1 to 0.3.
+        text_threshold: least score of the words in a label, for models that take all texts as one (Grounding DINO);
+            None for the processor's default.
+        max_detections: largest number of objects returned, the best of an input or of a whole scene; None for all.
+            ``omitted`` of the result is the number of other objects above the threshold.
+        iou_threshold: intersection over union above which boxes from two tiles are the same object.
 
     Raises:
         OptionError: an option is malformed.
@@ -147,33 +147,36 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
         iou_threshold: float = 0.5,
     ) -> None:
         super().__init__(max_detections=max_detections, iou_threshold=iou_threshold)
-        given = {"threshold": threshold, "text_threshold": text_threshold}
-        self._options = {name: checked_part(name, value) for name, value in given.items() if value is not None}
+        options = {"threshold": threshold, "text_threshold": text_threshold}
+        self._options = {name: checked_part(name, value) for name, value in options.items() if value is not None}
 
     def _found(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return what the folder's processor finds; it leaves out no object above the threshold."""
+        """Return the objects that the folder's processor finds, which includes all above the threshold."""
         import torch
 
         texts = as_texts(tensors[TEXTS])
-        (found,) = called(
+        (result,) = called(
             self.processor.post_process_grounded_object_detection,
             Output({name: tensor for name, tensor in tensors.items() if name != TEXTS}),
             target_sizes=[size],
             text_labels=[texts],
             **self._options,
         )
-        labels = found["text_labels"]
-        numbers = dict.__getitem__(found, "labels")  # whose own method warns that they may be texts
+        labels = result["text_labels"]
+        numbers = dict.__getitem__(result, "labels")  # the class's own method warns that labels may be texts
         if not isinstance(numbers, torch.Tensor):
-            said = [text.lower() for text in texts]
-            numbers = [said.index(label.lower()) if label.lower() in said else len(said) for label in labels]
+            lower_texts = [text.lower() for text in texts]
+            numbers = [
+                lower_texts.index(label.lower()) if label.lower() in lower_texts else len(lower_texts)
+                for label in labels
+            ]
         numbers = map(int, numbers)
-        return zip(numbers, labels, found["scores"], found["boxes"], strict=True), 0
+        return zip(numbers, labels, result["scores"], result["boxes"], strict=True), 0
 
 
-def _best(found: list[Detection], most: int) -> list[Detection]:
-    """Return the objects of the highest scores, in their order."""
-    places = sorted(range(len(found)), key=lambda place: -found[place].score)[:most]
-    return [found[place] for place in sorted(places)]
+def _best(detections: list[Detection], most: int) -> list[Detection]:
+    """Return the detections with the highest scores, in their original order."""
+    places = sorted(range(len(detections)), key=lambda place: -detections[place].score)[:most]
+    return [detections[place] for place in sorted(places)]

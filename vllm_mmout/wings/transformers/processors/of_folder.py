@@ -1,4 +1,4 @@
-"""OfFolder: what output processors have in common that ask the processor of the model's folder."""
+"""`OfFolder`: base class for output processors that use the processor of the model's folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, processor_
 
 
 class OfFolder(OutputProcessor):
-    """Knows the folder, and the names of its ``config.json``."""
+    """Output processor that knows the model's folder, and the class names in its ``config.json``."""
 
     _folder = ""
     _labels = Labels()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process."""
-        made = cast("Self", super().from_config(config, options))
-        made._folder, made._labels = folder_of(config), Labels().or_those_of(config)  # noqa: SLF001 - of our own class
-        return made
+        """Create the instance of a process."""
+        processor = cast("Self", super().from_config(config, options))
+        processor._folder, processor._labels = folder_of(config), Labels().or_those_of(config)  # noqa: SLF001 - own class
+        return processor
 
     @property
     def image_processor(self) -> Any:
@@ -31,5 +31,5 @@ class OfFolder(OutputProcessor):
 
     @property
     def processor(self) -> Any:
-        """The folder's processor of pictures and what is said beside them."""
+        """The folder's processor of pictures and prompts."""
         return processor_of(self._folder)

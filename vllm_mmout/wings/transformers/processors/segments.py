@@ -1,4 +1,4 @@
-"""ImageSegmentationProcessor: instance and panoptic segments, one raster of numbers for a picture or a whole scene."""
+"""`ImageSegmentationProcessor`: instance and panoptic segments, as a raster of numbers."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _MOST = 2**16 - 1
 
 
 class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
-    """The segments of a picture, as ``post_process_panoptic_segmentation`` or ``..._instance_...`` makes them.
+    """Processor for segments, from ``post_process_panoptic_segmentation`` or ``post_process_instance_segmentation``.
 
-    A raster of uint16 with the number of the segment that each pixel is of, from 1; 0, its nodata, is none. Class names
-    are the segments' labels, by number; the item "segments" of its metadata says of each ``id``, ``label_id``,
-    ``label`` and ``score``, as JSON. "polygons" and "areas" are made of that raster, "classes" by
-    ``post_process_semantic_segmentation``.
+    The result is a raster of uint16 with the number, from 1, of the segment that contains each pixel; 0, its nodata,
+    means no segment. Class names are the segments' labels, by number. The item "segments" of the metadata lists each
+    segment's ``id``, ``label_id``, ``label`` and ``score``, as JSON. "polygons" and "areas" are computed from that
+    raster, "classes" by ``post_process_semantic_segmentation``.
 
     Args:
-        task: "panoptic" or "instance"; by default the first of them that the folder's processor knows.
-        threshold: segments with a lower score are left out; None: the processor's own, 0.5 to 0.8.
-        class_names: of "classes", by default those of ``id2label`` in config.json.
-        palette: colours of "classes".
+        task: "panoptic" or "instance"; by default the first of them that the folder's processor supports.
+        threshold: segments with a lower score are left out; None for the processor's default, 0.5 to 0.8.
+        class_names: names for the output "classes", by default those of ``id2label`` in config.json.
+        palette: colours for the output "classes".
 
     Raises:
         OptionError: an option is malformed.
@@ -67,13 +67,13 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
 
     def travels(self, params: OutputParams) -> str:
-        """What `reduce` gives of a request: classes or segments."""
+        """Return the kind of data that `reduce` returns for a request: "classes" or "segments"."""
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Classes, uint8 or uint16 [n, height, width]; or "ids", int32 of the same shape, and "segments".
+        """Return classes, uint8 or uint16 [n, height, width]; or "ids", int32 of the same shape, and "segments".
 
-        "segments" are float32 [n, queries, 2]: class and score of the segments from 1, -1 after the last.
+        "segments" are float32 [n, queries, 2]: class and score of the segments from 1, with -1 after the last segment.
         """
         import torch
 
@@ -88,21 +88,21 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return {"ids": torch.stack(ids), "segments": torch.stack(segments)}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Make a `RasterOutput` of one request, or what is made of it."""
+        """Build a `RasterOutput` of one request, or polygons or areas computed from it."""
         if self.travels(params) == "classes":
             return super().decode(raw, params)
         if not isinstance(raw, dict) or set(raw) != {"ids", "segments"}:
             raise not_of_reduce("segments take ids and segments from reduce")
-        found = [
+        segments = [
             Segment(int(label), self._labels.of(int(label)), score)
             for label, score in raw["segments"].tolist()
             if label >= 0
         ]
-        made = _raster(own_array(raw["ids"]), found)
-        return made if params.part else as_vectors(made, asked_output(self, self.name, params), params)
+        raster = _raster(own_array(raw["ids"]), segments)
+        return raster if params.part else as_vectors(raster, asked_output(self, self.name, params), params)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: segments of one label that lie against each other where tiles meet are one."""
+        """Join tiles: segments of one label that touch at the line between two tiles become one segment."""
         if not isinstance(parts, Parts) or self.travels(params) == "classes":
             return super().assemble(parts, params)
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
@@ -115,41 +115,41 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of one request, int32 [height, width] and float32 [queries, 2]."""
+        """Return the segment numbers of one request, int32 [height, width], and classes and scores [queries, 2]."""
         import torch
 
         processor = self.image_processor
-        known = [task for task in _TASKS if hasattr(processor, f"post_process_{task}_segmentation")]
-        post_process = self._post_process(self._task or next(iter(known), _TASKS[0]))
-        (found,) = called(post_process, Output(row), target_sizes=[size], **self._options)
+        tasks = [task for task in _TASKS if hasattr(processor, f"post_process_{task}_segmentation")]
+        post_process = self._post_process(self._task or next(iter(tasks), _TASKS[0]))
+        (result,) = called(post_process, Output(row), target_sizes=[size], **self._options)
         queries = next(tensor.shape[1] for name, tensor in row.items() if "logits" in name)
         ids = torch.zeros(size, dtype=torch.int32)
         table = torch.full((queries, 2), -1.0)
-        for number, one in enumerate(found["segments_info"], start=1):
-            ids[(found["segmentation"] == one["id"]).cpu()] = number
-            table[number - 1] = torch.tensor([float(one["label_id"]), float(one["score"])])
+        for number, segment in enumerate(result["segments_info"], start=1):
+            ids[(result["segmentation"] == segment["id"]).cpu()] = number
+            table[number - 1] = torch.tensor([float(segment["label_id"]), float(segment["score"])])
         return ids, table
 
 
 def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return how many classes a head tells apart: logits [n, queries, classes] have one more, for no object."""
+    """Return the number of classes of a head; logits [n, queries, classes] have one more class, for no object."""
     return max(len(tensor[0, 0]) for name, tensor in tensors.items() if "logits" in name and tensor.ndim == 3) - 1
 
 
-def _raster(ids: NDArray[Any], found: Sequence[Segment]) -> RasterOutput:
-    """A raster of the numbers of segments, from 1."""
-    if len(found) > _MOST:
+def _raster(ids: NDArray[Any], segments: Sequence[Segment]) -> RasterOutput:
+    """Return a raster of segment numbers, from 1, with the segments in its metadata."""
+    if len(segments) > _MOST:
         raise DecodeError(
-            f"{len(found)} segments are more than a raster of uint16 can number; ask for a smaller window"
+            f"{len(segments)} segments are more than a raster of uint16 can number; ask for a smaller window"
         )
-    told = [
-        {"id": number, "label_id": one.label_id, "label": one.label, "score": round(one.score, 6)}
-        for number, one in enumerate(found, start=1)
+    entries = [
+        {"id": number, "label_id": segment.label_id, "label": segment.label, "score": round(segment.score, 6)}
+        for number, segment in enumerate(segments, start=1)
     ]
     return RasterOutput(
         ids.astype(np.uint16)[np.newaxis],
         nodata=0,
         band_names=("segments",),
-        class_names=("", *(one.label for one in found)),
-        metadata={"segments": json.dumps(told)},
+        class_names=("", *(segment.label for segment in segments)),
+        metadata={"segments": json.dumps(entries)},
     )

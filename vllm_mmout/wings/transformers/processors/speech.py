@@ -1,4 +1,4 @@
-"""WaveformProcessor: a sound that a model makes of a text in one forward."""
+"""`WaveformProcessor`: speech from a model that computes it in one forward pass."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class WaveformProcessor(OutputProcessor):
-    """A sound, of the samples that a model gives as ``waveform``.
+    """Processor for sounds, from a model's samples in the output ``waveform``.
 
     Args:
-        sampling_rate: in Hz; by default that of config.json.
+        sampling_rate: sampling rate in Hz; by default that of config.json.
 
     Raises:
         OptionError: an option is malformed.
@@ -37,21 +37,21 @@ class WaveformProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process."""
-        made = cls(**options)
-        if made.sampling_rate is None:
-            said = config.get("sampling_rate") or (config.get("vocoder_config") or {}).get("sampling_rate")
-            made.sampling_rate = int(said) if said else None
-        return made
+        """Create the instance of a process."""
+        processor = cls(**options)
+        if processor.sampling_rate is None:
+            rate = config.get("sampling_rate") or (config.get("vocoder_config") or {}).get("sampling_rate")
+            processor.sampling_rate = int(rate) if rate else None
+        return processor
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> AudioOutput:
-        """Make an `AudioOutput`; DecodeError where the rate is not known or samples are NaN."""
+        """Build an `AudioOutput`; raise DecodeError if the rate is unknown or samples are not finite."""
         tensors = named(raw)
         samples = own_array(tensors.get("waveform", next(iter(tensors.values())))).reshape(-1)
         if "sequence_lengths" in tensors:
             samples = samples[: int(tensors["sequence_lengths"])]
         if self.sampling_rate is None:
-            raise DecodeError("config.json says no sampling_rate; set the option sampling_rate, in Hz")
+            raise DecodeError("config.json has no sampling_rate; set the option sampling_rate, in Hz")
         if not samples.size or not np.isfinite(samples).all():
             raise DecodeError("the model gave no finite samples; check the text, or run the model in float32")
         return AudioOutput(samples[np.newaxis].astype(np.float32), self.sampling_rate)

@@ -1,4 +1,4 @@
-"""ZeroShotClassificationProcessor: which of a request's texts fits its picture, or its text, best."""
+"""`ZeroShotClassificationProcessor`: finds the texts of a request that fit its picture, or its text, best."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class ZeroShotClassificationProcessor(ClassificationProcessor):
-    """The texts of a request by how well each fits, as ``logits_per_image`` says; ids count them from 0.
+    """Processor that ranks the texts of a request by their fit, from ``logits_per_image``; ids count them from 0.
 
-    Scores are the softmax over the texts, of SigLIP the sigmoid of each, as in transformers' pipeline; texts are taken
-    as they are, without a template around them.
+    Scores are the softmax over the texts, or for SigLIP the sigmoid of each, as in transformers' pipeline. Texts are
+    used unchanged, without a template.
 
     Args:
-        top_k: how many texts a result has at most.
+        top_k: largest number of texts in a result.
         threshold: texts with a lower score are left out.
 
     Raises:
@@ -43,23 +43,23 @@ class ZeroShotClassificationProcessor(ClassificationProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Make the instance of a process."""
-        made = cls(**options)
+        """Create the instance of a process."""
+        processor = cls(**options)
         table = config.get(KEY)
-        made._multi_label = isinstance(table, Mapping) and "siglip" in table["model_type"]
-        return made
+        processor._multi_label = isinstance(table, Mapping) and "siglip" in table["model_type"]
+        return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """As `ClassificationProcessor.reduce`, of logits [n, texts] or [n, 1, texts]; the texts go with it."""
+        """Reduce logits [n, texts] or [n, 1, texts] like `ClassificationProcessor.reduce`; keep the texts."""
         if not isinstance(output, dict) or TEXTS not in output:
             raise ReduceError(f"the model's output lacks {TEXTS}; name this processor for heads of transformers only")
         logits = only_tensor({k: v for k, v in output.items() if k != TEXTS}, "it takes logits", ReduceError)
         return {**super().reduce(logits.flatten(1), params), TEXTS: output[TEXTS]}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ClassificationOutput:
-        """Make a `ClassificationOutput`; DecodeError where the logits held NaN or infinity."""
+        """Build a `ClassificationOutput`; raise DecodeError if the logits held NaN or infinity."""
         if not isinstance(raw, dict) or TEXTS not in raw:
             raise not_of_reduce(f"classification by text takes scores, ids and {TEXTS} from reduce")
-        of_texts = copy(self)
-        of_texts._labels = Labels(tuple(as_texts(raw[TEXTS])))  # noqa: SLF001 - of our own copy
-        return super(ZeroShotClassificationProcessor, of_texts).decode({k: raw[k] for k in ("scores", "ids")}, params)
+        labelled = copy(self)
+        labelled._labels = Labels(tuple(as_texts(raw[TEXTS])))  # noqa: SLF001 - a copy of this object
+        return super(ZeroShotClassificationProcessor, labelled).decode({k: raw[k] for k in ("scores", "ids")}, params)
