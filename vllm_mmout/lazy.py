@@ -18,8 +18,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def get(name: str) -> object:
         if name not in home:
-            known = ", ".join(sorted(home))
-            raise AttributeError(f"module {package!r} has no attribute {name!r} (public: {known})")
+            public_names = ", ".join(sorted(home))
+            raise AttributeError(f"module {package!r} has no attribute {name!r} (public: {public_names})")
         value: object = getattr(importlib.import_module(home[name]), name)
         module[name] = value
         return value

@@ -20,7 +20,7 @@ def unknown(name: object, known: Iterable[str], *, kind: str = "option", where: 
 
 
 def close_match(name: object, known: Iterable[str]) -> str:
-    """Return a hint at the known name that is most similar to ``name``; empty if there is no similar name."""
+    """Return a hint at the known name that is most similar to ``name``; empty if all names differ."""
     near = difflib.get_close_matches(str(name)[:40], list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

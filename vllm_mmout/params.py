@@ -130,10 +130,10 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> OutputParams:
         """Create the params from plain data, as returned by `to_wire`."""
-        known = [name for name in OPTIONS if name not in LOCAL_ONLY]
+        names = [name for name in OPTIONS if name not in LOCAL_ONLY]
         for name in options:
-            if name not in known and name != _PART:
-                raise unknown(name, known)
+            if name not in names and name != _PART:
+                raise unknown(name, names)
         if options.get(_PART, False) not in {True, False}:
             raise OptionError(f"{_PART} must be true or false, got {options[_PART]!r}", param=_PART)
         params = cls(**{name: value for name, value in options.items() if name != _PART})

@@ -94,13 +94,13 @@ def _is_there(module: object, name: str) -> bool:
 
 
 def _is_set_in(owner: type, attribute: str) -> bool:
-    """Return whether a class or one of its bases declares an attribute or assigns it in a method."""
+    """Return whether a class or a base of it declares an attribute or assigns it in a method."""
     for base in owner.__mro__[:-1]:
         if attribute in vars(base).get("__annotations__", {}):
             return True
         try:
             source = inspect.getsource(base)
-        except (OSError, TypeError):  # a class of an extension module has no source
+        except (OSError, TypeError):  # classes of extension modules lack source code
             continue
         if re.search(rf"\bself\.{attribute}\b[^=\n]*=[^=]", source):
             return True

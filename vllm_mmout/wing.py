@@ -119,10 +119,10 @@ def public_module(name: str) -> Any:
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
     """Return the wings of this process by name, and the error messages of wings that cannot be used."""
     folders = pkgutil.iter_modules(vllm_mmout.wings.__path__, f"{vllm_mmout.wings.__name__}.")
-    ours = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
+    own_points = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
     usable: dict[str, Wing] = {}
     failed: dict[str, str] = {}
-    for point in [*ours, *entry_points(group=GROUP)]:
+    for point in [*own_points, *entry_points(group=GROUP)]:
         try:
             wing = point.load()
             if not isinstance(wing, Wing):

@@ -10,7 +10,7 @@ from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import SaveError
 
 ASKED_IOU = 0.9
-"""Smallest intersection over union of water at which the demo succeeds."""
+"""Smallest intersection over union of water for a successful demo."""
 
 MODEL = "water-index"
 

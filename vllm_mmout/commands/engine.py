@@ -39,7 +39,7 @@ ALWAYS: Final = {
 
 
 def prepare_environment() -> None:
-    """Set the defaults of the environment; with ``VLLM_LOGGING_LEVEL=INFO`` the user gets the engine's log."""
+    """Set the defaults of the environment. ``VLLM_LOGGING_LEVEL=INFO`` shows the engine's log."""
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -110,16 +110,16 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
     parser = EngineArgs.add_cli_args(EngineFlags(add_help=False))  # type: ignore[no-untyped-call]
     options: argparse.Namespace = parser.parse_args(["--model", model, "--no-use-tqdm-on-load", *flags])
     if options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size == 1:
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one device needs no processes of its own
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # a single device runs in this process
     return options
 
 
-def _refusal(message: str, known: Sequence[str]) -> str:
+def _refusal(message: str, flags: Sequence[str]) -> str:
     """Return argparse's message about wrong arguments, with a hint for a misspelt flag."""
     _, unknown, arguments = message.partition("unrecognized arguments: ")
     if not unknown:
         return message
-    near = difflib.get_close_matches(arguments.split()[0], known, n=1)
+    near = difflib.get_close_matches(arguments.split()[0], flags, n=1)
     hint = f"did you mean {near[0]}?" if near else "engine flags are those of vllm serve"
     return f"unknown arguments: {arguments}; {hint}"
 

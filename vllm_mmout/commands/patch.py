@@ -91,9 +91,9 @@ def _series(release: str) -> list[Path]:
     for folder in FOLDERS:
         if series := sorted((folder / f"v{release}").glob("*.patch")):
             return series
-    known = sorted({path.parent.name.removeprefix("v") for folder in FOLDERS for path in folder.glob("v*/*.patch")})
+    releases = sorted({path.parent.name.removeprefix("v") for folder in FOLDERS for path in folder.glob("v*/*.patch")})
     raise MMOutError(
-        f"there are no patches for vLLM {release} (there are for {', '.join(known)}); patches/README.md says how to"
+        f"there are no patches for vLLM {release} (there are for {', '.join(releases)}); patches/README.md says how to"
         " make them. The hooks work without"
     )
 

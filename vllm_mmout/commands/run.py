@@ -124,7 +124,7 @@ class Wanted:
 
     @classmethod
     def of(cls, argument: str) -> Iterator[Self]:
-        """Yield the inputs that an argument stands for: the scenes below a folder in a bucket, else the argument."""
+        """Yield the inputs of an argument: each scene below a folder in a bucket, or else the argument itself."""
         if not in_bucket(argument) or not is_folder(argument):
             yield cls(argument)
             return
@@ -144,30 +144,30 @@ def run(options: argparse.Namespace) -> int:
     faults = [each.fault for each in listed if each.fault is not None]
     for fault in faults:
         print(fault, file=sys.stderr)
-    wanted = [each for each in listed if each.fault is None]
-    if not wanted:
+    inputs_to_run = [each for each in listed if each.fault is None]
+    if not inputs_to_run:
         return 1
-    out = _checked_out(options.out, wanted, several=len(listed) > 1 or any(each.folder for each in listed))
-    paths = _paths(out, wanted, options.output_format)
+    out = _checked_out(options.out, inputs_to_run, several=len(listed) > 1 or any(each.folder for each in listed))
+    paths = _paths(out, inputs_to_run, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
     from vllm_mmout.commands.engine import engine
 
     started = engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace)
     with started as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
-        results = llm.generate([each.data for each in wanted], params, use_tqdm=sys.stderr.isatty())
-    failed = [_report(each.data, result) for each, result in zip(wanted, results, strict=True)].count(False) + len(
-        faults
-    )
+        results = llm.generate([each.data for each in inputs_to_run], params, use_tqdm=sys.stderr.isatty())
+    failed = [_report(each.data, result) for each, result in zip(inputs_to_run, results, strict=True)].count(
+        False
+    ) + len(faults)
     if failed and len(listed) > 1:
         print(f"{failed} of {len(listed)} inputs failed", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _paths(out: str, wanted: Sequence[Wanted], output_format: str | None) -> list[str]:
+def _paths(out: str, inputs_to_run: Sequence[Wanted], output_format: str | None) -> list[str]:
     """Return the path of each input's result: a folder, or a file with the suffix of the requested format."""
     if output_format is None:
-        return [out + each.folder for each in wanted]
+        return [out + each.folder for each in inputs_to_run]
     form = format_named(output_format)
     if form is None:
         raise OptionError(f"{FORMAT} {output_format} is no format (known: {', '.join(FORMATS)})")
@@ -175,10 +175,10 @@ def _paths(out: str, wanted: Sequence[Wanted], output_format: str | None) -> lis
         if place_of(out).suffix.lower() not in form.suffixes:
             raise OptionError(f"-o {out} names another format than {FORMAT} {output_format}; leave one of them out")
         return [out]
-    for each in wanted:
+    for each in inputs_to_run:
         if isinstance(folder := place_of(out + each.folder), Path):
             folder.mkdir(parents=True, exist_ok=True)
-    return [f"{out}{each.folder}{name_of(each.data)}{form.suffixes[0]}" for each in wanted]
+    return [f"{out}{each.folder}{name_of(each.data)}{form.suffixes[0]}" for each in inputs_to_run]
 
 
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
@@ -194,15 +194,15 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
     return True
 
 
-def _checked_out(out: str, wanted: Sequence[Wanted], *, several: bool) -> str:
+def _checked_out(out: str, inputs_to_run: Sequence[Wanted], *, several: bool) -> str:
     """Return the output path; raise the errors that can be detected before an engine is started."""
-    inputs = [each.data for each in wanted]
+    inputs = [each.data for each in inputs_to_run]
     if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
     target = place_of(out)
     if several and isinstance(target, Path) and target.is_file():
         raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
-    names = Counter(each.folder + file_stem(each.data) for each in wanted)
+    names = Counter(each.folder + file_stem(each.data) for each in inputs_to_run)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")

@@ -33,7 +33,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
 """
 PAYS = 1.05
-"""Least speedup over eager at which a compiled forward is kept, if it must be faster."""
+"""Least speedup over eager that a compiled forward needs to be kept, if it must be faster."""
 _LARGEST = 32
 _ROUNDS = 5
 
@@ -123,14 +123,14 @@ class CompiledForward:
             raise
 
     def _seconds(self, batch: Sequence[Inputs]) -> float:
-        taken = []
+        seconds = []
         for _ in range(_ROUNDS):
             started = time.perf_counter()
             self._batch(batch)
             if self._graphs:
                 torch.cuda.synchronize()
-            taken.append(time.perf_counter() - started)
-        return statistics.median(taken)
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds)
 
 
 def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
@@ -162,16 +162,18 @@ def _in_words(dtypes: Dtypes) -> str:
     return ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in dtypes.items())
 
 
-def _check_close(given: Raw, eager: Raw) -> None:
-    for one, wanted in zip(named(given).values(), named(eager).values(), strict=True):
-        if one.dtype != wanted.dtype or one.shape != wanted.shape:
-            raise ModelError(f"compiled it gives {one.dtype} {[*one.shape]}, not {wanted.dtype} {[*wanted.shape]}")
-        if wanted.dtype not in TOLERANCE or not wanted.numel():
-            continue
-        largest = float(wanted.nan_to_num(0.0, 0.0, 0.0).abs().max())
-        tolerance = TOLERANCE[wanted.dtype] * largest
-        if not torch.allclose(one, wanted, rtol=0.0, atol=tolerance, equal_nan=True):
+def _check_close(compiled_output: Raw, eager_output: Raw) -> None:
+    for actual, expected in zip(named(compiled_output).values(), named(eager_output).values(), strict=True):
+        if actual.dtype != expected.dtype or actual.shape != expected.shape:
             raise ModelError(
-                f"compiled it is {float((one - wanted).abs().max()):.3g} off, of {largest:.3g} at most; allowed is"
+                f"compiled it gives {actual.dtype} {[*actual.shape]}, not {expected.dtype} {[*expected.shape]}"
+            )
+        if expected.dtype not in TOLERANCE or not expected.numel():
+            continue
+        largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        tolerance = TOLERANCE[expected.dtype] * largest
+        if not torch.allclose(actual, expected, rtol=0.0, atol=tolerance, equal_nan=True):
+            raise ModelError(
+                f"compiled it is {float((actual - expected).abs().max()):.3g} off, of {largest:.3g} at most; allowed is"
                 f" {tolerance:.3g}"
             )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = "MMOUT_MODELS"
 """Environment variable that passes the classes to later processes: JSON, architecture -> "module:Class".
 
-It has no ``VLLM_`` prefix, since vLLM warns about unknown variables with that prefix, and may refuse them.
+The name does not begin with ``VLLM_``, since vLLM warns about unknown variables with that prefix, and may refuse them.
 """
 
 ENTRY_POINT_GROUP: Final = "vllm_mmout.models"

@@ -54,7 +54,7 @@ class SinglePassInfo(BaseProcessingInfo):
         return {IMAGE: 1}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the number of tokens that the author registered, by default 0: inputs have no placeholder tokens."""
+        """Return the number of tokens that the author registered, by default 0, since placeholders are not needed."""
         return {IMAGE: self.inputs.max_tokens()}
 
     @cached_property
@@ -64,7 +64,7 @@ class SinglePassInfo(BaseProcessingInfo):
 
 
 class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
-    """Inputs of the largest size, with which vLLM profiles the memory of a forward pass."""
+    """Inputs of the largest size, for profiling the memory of a forward pass."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
         """Return an empty text."""

@@ -198,7 +198,7 @@ def _parts(output: Any, count: int) -> list[Outcome]:
 
 
 Outcome: TypeAlias = "Raw | MMOutError"
-"""Output of forward for a request, or the error with which it failed."""
+"""Output of forward for a request, or the error that it raised."""
 
 
 class PerRequest(torch.Tensor):

@@ -30,11 +30,11 @@ class Part:
     index: int
     """Index of the part within the request, from 0."""
     window: Window | None
-    """Window of the part in the input, or in the requested ``window`` of it; None if the input has no pixels."""
+    """Window of the part in the input, or in the requested ``window`` of it, or None for an input without pixels."""
     output: Any
     """Return value of ``decode``, or None if the part holds no observation and was not sent to the model."""
     valid: NDArray[np.bool_] | None = None
-    """bool [height, width] of the window, False where the input holds no observation; None if all of it is valid."""
+    """bool [height, width] of the window, False where the input holds no observation, or None if all of it is valid."""
 
 
 class OutputProcessor:
@@ -49,7 +49,7 @@ class OutputProcessor:
     """Kind of the output object: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Values of ``OutputParams.output`` that this processor accepts, the default first; empty if there is no choice."""
+    """Values of ``OutputParams.output`` that this processor accepts, default first; empty if the output is fixed."""
 
     binding: ClassVar[str] = "vllm_mmout.engine.binding:Binding"
     """Subclass of `EngineBinding`, as "module:Class", that binds an engine whose model has this processor."""
@@ -141,7 +141,7 @@ class OutputProcessor:
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
-        """Return the state that a request keeps between its chunks, passed to ``decode``; None by default."""
+        """Return the state that a request keeps between its chunks, passed to ``decode``. The default returns None."""
         return None
 
 
@@ -205,7 +205,7 @@ class Parts(Iterator["Part"]):
         return next(part for part in self._parts if part.output is not None)
 
     def every(self) -> Iterator[Part]:
-        """Return an iterator over all parts, including those without any observation, which the model did not see."""
+        """Return an iterator over all parts, including parts without any observation, which the model did not see."""
         return self._parts
 
     def mosaic(

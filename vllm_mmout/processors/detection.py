@@ -135,7 +135,7 @@ class DetectionProcessor(OutputProcessor):
         return max(most, _OF_FORWARD) if params.part else most
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Build a `DetectionOutput` that has no input yet; raise DecodeError if it holds NaN or infinity."""
+        """Build a `DetectionOutput` without its input; raise DecodeError if it holds NaN or infinity."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 

@@ -29,7 +29,7 @@ class Labels:
     """Names by class id, as in config.json, which need not name every class."""
 
     def of(self, number: int) -> str:
-        """Return the name of a class, or its number if it has no name."""
+        """Return the name of a class, or its number if the name is unknown."""
         if self.names is not None and 0 <= number < len(self.names):
             return self.names[number]
         return self.by_id.get(number, str(number))

@@ -1,4 +1,4 @@
-"""Helpers for the raw output of models: pick the one tensor that a processor takes, and convert it to numpy."""
+"""Helpers for the raw output of models, which select the tensor for a processor and convert it to numpy."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class _Near:
 
 
 def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the limits, along an axis, between which the centre of a tile's box must lie for the box to count."""
+    """Return the range along an axis in which boxes of a tile count by their centre; others are left to neighbours."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:

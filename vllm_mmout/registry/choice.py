@@ -30,7 +30,7 @@ class Choice:
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names of the processors that a request selects, in its order; None selects the default."""
+        """Return the names of the processors that a request selects, in its order, or the default for None."""
         if names is None:
             return (self.default,)
         picks = (names,) if isinstance(names, str) else tuple(names)

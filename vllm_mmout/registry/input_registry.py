@@ -25,7 +25,7 @@ REGISTERED = "_input_registrations"
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper of a model class; with both fields None, the ``AutoProcessor`` of the model's folder is used."""
+    """Input mapper of a model class; if both fields are None, the ``AutoProcessor`` of the model's folder is used."""
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None
@@ -33,7 +33,7 @@ class MapperChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRegistration:
-    """Registrations of a model class, each from the nearest base class that has it; None if there is no such base."""
+    """Registrations of a model class, each from the nearest base class that has it, or None if it is missing."""
 
     mapper: MapperChoice | None = None
     max_tokens: Any = None
@@ -179,11 +179,11 @@ class InputRegistry:
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:
-        """Call ``listener`` with each class decorated so far and from now on. Adding a listener twice has no effect."""
+        """Call ``listener`` with each class decorated so far and from now on. A listener is added only once."""
         if listener in self._listeners:
             return
         self._listeners.append(listener)
-        for model in [model for named in self._models.values() for model in named.values()]:
+        for model in [model for models_by_path in self._models.values() for model in models_by_path.values()]:
             listener(model)
 
     def models(self) -> list[str]:

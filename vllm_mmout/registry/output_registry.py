@@ -91,14 +91,14 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the registrations of the first of ``architectures`` that has any, default first; else empty."""
+        """Return the registrations of the first of ``architectures`` that has any, the default first, or ``{}``."""
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the registrations of ``model``, or of its nearest base that has any, default first; else empty."""
+        """Return the registrations of ``model``, or of its nearest base that has any, the default first, or ``{}``."""
         return dict(getattr(model, FACTORIES, {}))
 
     def architectures(self) -> dict[str, tuple[Registration, ...]]:

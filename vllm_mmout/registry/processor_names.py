@@ -1,4 +1,4 @@
-"""Output processors that any model can use by name: the built-in ones, those of wings, and those of packages."""
+"""Output processors that any model can use by name: built-in processors, and processors of wings and packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUILT_IN = {
 
 
 class InstalledProcessors:
-    """Table of the built-in processors and those of wings and entry points, which are read once, on first use."""
+    """Table of the processors that are built in or come from wings and entry points, read once, on first use."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Registration]] | None = None
@@ -49,7 +49,7 @@ class InstalledProcessors:
         return self._tables
 
     def names(self) -> list[str]:
-        """Return all names, the built-in ones first, families of wings last."""
+        """Return all names, those of built-in processors first, those of wings' families last."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:

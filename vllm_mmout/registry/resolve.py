@@ -86,7 +86,7 @@ def resolve(
 
 
 def _table(value: object, source: str) -> Mapping[str, Any]:
-    """Return ``value`` as a table of options; None gives an empty table."""
+    """Return ``value`` as a table of options, which is empty for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -121,7 +121,7 @@ class Wanted:
     name: str
     """Registered name, path "pkg.mod:Class", or "io_plugin:NAME"."""
     alias: str | None
-    """Name of the processor in requests; None for its own name."""
+    """Name of the processor in requests, or None for its own name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of this processor alone."""
 
@@ -212,9 +212,9 @@ def find_all(
 def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str) -> Registration:
     registration = own.all.get(name) or registry.installed(name)
     if registration is None:
-        known = [*own.all, *registry.known()]
+        known_names = [*own.all, *registry.known()]
         raise RegistrationError(
-            f"unknown output processor {name!r} in {source}{close_match(name, known)} (of this model:"
+            f"unknown output processor {name!r} in {source}{close_match(name, known_names)} (of this model:"
             f" {', '.join(own.all) or 'none'}; installed: {', '.join(registry.known())}); or write its path"
             ' "pkg.mod:Class"'
         )
@@ -238,13 +238,13 @@ class Taken:
 def taken_by(processor: type[OutputProcessor]) -> Taken:
     """Return the options that the constructor of ``processor`` accepts."""
     parameters = inspect.signature(processor).parameters.values()
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    arguments = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     overrides_from_config = (
         getattr(processor.from_config, "__func__", None) is not vars(OutputProcessor)["from_config"].__func__
     )
     return Taken(
-        names=tuple(p.name for p in named),
-        required=() if overrides_from_config else tuple(p.name for p in named if p.default is p.empty),
+        names=tuple(p.name for p in arguments),
+        required=() if overrides_from_config else tuple(p.name for p in arguments if p.default is p.empty),
         anything=any(p.kind is p.VAR_KEYWORD for p in parameters),
     )
 
@@ -258,9 +258,9 @@ def check_options(
             continue
         lists = [f"of {name}: {', '.join(accepted.names) or '(no options)'}" for name, accepted in taken.items()]
         lists += [f"of the engine: {', '.join(settings)}"] if settings else []
-        known = [*settings, *(name for accepted in taken.values() for name in accepted.names)]
+        known_options = [*settings, *(name for accepted in taken.values() for name in accepted.names)]
         raise OptionError(
-            f"unknown option {option!r} in {source}{close_match(option, known)} (known: {'; '.join(lists)})"
+            f"unknown option {option!r} in {source}{close_match(option, known_options)} (known: {'; '.join(lists)})"
         )
 
 
@@ -270,7 +270,7 @@ def deal(
     settings: Collection[str],
     alone: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the options of each processor: the shared ones that it accepts, overridden by its own ones.
+    """Return the options of each processor: the shared options that it accepts, overridden by its own options.
 
     Settings of the engine are left out. Raises OptionError if a required option is missing.
     """

@@ -52,7 +52,7 @@ class Case:
     """A tensor or a dict of tensors, with the requests on axis 0."""
     params: OutputParams = field(default_factory=OutputParams)
     equal: Equal | None = None
-    """Function that compares two outputs; None for `difference`."""
+    """Function that compares two outputs, or None for `difference`."""
     allow: Sequence[str] = ()
     """Names of attributes that may change while requests are served, such as a decoder that is loaded on first use."""
 
@@ -90,22 +90,22 @@ class Case:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code: any error is an outcome
             return Refused(error, "decode")
 
-    def compare(self, expected: Iterable[Any], found: Iterable[Any], what: str, first: int = 0) -> None:
-        """Compare outcomes of requests with the expected ones; ``first`` is the number of the first request.
+    def compare(self, expected: Iterable[Any], actual: Iterable[Any], message: str, first: int = 0) -> None:
+        """Compare outcomes of requests with the expected outcomes; ``first`` is the number of the first request.
 
         Raises BrokenPromiseError, with ``what`` in the message, at the first request that differs.
         """
-        for request, (one, other) in enumerate(zip(expected, found, strict=True), start=first):
-            if (different := outcome_difference(one, other, self.equal)) is not None:
-                raise BrokenPromiseError(f"{what}: request {request}, {different}")
+        for request, (left, right) in enumerate(zip(expected, actual, strict=True), start=first):
+            if (different := outcome_difference(left, right, self.equal)) is not None:
+                raise BrokenPromiseError(f"{message}: request {request}, {different}")
 
 
-def outcome_difference(one: Any, other: Any, equal: Equal | None = None) -> str | None:
+def outcome_difference(left: Any, right: Any, equal: Equal | None = None) -> str | None:
     """Describe how two outcomes differ, or return None. Two refusals are equal if their errors have one class."""
-    if isinstance(one, Refused) or isinstance(other, Refused):
-        alike = isinstance(one, Refused) and isinstance(other, Refused) and type(one.error) is type(other.error)
-        return None if alike else f"{_short(one)} and {_short(other)}"
-    return difference(one, other, equal=equal)
+    if isinstance(left, Refused) or isinstance(right, Refused):
+        alike = isinstance(left, Refused) and isinstance(right, Refused) and type(left.error) is type(right.error)
+        return None if alike else f"{_short(left)} and {_short(right)}"
+    return difference(left, right, equal=equal)
 
 
 def packed(reduced: Any, count: int) -> torch.Tensor:
@@ -187,23 +187,23 @@ def answered(outcomes: Iterable[Any], where: str) -> None:
 
 
 def compare_sent(
-    expected: Sequence[torch.Tensor | Refused], found: Sequence[torch.Tensor | Refused], what: str
+    expected: Sequence[torch.Tensor | Refused], actual: Sequence[torch.Tensor | Refused], message: str
 ) -> None:
     """Compare the output of ``reduce`` for each request with the expected one, bit for bit; NaN equals NaN.
 
     Raises BrokenPromiseError, with ``what`` in the message, at the first request that differs.
     """
-    for request, (one, other) in enumerate(zip(expected, found, strict=True)):
-        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-            different = None if torch.equal(one, other) else outcome_difference(unpacked(one), unpacked(other))
+    for request, (left, right) in enumerate(zip(expected, actual, strict=True)):
+        if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+            different = None if torch.equal(left, right) else outcome_difference(unpacked(left), unpacked(right))
         else:
-            different = outcome_difference(one, other)
+            different = outcome_difference(left, right)
         if different is not None:
-            raise BrokenPromiseError(f"{what}: request {request}, {different}")
+            raise BrokenPromiseError(f"{message}: request {request}, {different}")
 
 
 def stops(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return the lines, at most about 8, at which to stop a call of ``lines`` lines; they vary with the input."""
+    """Return about 8 line numbers for stopping a call of ``lines`` lines, which vary with the input."""
     step = max(1, -(-lines // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0
     return range(start, lines, step)

@@ -128,7 +128,7 @@ class _Checking:
         self.refused: Refused | None = None
         """The last refused request."""
         self.served = 0
-        """Number of examples in which at least one request got an output."""
+        """Number of examples for which a request got an output."""
         self._make = make
         self._equal = equal
         self._allow = tuple(allow)

@@ -143,4 +143,4 @@ _BY_CLASS: tuple[tuple[Any, Callable[[Any, Any, str], str | None]], ...] = (
     ((str, bytes, bytearray, memoryview, range), _others),
     (Sequence, _sequences),
 )
-"""Comparison for each class; the first match applies. Records have no common class and are found by `_fields`."""
+"""Comparison for each class; the first match applies. Records lack a common class and are found by `_fields`."""

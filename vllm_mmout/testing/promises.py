@@ -76,12 +76,12 @@ def is_deterministic(case: Case) -> None:
     worker, frontend = case.make(), case.make()
     sent = case.reduce(worker)
     first = [case.decode(frontend, packed) for packed in sent]
-    for again, whose in ((frontend, "the same instance"), (case.make(), "another instance")):
+    for again, instance in ((frontend, "the same instance"), (case.make(), "another instance")):
         case.compare(
-            first, [case.decode(again, packed) for packed in sent], f"decode() gives something else in {whose}"
+            first, [case.decode(again, packed) for packed in sent], f"decode() gives something else in {instance}"
         )
-    for again, whose in ((worker, "the same instance"), (case.make(), "another instance")):
-        compare_sent(sent, case.reduce(again), f"reduce() gives something else in {whose}")
+    for again, instance in ((worker, "the same instance"), (case.make(), "another instance")):
+        compare_sent(sent, case.reduce(again), f"reduce() gives something else in {instance}")
 
 
 def keeps_nothing_of_a_request(case: Case) -> None:
@@ -161,7 +161,7 @@ def is_thread_safe(case: Case) -> None:
     A thread is stopped at some of its lines while another decodes. Then several threads decode all requests at once.
     """
     sent = case.reduce(case.make())
-    expected = [case.decode(case.make(), one) for one in sent]
+    expected = [case.decode(case.make(), packed) for packed in sent]
     frontend = case.make()
     packages = packages_of(frontend)
     if case.count > 1:
@@ -209,4 +209,4 @@ PROMISES: tuple[Promise, ...] = (
     answers_empty_axes,
     is_thread_safe,
 )
-"""All promises, in the order in which they are checked."""
+"""All promises, in the order of their checks."""

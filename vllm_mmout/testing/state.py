@@ -1,4 +1,4 @@
-"""Snapshots of the state of a processor: attributes, those of its classes, and variables shared by its methods."""
+"""Snapshots of the state of a processor: its attributes, its classes' attributes, and variables of its methods."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str | None:
-    """Return a short text that changes with the contents of an array, cache or generator; None for other values."""
+    """Return a short text that changes with the contents of an array, cache or generator, or None for other values."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return f"{value.dtype} {list(value.shape)} #{zlib.crc32(flat.view(torch.uint8).numpy().data):08x}"

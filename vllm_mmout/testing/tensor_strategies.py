@@ -137,7 +137,7 @@ def _filled(
     element = st.sampled_from(extremes(dtype)) if elements is None else elements
     # Hypothesis takes fewer draws for simpler: noise needs more draws than two different values.
     values = _numbers(draw(st.lists(element, min_size=1 if kind == "few" else 4, max_size=_MOST_VALUES)), dtype)
-    # Each byte of the pattern selects the value at a place; in noise, larger bytes leave the noise unchanged.
+    # Each byte of the pattern selects the value at a place. In noise, larger bytes leave the noise unchanged.
     pattern = draw(st.binary(min_size=1, max_size=48))
     size = math.prod(shape)
     chosen = torch.frombuffer(bytearray(pattern), dtype=torch.uint8).to(torch.int64)

@@ -92,7 +92,7 @@ class HangsError(BaseException):
 
 
 class WatchedThread:
-    """One thread for many calls: with a new thread for each, torch would start threads of its own each time."""
+    """Thread that is reused for many calls: with a new thread for each, torch would start its own threads each time."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s

@@ -29,7 +29,7 @@ NODATA: Final = -9999
 _PIXEL_SIZE = 10.0
 _TRANSFORM = (_PIXEL_SIZE, 0.0, 562_340.0, 0.0, -_PIXEL_SIZE, 4_990_280.0)
 _CLOUDED = 0.15
-"""Least opacity of clouds at which a pixel is unobserved; thinner veils and cloud shadows count as observed."""
+"""Least opacity of clouds that hides the ground; pixels under thinner veils and cloud shadows count as observed."""
 _SUBMERGED = 0.5
 """Fraction of a pixel under water above which the pixel counts as water."""
 _SMALLEST = 64

@@ -31,8 +31,8 @@ class BandList:
     usual: tuple[int, ...] = ()
     """Indices, from 0, of the bands that are used by default; empty if only names can select bands."""
     numbered: bool = True
-    """Whether a band may be chosen by its number. It may not in a folder, whose files have no order: the first may be a
-    quality band."""
+    """Whether a band may be chosen by its number. It may not in a folder, whose files are not ordered: the first may be
+    a quality band."""
     given: bool = False
     """Whether the user gave the bands in this order, as a list of files."""
     alpha: int | None = None
@@ -54,7 +54,7 @@ class BandList:
         return ", ".join(names[:_SHOWN] + [f"and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN))
 
     def __str__(self) -> str:
-        """Return the number of bands, and the names of those with names."""
+        """Return the number of bands, and their names where they have names."""
         listed = [
             f"{f'{number} ' * self.numbered}{band.names[0]!r}{f' ({band.file})' if band.file else ''}"
             for number, band in enumerate(self.bands, start=1)
@@ -84,7 +84,7 @@ class BandChoice:
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:
-        """Numbers, from 1, and names of the bands in the request; None if it names no bands."""
+        """Numbers, from 1, and names of the bands in the request, or None if the request does not name bands."""
         if self.params.indices is not None:
             return tuple(index + 1 for index in self.params.indices)
         return self.params.bands
@@ -94,122 +94,122 @@ class BandChoice:
         """Name of the option that chooses the bands, or None."""
         return None if self.asked is None else "bands" if self.params.indices is None else "indices"
 
-    def places(self, there: BandList, dates: int = 1) -> list[int]:
+    def places(self, bands: BandList, dates: int = 1) -> list[int]:
         """Return the indices, from 0, of the chosen bands of ``dates`` dates, one date after the other."""
-        if (asked := self.asked) is not None:
+        if (requested := self.asked) is not None:
             try:
-                places = [_place(band, there) for band in asked]
+                places = [_place(band, bands) for band in requested]
             except InputError as error:
                 raise InputError(str(error), param=self.said_by) from None
             if len(places) != dates * len(self.wanted):
-                raise self._miscounted(there, len(places), dates)
+                raise self._miscounted(bands, len(places), dates)
             return places
-        named = [there.named(name) for name in self.wanted]
-        if dates == 1 and all(len(found) == 1 for found in named) and self._of_one_sensor(there, named):
-            return [found[0] for found in named]
-        read = list(readings(self.wanted, there.bands))
+        named = [bands.named(name) for name in self.wanted]
+        if dates == 1 and all(len(indices) == 1 for indices in named) and self._of_one_sensor(bands, named):
+            return [indices[0] for indices in named]
+        read = list(readings(self.wanted, bands.bands))
         by_name = [reading.by_name(dates) for reading in read]
-        if by_name[0] is not None and all(found == by_name[0] for found in by_name):
-            self._note(there, read[0], by_name[0])
+        if by_name[0] is not None and all(indices == by_name[0] for indices in by_name):
+            self._note(bands, read[0], by_name[0])
             return by_name[0]
-        if not there.usual:
-            doubtful = any(by_name) and all(len(found) < 2 for found in named)
-            raise self._untold(there, read) if doubtful else self._not_named(there, named, read)
-        return self._in_order(there, read, dates, doubtful=any(by_name))
+        if not bands.usual:
+            doubtful = any(by_name) and all(len(indices) < 2 for indices in named)
+            raise self._untold(bands, read) if doubtful else self._not_named(bands, named, read)
+        return self._in_order(bands, read, dates, doubtful=any(by_name))
 
-    def _in_order(self, there: BandList, read: Sequence[Reading], dates: int, *, doubtful: bool) -> list[int]:
+    def _in_order(self, bands: BandList, read: Sequence[Reading], dates: int, *, doubtful: bool) -> list[int]:
         """Return the default bands; raise InputError if names contradict their order.
 
         ``doubtful`` is True if names identify the bands for some sensors only.
         """
-        places, count = list(there.usual), dates * len(self.wanted)
-        if there.alpha is not None and there.alpha_by_tags and len(places) + 1 == count:
-            places = sorted([*places, there.alpha])
-            number = there.alpha + 1
+        places, count = list(bands.usual), dates * len(self.wanted)
+        if bands.alpha is not None and bands.alpha_by_tags and len(places) + 1 == count:
+            places = sorted([*places, bands.alpha])
+            number = bands.alpha + 1
             self.noted.append(
-                f"Band {number} of {there.what} is tagged as alpha, and was taken for {self.wanted[-1]!r}, as the model"
+                f"Band {number} of {bands.what} is tagged as alpha, and was taken for {self.wanted[-1]!r}, as the model"
                 f" takes {count} bands; choose others with bands=[...]."
             )
         if self.one_for_all and len(places) == 1:
             return places * len(self.wanted)
         if len(places) != count:
-            raise self._untold(there, read) if doubtful else self._miscounted(there, len(places), dates)
+            raise self._untold(bands, read) if doubtful else self._miscounted(bands, len(places), dates)
         wrong = [reading.contradicts(places) for reading in read]
-        if any(wrong) and (all(wrong) or not there.given):
-            raise self._contradicted(there, places) if all(wrong) and not doubtful else self._untold(there, read)
+        if any(wrong) and (all(wrong) or not bands.given):
+            raise self._contradicted(bands, places) if all(wrong) and not doubtful else self._untold(bands, read)
         if any(wrong):
             self.noted.append(
-                f"{_capital(there.what)} was taken in its order for {', '.join(self.wanted)}; its names"
-                f" ({there.listed(places)}) may be those of {_sensors(read)}, which number bands differently."
+                f"{_capital(bands.what)} was taken in its order for {', '.join(self.wanted)}; its names"
+                f" ({bands.listed(places)}) may be those of {_sensors(read)}, which number bands differently."
             )
-        self._note(there, read[wrong.index(False)], places)
+        self._note(bands, read[wrong.index(False)], places)
         return places
 
-    def _of_one_sensor(self, there: BandList, named: Sequence[Sequence[int]]) -> bool:
+    def _of_one_sensor(self, bands: BandList, named: Sequence[Sequence[int]]) -> bool:
         """Return whether bands of equal names may be of one sensor: B5 differs between Landsat and Sentinel-2."""
         own = set(possible_sensors(self.wanted))
-        file_sensors = {there.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
+        file_sensors = {bands.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
         return own == {""} or not file_sensors or bool(own & file_sensors)
 
-    def _note(self, there: BandList, reading: Reading, places: Sequence[int]) -> None:
+    def _note(self, bands: BandList, reading: Reading, places: Sequence[int]) -> None:
         """Record the assumptions made about the chosen bands."""
         if reading.coloured(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
             self.noted.append(
-                f"Bands {numbers} of {there.what} were taken for {', '.join(self.wanted)} by their colour"
+                f"Bands {numbers} of {bands.what} were taken for {', '.join(self.wanted)} by their colour"
                 " interpretation; choose others with bands=[...]."
             )
         for number, place in reading.near(places):
             self.noted.append(
-                f"Band {str(there.bands[place])!r} of {there.what} was taken for {self.wanted[number]!r}, the other"
+                f"Band {str(bands.bands[place])!r} of {bands.what} was taken for {self.wanted[number]!r}, the other"
                 " near infrared; choose another with bands=[...]."
             )
-        of_one_file = len(there.bands) > 1 and not any(band.file for band in there.bands)
-        if of_one_file and places == list(there.usual) and (others := reading.unknown(places)):
+        of_one_file = len(bands.bands) > 1 and not any(band.file for band in bands.bands)
+        if of_one_file and places == list(bands.usual) and (others := reading.unknown(places)):
             self.noted.append(
-                f"Bands {there.listed(others)} of {there.what} were taken by their position, as the model's names"
+                f"Bands {bands.listed(others)} of {bands.what} were taken by their position, as the model's names"
                 f" differ ({', '.join(self.wanted)}); choose with bands=[...]."
             )
 
-    def _contradicted(self, there: BandList, places: Sequence[int]) -> InputError:
+    def _contradicted(self, bands: BandList, places: Sequence[int]) -> InputError:
         return InputError(
-            f"{there.what} says that its bands are {there.listed(places)}, and in this order they would be taken for"
+            f"{bands.what} says that its bands are {bands.listed(places)}, and in this order they would be taken for"
             f" {', '.join(self.wanted)}, which model {self.model!r} takes; choose them with bands=[...], in the model's"
-            f" order. {_capital(there.what)} has {there}"
+            f" order. {_capital(bands.what)} has {bands}"
         )
 
-    def _untold(self, there: BandList, read: Sequence[Reading]) -> InputError:
+    def _untold(self, bands: BandList, read: Sequence[Reading]) -> InputError:
         """Return the error for band numbers that mean different bands on different sensors."""
         return InputError(
             f"the names of the bands may be those of {_sensors(read)}, which number them differently, and the sensor is"
-            f" unknown: {there.what} has {there}; model {self.model!r} takes {', '.join(self.wanted)}. Choose them"
+            f" unknown: {bands.what} has {bands}; model {self.model!r} takes {', '.join(self.wanted)}. Choose them"
             " with bands=[...], in the model's order, or name the sensor in the file's name or its item SENSOR"
         )
 
-    def _not_named(self, there: BandList, named: Sequence[Sequence[int]], read: Sequence[Reading]) -> InputError:
-        meant = [found or read[0].found(number) for number, found in enumerate(named)]
-        for name, found in zip(self.wanted, meant, strict=True):
-            if len(found) > 1:
-                return _ambiguous(name, found, there)
-        missing = ", ".join(repr(name) for name, found in zip(self.wanted, meant, strict=True) if not found)
+    def _not_named(self, bands: BandList, named: Sequence[Sequence[int]], read: Sequence[Reading]) -> InputError:
+        meant = [indices or read[0].found(number) for number, indices in enumerate(named)]
+        for name, indices in zip(self.wanted, meant, strict=True):
+            if len(indices) > 1:
+                return _ambiguous(name, indices, bands)
+        missing = ", ".join(repr(name) for name, indices in zip(self.wanted, meant, strict=True) if not indices)
         return InputError(
-            f"{there.what} has no band {missing}, which model {self.model!r} takes ({', '.join(self.wanted)}); it has"
-            f" {there}. Choose with bands=[...], by name{' or by number from 1' if there.numbered else ''}"
+            f"{bands.what} has no band {missing}, which model {self.model!r} takes ({', '.join(self.wanted)}); it has"
+            f" {bands}. Choose with bands=[...], by name{' or by number from 1' if bands.numbered else ''}"
         )
 
-    def _miscounted(self, there: BandList, count: int, dates: int) -> InputError:
-        subject = f"{there.what} has" if self.asked is None else f"{self.said_by} chooses"
+    def _miscounted(self, bands: BandList, count: int, dates: int) -> InputError:
+        subject = f"{bands.what} has" if self.asked is None else f"{self.said_by} chooses"
         each, several = len(self.wanted), ""
         takes, names = f"model {self.model!r} takes {dates * each}", ", ".join(self.wanted)
         if dates > 1:
             takes += f", {dates} dates of {each} bands, date by date"
             several = f" ({count // each} dates)" * (count % each == 0)
-        alpha = f" beside band {there.alpha + 1}, which is alpha" if there.alpha is not None and not self.asked else ""
-        listing = f"; {there.what} has {there}" if any(band.names for band in there.bands) else ""
+        alpha = f" beside band {bands.alpha + 1}, which is alpha" if bands.alpha is not None and not self.asked else ""
+        listing = f"; {bands.what} has {bands}" if any(band.names for band in bands.bands) else ""
         together = "; files of a band each are one input in a list inside the list, [[...]], or in a folder"
         return InputError(
             f"{subject} {count} band{'s' * (count != 1)}{several}{alpha}, {takes} ({names}); choose with bands=[...],"
-            f" which counts from 1{together * (len(there.bands) == 1 < each)}{listing}",
+            f" which counts from 1{together * (len(bands.bands) == 1 < each)}{listing}",
             param=self.said_by,
         )
 
@@ -222,36 +222,36 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _place(band: int | str, there: BandList) -> int:
+def _place(band: int | str, bands: BandList) -> int:
     if isinstance(band, str):
-        found = there.named(band) or _meant(band, there)
-        if len(found) > 1:
-            raise _ambiguous(band, found, there)
-        if not found:
-            raise InputError(f"band {band!r} does not exist; {there.what} has {there}")
-        return found[0]
-    if not there.numbered:
+        indices = bands.named(band) or _meant(band, bands)
+        if len(indices) > 1:
+            raise _ambiguous(band, indices, bands)
+        if not indices:
+            raise InputError(f"band {band!r} does not exist; {bands.what} has {bands}")
+        return indices[0]
+    if not bands.numbered:
         raise InputError(
             f"band {band} is a number, and the files of a folder have no order; choose by name with bands=[...], or"
-            f" give the files in a list; {there.what} has {there}"
+            f" give the files in a list; {bands.what} has {bands}"
         )
-    if isinstance(band, bool) or not isinstance(band, int | np.integer) or not 1 <= band <= len(there.bands):
-        raise InputError(f"band {band} does not exist (bands count from 1); {there.what} has {there}")
+    if isinstance(band, bool) or not isinstance(band, int | np.integer) or not 1 <= band <= len(bands.bands):
+        raise InputError(f"band {band} does not exist (bands count from 1); {bands.what} has {bands}")
     return int(band) - 1
 
 
-def _meant(name: str, there: BandList) -> list[int]:
-    """Return the indices of the bands that a name means, if all sensors that fit agree; else an empty list."""
-    found = [reading.found(0) for reading in readings((name,), there.bands)]
-    return found[0] if all(places == found[0] for places in found) else []
+def _meant(name: str, bands: BandList) -> list[int]:
+    """Return the indices of the bands that a name means, or an empty list if that depends on the sensor."""
+    index_lists = [reading.found(0) for reading in readings((name,), bands.bands)]
+    return index_lists[0] if all(places == index_lists[0] for places in index_lists) else []
 
 
-def _ambiguous(name: str, found: Sequence[int], there: BandList) -> InputError:
-    shown, more = found[:_ALIKE_SHOWN], [f"{len(found) - _ALIKE_SHOWN} more"] * (len(found) > _ALIKE_SHOWN)
-    files = [there.bands[place].file for place in shown]
+def _ambiguous(name: str, indices: Sequence[int], bands: BandList) -> InputError:
+    shown, more = indices[:_ALIKE_SHOWN], [f"{len(indices) - _ALIKE_SHOWN} more"] * (len(indices) > _ALIKE_SHOWN)
+    files = [bands.bands[place].file for place in shown]
     numbers = ", ".join([str(place + 1) for place in shown] + more)
     where = f", in {' and '.join(files + more)}" if any(files) else ""
-    whose = f"is {'that' if where else 'the description'} of {len(found)} bands{where}"
-    if not there.numbered:
-        return InputError(f"band {name!r} {whose}; give the files meant in a list, or by name in a dict; {there}")
-    return InputError(f"band {name!r} {whose}; choose by number with bands=[...] (they are {numbers}); {there}")
+    problem = f"is {'that' if where else 'the description'} of {len(indices)} bands{where}"
+    if not bands.numbered:
+        return InputError(f"band {name!r} {problem}; give the files meant in a list, or by name in a dict; {bands}")
+    return InputError(f"band {name!r} {problem}; choose by number with bands=[...] (they are {numbers}); {bands}")

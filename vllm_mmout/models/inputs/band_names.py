@@ -1,4 +1,4 @@
-"""Matching of a model's bands to those of an input by the meaning of their names."""
+"""Matching of a model's bands to an input's bands by the meaning of their names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Listed:
     sensor: str | None = None
     """Sensor of the file, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
-    """Colour interpretation of the band, used if its names have no meaning."""
+    """Colour interpretation of the band, used if its names are meaningless."""
 
     def __str__(self) -> str:
         """Return the band's first name, else its colour."""
@@ -51,7 +51,7 @@ class _Meant:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Meanings of all names for one pair of sensors, the model's and the input's; "" stands for no sensor."""
+    """Meanings of all names for one pair of sensors, the model's and the input's; "" if unknown."""
 
     sensors: tuple[str, str]
     wanted: tuple[_Meant, ...]
@@ -69,16 +69,16 @@ class Reading:
         """Return the indices of the input's bands that may be the model's band ``number``."""
         return self._found(self.wanted[number], 1)
 
-    def _found(self, wanted: _Meant, count: int) -> list[int]:
-        fitting = [place for place, band in enumerate(self.there) if wanted.fits(band)]
+    def _found(self, model_band: _Meant, count: int) -> list[int]:
+        fitting = [place for place, band in enumerate(self.there) if model_band.fits(band)]
         named = [place for place in fitting if not self.there[place].by_colour]
         if named:  # names take precedence over colours
             fitting = named
         if not fitting:
-            return [place for place, band in enumerate(self.there) if wanted.is_near(band)]
+            return [place for place, band in enumerate(self.there) if model_band.is_near(band)]
         if len(fitting) > count:
-            exact = [place for place in fitting if self.there[place].known == wanted.known]
-            broad = [place for place in fitting if "nir" in self.there[place].known & wanted.known]
+            exact = [place for place in fitting if self.there[place].known == model_band.known]
+            broad = [place for place in fitting if "nir" in self.there[place].known & model_band.known]
             fitting = next((places for places in (exact, broad) if len(places) == count), fitting)
         return fitting
 
@@ -86,15 +86,15 @@ class Reading:
         """Return whether names contradict the use of the bands at these indices, date by date, in the model's order."""
         count = len(self.wanted)
         for first in range(0, len(places), count):
-            taken = [self.there[place] for place in places[first : first + count]]
+            chosen = [self.there[place] for place in places[first : first + count]]
             pairs = [
-                (wanted, band)
-                for wanted, band in zip(self.wanted, taken, strict=True)
-                if not wanted.fits(band) and not wanted.is_near(band)
+                (model_band, band)
+                for model_band, band in zip(self.wanted, chosen, strict=True)
+                if not model_band.fits(band) and not model_band.is_near(band)
             ]
-            if any(wanted.fits(band) for (wanted, _), (_, band) in permutations(pairs, 2)):
+            if any(model_band.fits(band) for (model_band, _), (_, band) in permutations(pairs, 2)):
                 return True
-            if any(wanted.known and band.known and not band.by_colour for wanted, band in pairs):
+            if any(model_band.known and band.known and not band.by_colour for model_band, band in pairs):
                 return True
         return False
 
@@ -108,8 +108,8 @@ class Reading:
         pairs = ((self.wanted[number % len(self.wanted)], place) for number, place in enumerate(places))
         return [
             place
-            for wanted, place in pairs
-            if self.there[place].texts and not self.there[place].known and not wanted.fits(self.there[place])
+            for model_band, place in pairs
+            if self.there[place].texts and not self.there[place].known and not model_band.fits(self.there[place])
         ]
 
     def coloured(self, places: Sequence[int]) -> bool:
@@ -119,19 +119,19 @@ class Reading:
 
 def readings(wanted: Sequence[str], bands: Sequence[Listed]) -> Iterator[Reading]:
     """Yield the meanings of the model's and the input's band names, for each pair of sensors that they fit."""
-    own = [(name,) for name in wanted]
-    theirs = [() if _are_counted(bands) else band.names for band in bands]
-    sensorless = [name for band, names in zip(bands, theirs, strict=True) if band.sensor is None for name in names]
+    model_names = [(name,) for name in wanted]
+    input_names = [() if _are_counted(bands) else band.names for band in bands]
+    sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]
     for model, file in product(possible_sensors(wanted), possible_sensors(sensorless)):
-        model_bands = meanings(own, [model] * len(own))
-        file_bands = meanings(theirs, [file if band.sensor is None else band.sensor for band in bands])
+        model_bands = meanings(model_names, [model] * len(model_names))
+        file_bands = meanings(input_names, [file if band.sensor is None else band.sensor for band in bands])
         colours = meanings([_colour(band) for band in bands], [""] * len(bands))
         yield Reading(
             (model, file),
-            tuple(_Meant(known, _texts(names)) for known, names in zip(model_bands, own, strict=True)),
+            tuple(_Meant(known, _texts(names)) for known, names in zip(model_bands, model_names, strict=True)),
             tuple(
                 _Meant(known or colour, _texts(names), by_colour=bool(colour) and not known)
-                for known, colour, names in zip(file_bands, colours, theirs, strict=True)
+                for known, colour, names in zip(file_bands, colours, input_names, strict=True)
             ),
         )
 

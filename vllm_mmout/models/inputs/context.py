@@ -51,7 +51,7 @@ class DummyData(NamedTuple):
     """The largest input of a model, as a registered function returns it."""
 
     seq_data: Any = None
-    """Not used: a single-pass model has no prompt, and vLLM makes the prompt of a model that generates."""
+    """Not used: a single-pass model does not use a prompt, and vLLM makes the prompt of a model that generates."""
     multi_modal_data: Any = None
     """``{"image": data}``, one input in any form that the model accepts."""
     multi_modal_placeholders: Any = None

@@ -127,8 +127,8 @@ def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
 
 def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
     """Return the error for an input with another number of dates than the model takes."""
-    named = [frame for frame in dates if isinstance(frame, Path | FilesOfDate)]
-    listed = [_shown(frame.name, date_of_name(frame.name, coarse=True)) for frame in named]
+    paths = [frame for frame in dates if isinstance(frame, Path | FilesOfDate)]
+    listed = [_shown(frame.name, date_of_name(frame.name, coarse=True)) for frame in paths]
     more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
     listing = f": {', '.join(listed[:_SHOWN] + more)}" if listed else ""
     return InputError(

@@ -30,19 +30,19 @@ class Keywords:
         """
         if (named_by := getattr(model, "keywords_of", None)) is not None:
             return cls(model.__name__, named_by(config or {}), frozenset())
-        if isinstance(named := getattr(model, "inputs", None), tuple):
-            return cls(model.__name__, named, frozenset())
+        if isinstance(names := getattr(model, "inputs", None), tuple):
+            return cls(model.__name__, names, frozenset())
         # A class need not have `forward` as far as type checkers know.
         parameters = list(inspect.signature(getattr(model, "forward")).parameters.values())[1:]  # noqa: B009
         if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
             raise RegistrationError(f"{model.__name__}.forward takes tensors by position only; drop the '/'")
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        if not named:
+        keyword_parameters = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if not keyword_parameters:
             raise RegistrationError(
                 f"{model.__name__}.forward must take its tensors by keyword, as forward(self, pixel_values)"
             )
-        required = frozenset(parameter.name for parameter in named if parameter.default is parameter.empty)
-        return cls(model.__name__, tuple(parameter.name for parameter in named), required)
+        required = frozenset(parameter.name for parameter in keyword_parameters if parameter.default is parameter.empty)
+        return cls(model.__name__, tuple(parameter.name for parameter in keyword_parameters), required)
 
     def check_declared(self, declared: Iterable[str]) -> None:
         """Raise RegistrationError if an input mapper declares a name that ``forward`` does not take."""

@@ -195,7 +195,7 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 
 
 def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
-    """Return red, green and blue if names identify them among three or more bands; else the raster unchanged."""
+    """Return red, green and blue if names identify them among three or more bands, or the raster unchanged."""
     if raster.bands < len(_COLOURS):
         return raster
     sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands

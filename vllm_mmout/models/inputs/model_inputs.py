@@ -96,7 +96,7 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """The mapper of a model of rasters, whose inputs can be cut into tiles; None if it overrides ``__call__``."""
+        """The mapper if it is a `RasterMapper` without its own ``__call__``, so that inputs can be tiled; else None."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None

@@ -55,7 +55,7 @@ class OpenedPlanes(NamedTuple):
 
 
 def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> OpenedPlanes:
-    """Open one input of a model; of files, read only their headers."""
+    """Open one input of a model, reading only the headers of files."""
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
@@ -114,7 +114,7 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open one input and choose its bands, in order; close the files of which no band was chosen."""
+    """Open one input and choose its bands, in order; close the files that are not needed for them."""
     open_one = opened_picture if choice.one_for_all else opened_raster
     bands, band_list = _bands(data, opened, open_one)
     images = max((band.file.images for band in bands if isinstance(band.file, OpenRaster)), default=1)
@@ -189,9 +189,9 @@ def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple
 def _by_name_alone(
     files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
 ) -> tuple[list[_Band], BandList]:
-    """Return the bands of files that have no order; a band found at several resolutions is returned at the finest."""
+    """Return the bands of unordered files, and of a band at several resolutions only the finest."""
     bands = _finest(_of_files(files, folder, open_one))
-    listed = [replace(band.listed, colour=None) for band in bands]  # colours may be those of a product's previews
+    listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
     return bands, BandList(subject, tuple(listed), numbered=False)
 
 
@@ -211,7 +211,7 @@ def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_B
 
 
 def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[Listed]:
-    """Return the names, sensor and colour of each band; ``names`` are those of a single band."""
+    """Return the names, sensor and colour of each band; ``names`` apply to a single band."""
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:
@@ -235,7 +235,7 @@ def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_Band]:
 
 
 def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
-    """Return the bands without alpha; ``names`` are those of a single band."""
+    """Return the bands without alpha; ``names`` apply to a single band."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:
@@ -257,7 +257,7 @@ def opened_picture(data: Any) -> OpenRaster:
 
 
 def opened_raster(data: Any) -> OpenRaster:
-    """Open a picture or raster in any form; of a file, read only its header."""
+    """Open a picture or raster in any form, reading only the header of a file."""
     if isinstance(data, str | Path):
         if not str(data):
             raise InputError("the path of the input is empty; name a file")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A prompt in which the tokens of its pictures have been inserted."""
+    """A prompt with the tokens of its pictures inserted."""
 
     tokens: list[int]
     pictures: list[Any]

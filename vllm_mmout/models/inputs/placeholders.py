@@ -35,8 +35,8 @@ class Place:
 
 def image_token_of(config: Any) -> int | None:
     """Return the token of pictures in a model's configuration, or None if it names no such token."""
-    named = (getattr(config, name, None) for name in _TOKEN_NAMES)
-    return next((token for token in named if isinstance(token, int)), None)
+    candidates = (getattr(config, name, None) for name in _TOKEN_NAMES)
+    return next((token for token in candidates if isinstance(token, int)), None)
 
 
 def stated_places(ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None) -> list[Place]:

@@ -31,7 +31,7 @@ class Pixels:
     array: NDArray[Any]
     """[bands, height, width], 0 where nothing was observed; with several dates, a band's dates follow each other."""
     valid: NDArray[np.bool_] | None
-    """bool [height, width], False where nothing was observed; None if all pixels are valid."""
+    """bool [height, width], False where nothing was observed, or None if all pixels are valid."""
 
     @property
     def observed(self) -> bool:

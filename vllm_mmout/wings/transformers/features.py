@@ -214,7 +214,7 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
 
 
 def _rate(rate: Any) -> int:
-    """Return a sampling rate, given as an integer or as a float without a fraction; else raise InputError."""
+    """Return a sampling rate, given as an integer or as a float without a fraction, or raise InputError."""
     number = rate.item() if isinstance(rate, np.generic) else rate
     whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not whole or number < 1:

@@ -29,7 +29,11 @@ def as_ours(
     if head is None or (asked != NAME and is_left(first, head, folder)):
         return None
     table = config.get("mmout")
-    ours = {"output_processor": head.processor, **(table if isinstance(table, Mapping) else {}), "model": _MODEL}
+    settings_table = {
+        "output_processor": head.processor,
+        **(table if isinstance(table, Mapping) else {}),
+        "model": _MODEL,
+    }
     if "output_processor" in config:
-        ours["output_processor"] = config["output_processor"]
-    return {**config, "mmout": ours, KEY: {"model_type": config["model_type"], "folder": folder}}
+        settings_table["output_processor"] = config["output_processor"]
+    return {**config, "mmout": settings_table, KEY: {"model_type": config["model_type"], "folder": folder}}

@@ -33,7 +33,7 @@ class Head:
     prompt: tuple[str, ...] = ()
     """Names of the fields that a request may have beside its picture."""
     needs: tuple[str, ...] = ()
-    """Fields of ``prompt`` of which a request needs at least one."""
+    """Names of the fields of ``prompt``; a request needs at least one of them."""
     alone: bool = False
     """Whether the processor's tensors belong to one request as a whole: they keep their batch axis, and each request
     gets a forward pass of its own."""
@@ -43,7 +43,7 @@ class Head:
     """Value of the processor's argument ``padding`` for texts, or "" to leave it out."""
 
     drawn: bool = False
-    """Whether the results are samples drawn by the network's ``generate``, since ``forward`` gives no forecast."""
+    """Whether the results are samples drawn by the network's ``generate``, since ``forward`` does not forecast."""
 
     @property
     def encodes(self) -> bool:

@@ -32,7 +32,7 @@ _ANY = Head("image", "tensor")
 _SIDE = 256
 """Default side of tiles in pixels, if the processor does not resize."""
 _LARGEST = 8192
-"""Largest height and width at which a picture goes through the processor whole, in pixels."""
+"""Largest height and width in pixels of a picture that goes through the processor as a whole."""
 
 
 def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
@@ -82,7 +82,7 @@ class PictureMapper(RasterMapper):
     prompt: Mapping[str, Any] = field(default_factory=dict)
     """Prompt of this input's request, by field."""
     longest: int | None = None
-    """Largest number of tokens of a text, limited by the model's positions; None without a limit."""
+    """Largest number of tokens of a text, limited by the model's positions, or None without a limit."""
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
@@ -174,8 +174,8 @@ class PictureMapper(RasterMapper):
             ) from error
         if self.longest is not None and "text" in self.prompt and "input_ids" in features:
             check_length(np.asarray(features["input_ids"]).shape[-1], self.longest)
-        known = (*keywords_of_network(self.model), *PASSED)
-        arrays = {name: np.asarray(value) for name, value in features.items() if name in known}
+        keywords = (*keywords_of_network(self.model), *PASSED)
+        arrays = {name: np.asarray(value) for name, value in features.items() if name in keywords}
         return {name: array for name, array in arrays.items() if array.size}  # EoMT's offsets of patches are empty
 
     def _picture(self, name: str, data: Any) -> Any:
@@ -216,7 +216,7 @@ def _check_values(view: RasterView) -> None:
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """Return (height, width) from a processor's description of a size, or None if it has no such size."""
+    """Return (height, width) from a processor's description of a size, or None if the description is missing."""
     if size is None:
         return None
     if isinstance(size, int):

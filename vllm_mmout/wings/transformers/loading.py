@@ -24,8 +24,8 @@ def keywords_of_network(architecture: str) -> tuple[str, ...]:
     head = head_of(architecture)
     method = "generate" if head is not None and head.drawn else "forward"
     parameters = inspect.signature(getattr(getattr(transformers, architecture), method)).parameters.values()
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return tuple(name for name in named[1:] if name not in _NOT_INPUTS)
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return tuple(name for name in names[1:] if name not in _NOT_INPUTS)
 
 
 @cache
@@ -51,7 +51,7 @@ def image_processor_of(folder: str) -> Any:
 
 @cache
 def processor_of(folder: str) -> Any:
-    """Return the folder's processor of pictures and prompts, or its image processor if there is no other."""
+    """Return the folder's processor of pictures and prompts, or its image processor if it has only that."""
     import transformers
     from transformers.processing_utils import ProcessorMixin
 

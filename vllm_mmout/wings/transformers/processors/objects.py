@@ -89,7 +89,7 @@ class ObjectDetectionProcessor(OfFolder):
     def _found(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the folder's processor finds, and the number of those that it leaves out.
+        """Return the objects that the folder's processor finds, and the number of objects that it leaves out.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
