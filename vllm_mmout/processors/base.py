@@ -146,7 +146,7 @@ class OutputProcessor:
 
 
 def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str, str] | None:
-    """Return ``processor.formats(params)``; raise any failure of it as a DecodeError, so that it ends no server."""
+    """Return ``processor.formats(params)``; raise a failure of it as DecodeError, so that the server goes on."""
     try:
         return processor.formats(params)
     except MMOutError:

@@ -195,7 +195,7 @@ class _Candidates(NamedTuple):
     scores: torch.Tensor
     """float32 [n, candidates]."""
     labels: torch.Tensor
-    """Integers [n, candidates]."""
+    """Class ids, integers [n, candidates]."""
     places: torch.Tensor
     """Index of the box of each candidate, int64 [n, candidates]."""
     boxes: torch.Tensor

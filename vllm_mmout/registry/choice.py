@@ -26,7 +26,7 @@ class Choice:
 
     @property
     def default(self) -> str:
-        """Name of the processor for requests that name no processor."""
+        """Name of the processor for requests that do not name a processor."""
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:

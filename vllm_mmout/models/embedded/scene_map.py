@@ -125,9 +125,9 @@ class SceneMap:
     town: Field
     """Density of buildings, 0 to 1."""
     parcels: NDArray[np.int64]
-    """Number of the field that contains the pixel."""
+    """Number of the agricultural field that contains the pixel."""
     parcel_edge: Field
-    """Distance to the edge of the field, in pixels."""
+    """Distance to the edge of the agricultural field, in pixels."""
 
 
 class _Frame:

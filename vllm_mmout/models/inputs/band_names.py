@@ -51,7 +51,7 @@ class _Meant:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Meanings of all names for one pair of sensors, the model's and the input's; "" if unknown."""
+    """Meanings of all names for one pair of sensors, the model's and the input's. An unknown sensor is ""."""
 
     sensors: tuple[str, str]
     wanted: tuple[_Meant, ...]

@@ -97,7 +97,7 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
 
 
 def unwrapped(data: Any) -> Any:
-    """Return the item of a list of one item, and so on if it is such a list itself."""
+    """Remove nested lists of a single item: return 1 for [[1]]."""
     while isinstance(data, list | tuple) and len(data) == 1:
         (data,) = data
     return data

@@ -65,7 +65,7 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def _sentence(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-    """Return a sentence about bands that share a stated scale, or None if the request or the format settles it."""
+    """Return a sentence about how the stated scale of bands was handled, or None if nothing was assumed."""
     files = list(dict.fromkeys(PurePath(layer.raster.name).name for layer in bands))
     more = len(files) - 1
     file_names = f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"

@@ -9,7 +9,7 @@ from vllm_mmout.wings.transformers.heads import KEY, head_of
 from vllm_mmout.wings.transformers.left import is_left
 
 NAME: Final = "transformers"
-"""Output processor in the engine argument that selects also folders which would be left to vLLM."""
+"""Name of an output processor in the engine argument that serves also the folders otherwise left to vLLM."""
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 

@@ -70,7 +70,7 @@ class TransformersModel(nn.Module):
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
     def _kept(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
-        """Return the head's tensors of the output; ``count`` is the number of requests, or None after a single request."""
+        """Return the head's tensors of the output; ``count`` is the number of requests, None without batch axis."""
         names = self._head.outputs
         tensors = dict(_tensors(output))
         if count is not None:

@@ -153,7 +153,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _found(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the folder's processor finds, which includes all above the threshold."""
+        """Return the objects that the folder's processor finds, and 0, since it returns all above the threshold."""
         import torch
 
         texts = as_texts(tensors[TEXTS])
