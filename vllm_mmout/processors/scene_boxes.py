@@ -168,7 +168,7 @@ class _Near:
 
 
 def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range along an axis in which boxes of a tile count by their centre; others are left to neighbours."""
+    """Return the range along an axis where the centre of a tile's box must be, or else the neighbouring tile has it."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:

@@ -164,7 +164,7 @@ class SegmentationProcessor(OutputProcessor):
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def travels(self, params: OutputParams) -> str:
-        """Return what `reduce` returns for a request: "classes", "probabilities" or "confidence"."""
+        """Return the kind of values that `reduce` returns: "classes", "probabilities" or "confidence"."""
         output = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"

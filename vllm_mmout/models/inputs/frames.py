@@ -62,7 +62,7 @@ class Frame:
     named: date | None
     """Date in the name of the file or folder, else in that of a file in it."""
     coarse: date | None
-    """Date from either source, else the month or the year in a name."""
+    """Date in metadata or names, else the month or the year in a name."""
     written: date | None
     """Date in TIFFTAG_DATETIME, which may be that of writing the file."""
 

@@ -194,7 +194,7 @@ def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
 
 
 def folder_of(config: Mapping[str, Any]) -> str:
-    """Return the original folder, or "" for a model that is not of transformers, so that nothing can be loaded."""
+    """Return the original folder of a model of transformers, or "" for any other model."""
     table = config.get(KEY)
     return str(table["folder"]) if isinstance(table, Mapping) else ""
 
