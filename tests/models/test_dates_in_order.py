@@ -69,7 +69,7 @@ def test_dates_that_cannot_be_told_are_refused(model, tmp_path):
     """But names that count, whose numbers are an order; the result says so."""
     for name in ("first", "second", "third"):
         write(tmp_path / "words" / f"{name}.tif", 1)
-    with pytest.raises(InputError, match=r"cannot be told when.*first.tif \(no date\).*in a list, the earliest first"):
+    with pytest.raises(InputError, match=r"are unknown.*first.tif \(no date\).*in a list, the earliest first"):
         seen(model, tmp_path / "words")
     for number in (9, 10, 8):
         write(tmp_path / "numbers" / f"t{number}.tif", number)

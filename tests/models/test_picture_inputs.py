@@ -110,7 +110,7 @@ def test_what_a_mapper_must_not_give(function, says):
     ("decorators", "says"),
     [
         ([REGISTRY.register_input_mapper(dict), MOST], "by a factory for models of one forward"),
-        ([ROWS], "nothing says how many tokens a picture takes"),
+        ([ROWS], "the number of tokens of a picture is unknown"),
         ([ROWS, REGISTRY.register_max_image_tokens()], "says 0; a picture takes one token at least"),
         ([ROWS, MOST, processor(prompt_token_ids=[1])], "changes a prompt without pictures"),
         ([MOST], "no processor of transformers can be loaded from no-folder"),

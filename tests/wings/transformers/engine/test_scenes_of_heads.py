@@ -155,7 +155,7 @@ def test_values_that_are_no_bytes_need_a_scale(start, tmp_path, pixels):
     file = tmp_path / "reflectance.tif"
     with rasterio.open(file, "w", "GTiff", width=64, height=64, count=3, dtype="uint16", **PLACE) as dataset:
         dataset.write(pixels[:, :64, :64].astype(np.uint16) * 4)
-    with pytest.raises(OptionError, match=r"with scale, as 0\.0255"):
+    with pytest.raises(OptionError, match=r"with scale, such as 0\.0255"):
         one(llm, file)
     with rasterio.open(
         tmp_path / "uneven.tif", "w", "GTiff", width=64, height=64, count=3, dtype="uint16", **PLACE
