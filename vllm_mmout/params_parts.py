@@ -165,7 +165,7 @@ class Reading(Picks, frozen=True, kw_only=True):
         for name, least, where in limits:
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else () if value in {None, FILE, STORED} else (value,):
-                if not least <= abs(number) <= largest:  # NaN is not
+                if not least <= abs(number) <= largest:  # false for NaN, too
                     raise _wrong(name, f"must be finite{' and not 0' if least else ''}{where}, got {value}")
 
         if self.scale in {FILE, STORED} and self.offset is not None:

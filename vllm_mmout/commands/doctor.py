@@ -95,7 +95,7 @@ def _runner() -> tuple[bool, str]:
 
 def _hooks() -> tuple[bool, str]:
     try:
-        import vllm  # noqa: F401 - whether it can be
+        import vllm  # noqa: F401 - only to see whether it works
     except ImportError:
         return False, "hooks: not checked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks, names

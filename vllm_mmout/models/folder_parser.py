@@ -48,5 +48,5 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the ``config.json`` of a folder whose engine arguments were filled in before, if it was taken, or None."""
+    """Return the ``config.json`` recorded by `take` for a folder, if its ``config_format`` was already set, or None."""
     return FolderConfigParser.taken.get(model) if config_format == FORMAT else None

@@ -193,13 +193,13 @@ class DetectionProcessor(OutputProcessor):
 
 class _Candidates(NamedTuple):
     scores: torch.Tensor
-    """float32 [n, candidates]."""
+    """Scores of the candidates, float32 [n, candidates]."""
     labels: torch.Tensor
     """Class ids, integers [n, candidates]."""
     places: torch.Tensor
     """Index of the box of each candidate, int64 [n, candidates]."""
     boxes: torch.Tensor
-    """Floating point [n, boxes, 4], in the model's format."""
+    """Boxes in the model's format, floating point [n, boxes, 4]."""
 
 
 def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import OptionError, ReduceError
 
 PaletteOption: TypeAlias = Sequence[str | Sequence[int]]
-"""A palette as users write it: per class ``"#rrggbb"`` or three integers 0..255."""
+"""Colours of the classes as an option: ``"#rrggbb"`` or three integers 0..255 for each class."""
 
 _SAMPLES = 3
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 Range: TypeAlias = tuple[float, float]
-"""The values that mean black and white."""
+"""The lowest and the highest value, which become black and white."""
 
 
 def checked_range(value_range: Sequence[float]) -> Range:

@@ -81,7 +81,7 @@ def interleaved(
         thread.join(PATIENCE_S)
 
     first = Stop(packages, line, run_other)(stopped)
-    if thread.ident is None:  # the call was shorter this time
+    if thread.ident is None:  # the call ran fewer lines this time
         thread.start()
     thread.join()
     return first, returned[0]

@@ -37,7 +37,7 @@ _SMALLEST = 64
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A generated scene."""
+    """A generated scene with its ground truth and georeference."""
 
     array: NDArray[np.int16]
     """int16 [6, height, width], reflectance times 10000, `NODATA` beyond the swath."""

@@ -65,7 +65,7 @@ class TransformersModel(nn.Module):
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
             for row in range(len(first)):
                 torch.manual_seed(_SEED)
-                drawn = self.network.generate(**{name: value[row : row + 1] for name, value in inputs.items()})  # type: ignore[operator]  # of transformers
+                drawn = self.network.generate(**{name: value[row : row + 1] for name, value in inputs.items()})  # type: ignore[operator]  # transformers' method
                 outputs.append(self._kept(drawn, 1))
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
