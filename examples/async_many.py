@@ -6,11 +6,11 @@ import numpy as np
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from vllm_mmout import MMOutError, OutputParams, embedded_model
-from vllm_mmout.models.embedded.scene import NODATA, make_scene
+from vllm_mmout import MMOutError, OutputParams, embedded_model, embedded_scene
+from vllm_mmout.geo import read_raster
 
 TILE = 128
-PARAMS = OutputParams(nodata=NODATA)
+PARAMS = OutputParams(nodata=-9999)
 
 
 async def water_in(engine: AsyncLLM, name: str, tile: np.ndarray) -> tuple[str, float]:
@@ -22,7 +22,7 @@ async def water_in(engine: AsyncLLM, name: str, tile: np.ndarray) -> tuple[str, 
 
 async def main() -> None:
     """Run all tiles of the embedded scene, at most a few of them at once: generate() itself waits for its turn."""
-    scene = make_scene().array
+    scene = read_raster(embedded_scene("scene.tif")).array
     corners = [(row, col) for row in range(0, 512, TILE) for col in range(0, 512, TILE)]
     tiles = {f"tile {row}/{col}": scene[:, row : row + TILE, col : col + TILE] for row, col in corners}
     tiles["broken tile"] = scene[:4]

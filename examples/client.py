@@ -6,7 +6,7 @@ from pathlib import Path
 
 import openai
 
-from vllm_mmout.models.embedded.folders import embedded_scene
+from vllm_mmout import embedded_scene
 
 
 def main() -> None:

@@ -2,8 +2,7 @@
 
 from vllm import LLM
 
-from vllm_mmout import OutputParams, embedded_model
-from vllm_mmout.models.embedded.folders import embedded_scene
+from vllm_mmout import OutputParams, embedded_model, embedded_scene
 
 
 def main() -> None:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from PIL import Image
 
-from vllm_mmout.models.embedded.folders import embedded_scene
-from vllm_mmout.models.embedded.scene import make_scene
+from vllm_mmout import embedded_scene
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -43,7 +42,7 @@ def main() -> None:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     flags = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        scene = embedded_scene(Path(folder) / "scene.tif", make_scene())
+        scene = embedded_scene(Path(folder) / "scene.tif")
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         job = _picture(browser, url, scene, "page-light.png", color_scheme="light", **DESKTOP)
         _picture(browser, url, scene, "page-dark.png", job, color_scheme="dark", **DESKTOP)

@@ -39,7 +39,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # vLLM compiles how it ranks logprobs, half a minute in each run
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores: more threads would wait for each other
-sys.path.insert(0, str(SUPPORT))
+sys.path[:0] = [str(SUPPORT), str(TESTS.parent / "scripts")]
 
 import forked_python  # noqa: E402 - it stands in the folder above
 
@@ -189,10 +189,13 @@ def s3_address() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def demo_scene():
-    """The scene of the demo, 512 pixels square, which takes a second to make."""
-    from vllm_mmout.models.embedded.scene import make_scene
+    """The embedded scene and its truth, [6, 512, 512] and [512, 512]."""
+    from scene_generator import Scene
 
-    return make_scene()
+    from vllm_mmout.geo import read_raster
+    from vllm_mmout.models.embedded.scene import SCENE, embedded_truth
+
+    return Scene(read_raster(SCENE).array, embedded_truth())
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,12 @@ import sys
 import forked_python
 import numpy as np
 import pytest
+from scene_generator import make_scene, write_scene
 from scenes_for_tests import classes
 
 import vllm_mmout
 from vllm_mmout.cli import main
 from vllm_mmout.commands import run as run_command
-from vllm_mmout.models.embedded.folders import embedded_scene
-from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 
@@ -71,7 +70,7 @@ def scenes(tmp_path_factory):
     """A folder with three small scenes and a file that is none."""
     folder = tmp_path_factory.mktemp("scenes")
     for seed, name in enumerate("abc"):
-        embedded_scene(folder / f"{name}.tif", make_scene(64, 80, seed=seed))
+        write_scene(folder / f"{name}.tif", make_scene(64, 80, seed=seed))
     (folder / "broken.tif").write_bytes((folder / "a.tif").read_bytes()[:3000])
     return folder
 
@@ -86,7 +85,7 @@ def with_names_of_classes(files):
 
 
 @pytest.mark.parametrize("start", [run, pytest.param(start_and_run, marks=pytest.mark.slow)])
-def test_demo(tmp_path, start):
+def test_demo(tmp_path, start, demo_scene):
     """It writes a scene, a GeoTIFF and a PNG, prints an IoU of 0.9 or more and not a word besides."""
     from PIL import Image
 
@@ -100,7 +99,7 @@ def test_demo(tmp_path, start):
     with rasterio.open(folder / "scene.tif") as scene, rasterio.open(folder / "water.tif") as water:
         assert (water.crs, water.transform) == (scene.crs, scene.transform)
         classes = water.read(1)
-    truth = make_scene().truth
+    truth = demo_scene.truth
     found, there = (classes == 1)[truth != 255], (truth == 1)[truth != 255]
     iou = (found & there).sum() / (found | there).sum()
     assert iou >= 0.9

@@ -7,10 +7,8 @@ import os
 import forked_python
 import numpy as np
 import pytest
+from scene_generator import make_scene, write_scene
 from scenes_for_tests import classes
-
-from vllm_mmout.models.embedded.folders import embedded_scene
-from vllm_mmout.models.embedded.scene import make_scene
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
@@ -23,7 +21,7 @@ def test_run_on_a_part_in_longitudes(tmp_path):
     from rasterio.warp import transform_bounds
     from rasterio.windows import Window, from_bounds
 
-    embedded_scene(tmp_path / "scene.tif", make_scene(64, 80, seed=1))
+    write_scene(tmp_path / "scene.tif", make_scene(64, 80, seed=1))
     with rasterio.open(tmp_path / "scene.tif") as file:
         crs, transform, array = file.crs, file.transform, file.read()
         valid = (array != file.nodata).all(axis=0)

@@ -127,20 +127,20 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory, demo_scene):
+def walk(tmp_path_factory):
     """The folder after ``make demo``, with the files that the pages name."""
     import rasterio
     from rasterio.transform import from_origin
+    from scene_generator import make_scene, write_scene
 
-    from vllm_mmout.models.embedded.folders import embedded_scene
-    from vllm_mmout.models.embedded.scene import make_scene
+    from vllm_mmout import embedded_scene
 
     folder = tmp_path_factory.mktemp("walk")
     (folder / "demo-output").mkdir()
-    scene = embedded_scene(folder / "demo-output/scene.tif", demo_scene)
+    scene = embedded_scene(folder / "demo-output/scene.tif")
     wide = make_scene(512, 1280)
     for name in ("scene.tif", "large.tif"):
-        embedded_scene(folder / name, wide)
+        write_scene(folder / name, wide)
     landsat = folder / "LC09_L2SP_195027_20240817"
     landsat.mkdir()
     with rasterio.open(scene) as source:

@@ -55,21 +55,19 @@ def test_flood(tmp_path):
 
 
 @pytest.mark.slow
-def test_async_many(tmp_path):
+def test_async_many(tmp_path, demo_scene):
     """Fifteen tiles answer, the cancelled and the broken one say so, and the shares are those of the whole scene."""
-    from vllm_mmout.models.embedded.scene import NODATA, make_scene
-
     lines = run("async_many.py", tmp_path).splitlines()
     assert lines.count("one tile was cancelled") == 1
     (refused,) = [line for line in lines if line.startswith("one tile was refused")]
     assert refused.startswith("one tile was refused: the input has 4 bands, model 'WaterIndex' takes 6 (blue, green,")
     shares = dict(line.removesuffix(" water").split(": ") for line in lines if line.startswith("tile "))
-    scene = make_scene().array.astype(np.float32)
+    scene = demo_scene.array.astype(np.float32)
     expected = {}
     for row in range(0, 512, 128):
         for col in range(0, 512, 128):
             tile = scene[:, row : row + 128, col : col + 128]
-            seen = (tile != NODATA).all(axis=0)
+            seen = (tile != demo_scene.nodata).all(axis=0)
             wet = np.maximum(tile[1], 0) > np.maximum(tile[4], 0)
             expected[f"tile {row}/{col}"] = f"{wet[seen].mean():.0%}"
     del expected["tile 0/0"]

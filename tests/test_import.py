@@ -30,6 +30,7 @@ PUBLIC = {
     "TensorOutput",
     "VideoOutput",
     "embedded_model",
+    "embedded_scene",
     "register_output_processor",
 }
 

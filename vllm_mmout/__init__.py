@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.errors import MMOutError
     from vllm_mmout.models.embedded.folders import embedded_model
+    from vllm_mmout.models.embedded.scene import embedded_scene
     from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
     from vllm_mmout.outputs import (
         AudioOutput,
@@ -48,6 +49,7 @@ __all__ = [
     "VideoOutput",
     "__version__",
     "embedded_model",
+    "embedded_scene",
     "register_output_processor",
 ]
 
@@ -55,6 +57,7 @@ _HOMES = {
     "vllm_mmout.engine.request_output": "MultimodalRequestOutput",
     "vllm_mmout.errors": "MMOutError",
     "vllm_mmout.models.embedded.folders": "embedded_model",
+    "vllm_mmout.models.embedded.scene": "embedded_scene",
     "vllm_mmout.models.inputs.mapper": "MappedInput RasterMapper",
     "vllm_mmout.outputs": "AudioOutput ImageOutput RasterOutput StructuredOutput TensorOutput VideoOutput",
     "vllm_mmout.params": "OutputParams",

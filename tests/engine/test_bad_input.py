@@ -7,18 +7,17 @@ import io
 import numpy as np
 import pytest
 from scene_ends import settings
+from scene_generator import make_scene, write_scene
 
 from vllm_mmout import MMOutError, OutputParams
 from vllm_mmout.errors import DecodeError, InputError, OptionError, ReduceError
-from vllm_mmout.models.embedded.folders import embedded_scene
-from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return embedded_scene(tmp_path_factory.mktemp("scene") / "scene.tif", make_scene(64, 96))
+    return write_scene(tmp_path_factory.mktemp("scene") / "scene.tif", make_scene(64, 96))
 
 
 def refusal(llm, data, params=None):

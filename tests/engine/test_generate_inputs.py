@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scene_generator import make_scene, write_scene
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import OptionError
-from vllm_mmout.models.embedded.folders import embedded_scene
-from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 
@@ -26,7 +25,7 @@ def scene():
 
 @pytest.fixture(scope="module")
 def path(scene, tmp_path_factory):
-    return embedded_scene(tmp_path_factory.mktemp("scene") / "a scene.tif", scene)
+    return write_scene(tmp_path_factory.mktemp("scene") / "a scene.tif", scene)
 
 
 def classes(llm, data, **options):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scene_generator import make_scene, write_scene
 
 from vllm_mmout import OutputParams, RasterOutput, TensorOutput
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError, ReduceError, SaveError
-from vllm_mmout.models.embedded.folders import embedded_scene
-from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return embedded_scene(tmp_path_factory.mktemp("scene") / "scene.tif", make_scene(72, 80))
+    return write_scene(tmp_path_factory.mktemp("scene") / "scene.tif", make_scene(72, 80))
 
 
 def generate(llm, scene, **options):
@@ -132,7 +131,7 @@ def test_a_result_in_a_folder_is_called_as_its_input(llm, path, tmp_path):
 
 def test_several_results_in_a_folder(llm, path, tmp_path):
     """Each input of a call gets its own file."""
-    paths = [embedded_scene(tmp_path / f"{name}.tif", make_scene(64, 64, seed=seed)) for seed, name in enumerate("abc")]
+    paths = [write_scene(tmp_path / f"{name}.tif", make_scene(64, 64, seed=seed)) for seed, name in enumerate("abc")]
     results = llm.generate(paths, OutputParams(path=f"{tmp_path}/masks/"), use_tqdm=False)
     assert [result.outputs.path for result in results] == [f"{tmp_path}/masks/{name}.tif" for name in "abc"]
     for result in results:
@@ -183,7 +182,7 @@ def test_an_object_that_cannot_be_saved(llm, path, tmp_path):
 
 def test_two_results_for_one_file_are_refused(llm, path, tmp_path):
     """Neither would overwrite the other unseen: nothing is run."""
-    other = embedded_scene(tmp_path / "scene.tif", make_scene(64, 64))
+    other = write_scene(tmp_path / "scene.tif", make_scene(64, 64))
     for inputs, place in (([path, path], tmp_path / "mask.tif"), ([path, other], f"{tmp_path}/masks/")):
         with pytest.raises(OptionError, match="several results of this call") as caught:
             llm.generate(inputs, OutputParams(path=place), use_tqdm=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from model_folders import engine_here, folder_of
+from scene_generator import make_scene
 from scenes_for_tests import generate
 from smooth_model import CONFIG, RADIUS, SmoothWaterIndex
 
 from vllm_mmout import OutputParams
 from vllm_mmout.geo.tiling.grid import TileGrid
-from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = pytest.mark.engine
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vllm_mmout.errors import OptionError, SaveError
-from vllm_mmout.models.embedded.folders import embedded_model, embedded_scene, found_model
-from vllm_mmout.models.embedded.scene import make_scene
+from vllm_mmout.models.embedded.folders import embedded_model, found_model
+from vllm_mmout.models.embedded.scene import embedded_scene
 
 
 def test_the_embedded_model_is_a_folder_that_is_whole():
@@ -31,11 +31,10 @@ def test_an_unknown_model_lists_the_known_ones(name, says):
     assert "(known: water-index)" in str(caught.value)
 
 
-def test_the_scene_is_a_georeferenced_file(tmp_path):
+def test_the_scene_is_a_georeferenced_file(tmp_path, demo_scene):
     """Rasterio reads from the file what the scene says: pixels, place, nodata, names of bands."""
     rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
-    scene = make_scene(96, 128)
-    path = embedded_scene(tmp_path / "scene.tif", scene)
+    scene, path = demo_scene, embedded_scene(str(tmp_path / "scene.tif"))
     assert path == tmp_path / "scene.tif"
     with rasterio.open(path) as source:
         np.testing.assert_array_equal(source.read(), scene.array)
@@ -47,19 +46,10 @@ def test_the_scene_is_a_georeferenced_file(tmp_path):
         assert source.descriptions == scene.bands
 
 
-@pytest.mark.heavy
-def test_without_a_scene_the_default_one_is_written(tmp_path, demo_scene):
-    """The demo's scene has 512 by 512 pixels."""
-    from vllm_mmout.geo import read_raster
-
-    raster = read_raster(embedded_scene(str(tmp_path / "scene.tif")))
-    np.testing.assert_array_equal(raster.array, demo_scene.array)
-
-
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     """An error of saving, not a traceback of the file system."""
     with pytest.raises(SaveError, match="missing"):
-        embedded_scene(tmp_path / "missing" / "scene.tif", make_scene(64, 64))
+        embedded_scene(tmp_path / "missing" / "scene.tif")
 
 
 def test_a_folder_of_diffusers_is_one_of_a_model(tmp_path):

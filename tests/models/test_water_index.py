@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scene_generator import make_scene
 
 from vllm_mmout.models.embedded.folders import embedded_model
-from vllm_mmout.models.embedded.scene import make_scene
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import SegmentationProcessor
 

@@ -31,20 +31,18 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command: write the scene, a GeoTIFF and a PNG, and print how accurately the water was found."""
     from vllm_mmout.commands.engine import engine
-    from vllm_mmout.models.embedded.folders import embedded_scene
-    from vllm_mmout.models.embedded.scene import make_scene, water_iou
+    from vllm_mmout.models.embedded.scene import embedded_scene, embedded_truth, water_iou
 
     folder = Path(options.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SaveError(f"cannot make the folder {folder}: {error.strerror}; choose another with -o") from error
-    scene = make_scene()
-    path = embedded_scene(folder / "scene.tif", scene)
+    path = embedded_scene(folder / "scene.tif")
     # A small share of the memory: a demo must not fail because the device is busy with something else.
     with engine(MODEL, ["--gpu-memory-utilization", "0.3", *options.engine_flags], ["--out"]) as llm:
         mask = llm.generate(path, use_tqdm=False)[0].outputs
-    iou = water_iou(mask.array[0], scene.truth)
+    iou = water_iou(mask.array[0], embedded_truth())
     print(f"scene    {path}")
     print(f"GeoTIFF  {mask.save(folder / 'water.tif')}  ({mask.crs}, nodata {mask.nodata:g})")
     print(f"PNG      {mask.save(folder / 'water.png')}")

@@ -20,9 +20,9 @@ from geotiffs_by_rasterio import TILED, geotiff
 from model_folders import engine_here
 from pages import all_blocks
 from ray_nodes import Command, connected, nodes
+from scene_generator import make_scene
 
 from vllm_mmout import OutputParams, embedded_model
-from vllm_mmout.models.embedded.scene import make_scene
 
 pytestmark = [
     pytest.mark.engine,

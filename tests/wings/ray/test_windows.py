@@ -8,11 +8,11 @@ from affine import Affine
 from geotiffs_by_rasterio import TILED, geotiff
 from hypothesis import given
 from hypothesis import strategies as st
+from scene_generator import make_scene
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo import TileGrid
-from vllm_mmout.models.embedded.scene import make_scene
 from vllm_mmout.wings.ray.windows import facts_of, joined, parts_of
 
 

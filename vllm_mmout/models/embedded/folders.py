@@ -1,4 +1,4 @@
-"""Folders of the embedded models, and the file of the embedded scene."""
+"""Folders of the embedded models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import Georeference, write_geotiff
-from vllm_mmout.models.embedded.scene import Scene, make_scene
 
 EMBEDDED_MODELS: Final = ("water-index",)
 """Names of the embedded models; each is a folder of that name beside this file."""
@@ -22,21 +20,6 @@ def embedded_model(name: str = "water-index") -> str:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise OptionError(f"no embedded model {name!r}{hint} (known: {', '.join(EMBEDDED_MODELS)})")
     return str(Path(__file__).resolve().parent / name)
-
-
-def embedded_scene(path: str | Path, scene: Scene | None = None) -> Path:
-    """Write a scene, by default ``make_scene()``, as a georeferenced GeoTIFF: six bands, int16, reflectance x 10000."""
-    scene = scene or make_scene()
-    target = Path(path)
-    write_geotiff(
-        target,
-        scene.array,
-        georeference=Georeference(crs=scene.crs, transform=scene.transform),
-        nodata=scene.nodata,
-        band_names=scene.bands,
-        metadata={"TITLE": "Generated scene of a river in flood"},
-    )
-    return target
 
 
 _OF_MODELS = ("config.json", "params.json", "model_index.json")

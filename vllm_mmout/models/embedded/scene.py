@@ -1,70 +1,45 @@
-"""The embedded scene: a generated satellite image of a river in flood, with its ground truth.
-
-The map is drawn first, and the truth is taken from the map. Only then do the surfaces get their reflectance, the slopes
-their shade, the sky its clouds and the sensor its noise. The truth is therefore not computed from the pixels that a
-model sees: mixed pixels on the shore, plants in the water, shadows and dark roofs cause errors of a model.
-
-Clouds stay in the image, as in a product without a cloud mask. A water index takes many of them for water, since they
-reflect more green than shortwave infrared. A mask of the scene shows them, and the evaluation leaves them out.
-"""
+"""The embedded scene: a generated satellite image of a river in flood, and its ground truth."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import OptionError
-from vllm_mmout.models.embedded.scene_light import add_clouds, reflectance, sense
-from vllm_mmout.models.embedded.scene_map import UNIT, draw_map
+from vllm_mmout.errors import OptionError, SaveError
+from vllm_mmout.geo import read_raster
+
+SCENE: Final = Path(__file__).resolve().parent / "scene.tif"
+"""GeoTIFF [6, 512, 512], int16, reflectance times 10000, nodata -9999, EPSG:32632, pixels of 10 m.
+
+``python scripts/scene_generator`` makes this file and the truth.
+"""
+TRUTH: Final = SCENE.with_name("truth.tif")
+"""GeoTIFF [1, 512, 512], uint8, on the grid of the scene: `LAND`, `WATER` or `UNOBSERVED`."""
 
 LAND: Final = 0
 WATER: Final = 1
 UNOBSERVED: Final = 255
 """Value of the truth where the ground is not visible: under clouds, and beyond the edge of the swath."""
 
-NODATA: Final = -9999
-_PIXEL_SIZE = 10.0
-_TRANSFORM = (_PIXEL_SIZE, 0.0, 562_340.0, 0.0, -_PIXEL_SIZE, 4_990_280.0)
-_CLOUDED = 0.15
-"""Least opacity of clouds that hides the ground; pixels under thinner veils and cloud shadows count as observed."""
-_SUBMERGED = 0.5
-"""Fraction of a pixel under water above which the pixel counts as water."""
-_SMALLEST = 64
+
+def embedded_scene(path: str | Path) -> Path:
+    """Copy the embedded scene, a GeoTIFF of six bands, to a path, and return the path; SaveError if it cannot."""
+    target = Path(path)
+    try:
+        shutil.copyfile(SCENE, target)
+    except OSError as error:
+        raise SaveError(f"cannot write {target}: {error.strerror}") from error
+    return target
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A generated scene with its ground truth and georeference."""
-
-    array: NDArray[np.int16]
-    """int16 [6, height, width], reflectance times 10000, `NODATA` beyond the swath."""
-    truth: NDArray[np.uint8]
-    """uint8 [height, width]: `LAND`, `WATER`, or `UNOBSERVED`, which is left out of an evaluation."""
-    crs: str = "EPSG:32632"
-    transform: tuple[float, float, float, float, float, float] = _TRANSFORM
-    """Affine transform from column and row to easting and northing in metres; the place is invented."""
-    nodata: int = NODATA
-    bands: tuple[str, ...] = ("blue", "green", "red", "narrow NIR", "SWIR 1", "SWIR 2")
-
-
-def make_scene(height: int = 512, width: int = 512, *, seed: int = 6) -> Scene:
-    """Generate a scene of at least 64 x 64 pixels; equal arguments give equal scenes."""
-    if min(height, width) < _SMALLEST:
-        raise OptionError(f"a scene must have {_SMALLEST} pixels or more either way, got {height} x {width}")
-    rng = np.random.default_rng(seed)
-    scale = min(height, width) / UNIT
-    scene = draw_map(rng, (height, width))
-    truth = np.where(scene.water > _SUBMERGED, WATER, LAND).astype(np.uint8)
-    ground = reflectance(rng, scene, _PIXEL_SIZE)
-    image, opacity = add_clouds(rng, ground, scale)
-    array = np.rint(sense(rng, image) * 10_000).clip(-2000, 16000).astype(np.int16)
-    beyond = _beyond_swath(height, width)
-    array[:, beyond] = NODATA
-    truth[beyond | (opacity > _CLOUDED)] = UNOBSERVED
-    return Scene(array, truth)
+def embedded_truth() -> NDArray[np.uint8]:
+    """Return the truth of the embedded scene, uint8 [512, 512]: `LAND`, `WATER` or `UNOBSERVED`."""
+    truth: NDArray[np.uint8] = read_raster(TRUTH).array[0]
+    return truth
 
 
 def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
@@ -74,8 +49,3 @@ def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
     predicted, actual = (classes == WATER)[truth != UNOBSERVED], (truth == WATER)[truth != UNOBSERVED]
     union = int(np.count_nonzero(predicted | actual))
     return int(np.count_nonzero(predicted & actual)) / union if union else 1.0
-
-
-def _beyond_swath(height: int, width: int) -> NDArray[np.bool_]:
-    rows, cols = np.ogrid[:height, :width]
-    return np.asarray(cols / width < 0.1 - 0.18 * rows / height)

@@ -62,19 +62,17 @@ def same_page(browser, page_server):
 
 
 @pytest.fixture(scope="session")
-def embedded():
+def embedded(demo_scene):
     """The embedded scene, as arrays."""
-    from vllm_mmout.models.embedded.scene import make_scene
-
-    return make_scene()
+    return demo_scene
 
 
 @pytest.fixture(scope="session")
-def scene(embedded, tmp_path_factory):
+def scene(tmp_path_factory):
     """The embedded scene as the file that the demo writes."""
-    from vllm_mmout.models.embedded.folders import embedded_scene
+    from vllm_mmout import embedded_scene
 
-    return embedded_scene(tmp_path_factory.mktemp("page") / "scene.tif", embedded)
+    return embedded_scene(tmp_path_factory.mktemp("page") / "scene.tif")
 
 
 @pytest.fixture(scope="session")

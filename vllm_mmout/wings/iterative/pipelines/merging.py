@@ -228,6 +228,6 @@ def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
         values = {name: _changed(value, change) for name, value in tree.items()}
         return values if type(tree) is dict else type(tree)(**values)
     if isinstance(tree, tuple | list):
-        values = [_changed(value, change) for value in tree]
-        return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
+        items = [_changed(value, change) for value in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return change(tree)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.models.embedded.scene_map import Field, SceneMap, cells, draw_crops, draw_per_cell, ramp, smooth_noise
+from scene_generator.scene_map import Field, SceneMap, cells, draw_crops, draw_per_cell, ramp, smooth_noise
 
 # Surface reflectance in blue, green, red, narrow NIR, SWIR 1, SWIR 2 (Sentinel-2 bands 2, 3, 4, 8A, 11, 12): rounded
 # values, typical of such surfaces in the USGS Spectral Library Version 7 (Kokaly et al. 2017, USGS Data Series 1035)
