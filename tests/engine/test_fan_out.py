@@ -12,7 +12,7 @@ import pytest
 
 from vllm_mmout.engine.parts.budgets import TileBudget
 from vllm_mmout.engine.parts.fan_out import FanOut, StoppedError
-from vllm_mmout.engine.parts.parts_request import PartInput
+from vllm_mmout.engine.request.request import PartInput
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
 from vllm_mmout.geo.raster.raster import Window
 

@@ -18,7 +18,7 @@ from vllm_mmout import OutputParams, errors
 from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError
 from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, counted, kind_of
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
-from vllm_mmout.engine.request.decode import Mark, as_it_is
+from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import DecodeError, MMOutError
 
@@ -123,10 +123,10 @@ class TestLLM:
         router = llm.llm_engine.output_processor
         loop = asyncio.new_event_loop()
         loop.close()
-        mark = Mark(ECHO, as_it_is, loop, router, 0.0)
+        request = Request(ECHO, loop=loop)
         state = SimpleNamespace(request_id="gone", external_req_id="gone", queue=None)
         shell = MultimodalRequestOutput("gone", None, [], 0, finished=True)
-        router.start_decode(state, mark, shell, torch.zeros(9, dtype=torch.uint8))
+        router.start_decode(state, request, shell, torch.zeros(9, dtype=torch.uint8))
         wait_for(lambda: not router.pending, "it has ended")
         assert (records.waited, records.pending) == ([9], [])
 

@@ -138,11 +138,11 @@ async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
     monkeypatch.setattr("vllm_mmout.engine.request.async_runs.ASKED_AGAIN_S", 0.01)
     send, sent = engine._mmout_send, []
 
-    async def paused(name, prepared, ways):
-        sent.append(prepared.mark["mmout_batch"][1])
+    async def paused(request):
+        sent.append(request.mark["mmout_batch"][1])
         if len(sent) in range(3, 9):
             raise kind("Generation is paused. Please retry after it resumes.")
-        return await send(name, prepared, ways)
+        return await send(request)
 
     monkeypatch.setattr(engine, "_mmout_send", paused)
     array = pixels(16, 40, 56)

@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 from water_oracle import scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.request.decode import TICKET
+from vllm_mmout.engine.request.request import TICKET
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 
 pytest.importorskip("rasterio", reason="it writes the scenes")

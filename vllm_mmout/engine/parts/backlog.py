@@ -22,14 +22,6 @@ class Countable(Protocol):
     done: int
 
 
-@dataclass(eq=False, slots=True)
-class One:
-    """An input of which nobody knows yet that it is more than one tile."""
-
-    total: int = 1
-    done: int = 0
-
-
 @dataclass(slots=True)
 class Backlog:
     """The tiles of all requests of a frontend; used from one thread.

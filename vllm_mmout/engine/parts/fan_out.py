@@ -26,7 +26,7 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.parts.budgets import TileBudget
-    from vllm_mmout.engine.parts.parts_request import PartInput
+    from vllm_mmout.engine.request.request import PartInput
     from vllm_mmout.engine.trace import Traced
 
 ENDS_WITHIN_S = 30.0

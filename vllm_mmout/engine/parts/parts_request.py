@@ -6,75 +6,21 @@ import queue
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.errors import MMOutError
 from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from vllm.pooling_params import PoolingParams
-
     from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.fan_out import FanOut
-    from vllm_mmout.engine.request.decode import Finish
+    from vllm_mmout.engine.request.request import Finish, PartInput
     from vllm_mmout.engine.trace import Traced
-    from vllm_mmout.geo import Window
     from vllm_mmout.outputs.partial_images import PartialImages, PreviewRequest
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Part
-
-
-@dataclass(frozen=True, slots=True)
-class PartInput:
-    """One part, ready for the engine."""
-
-    index: int
-    window: Window | None
-    prompt: Any
-    """What the engine takes, rendered; None for a part without any observation, which is not sent."""
-    valid: NDArray[np.bool_] | None = None
-    where: str = "part"
-    """What it is called in messages, which count from the first pixel of the input."""
-    pooling: PoolingParams | None = None
-    """vLLM's params of its request, where they are others than those of the model."""
-
-    def sent(self) -> PartInput:
-        """The same without what is sent, which need not stay in memory until the part is decoded."""
-        return replace(self, prompt=None)
-
-    def named_in(self, error: BaseException) -> BaseException:
-        """The same error, saying which part it is about."""
-        if not isinstance(error, MMOutError):
-            return error
-        try:
-            named = type(error)(f"{self.where}: {error}")
-        except Exception:  # noqa: BLE001 - an author's error that takes other arguments
-            error.add_note(f"this was {self.where}")
-            return error
-        named.__cause__ = error.__cause__
-        vars(named).update(vars(error))
-        return named
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What the engine gets: an input that fits one forward, or a part."""
-
-    prompt: Any
-    """A pre-rendered ``mm_input``, or a prompt that vLLM renders."""
-    mark: Mapping[str, Any]
-    finish: Finish
-    nbytes: int = 0
-    """Bytes of input that travel; of a part they are the `TileBudget`'s."""
-    pooling: PoolingParams | None = None
-    traced: Traced | None = None
-    assumed: tuple[str, ...] = ()
-    """What was assumed about the input, in sentences; empty for a part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.parts.fan_out import FanOut
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput, StoppedError
+from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, StoppedError
+from vllm_mmout.engine.request.request import PartInput
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, raise_interrupt, type_and_message
 from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
@@ -20,7 +21,7 @@ from vllm_mmout.processors.base import Part, Parts
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.request.decode import Finish
+    from vllm_mmout.engine.request.request import Finish
     from vllm_mmout.engine.trace import Traced
     from vllm_mmout.models.inputs.raster_view import Pixels, RasterView
     from vllm_mmout.outputs.partial_images import PreviewRequest

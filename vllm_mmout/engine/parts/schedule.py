@@ -14,12 +14,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
+from vllm_mmout.engine.request.request import PartInput, Request
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.parts.fan_out import FanOut
+    from vllm_mmout.engine.parts.parts_request import PartedRequest
 
 PATIENCE_S = 0.5
 """Seconds that a tile waits for others at most; a source that is slower than this is not waited for."""
@@ -48,11 +49,20 @@ class Run:
         """How far it is."""
         return Progress(self.fan_out.done, self.fan_out.total)
 
-    def prepared(self, part: PartInput, mark: list[int]) -> Prepared:
-        """What the engine gets for a part of a batch with a `Batch.mark`."""
-        finish = self.request.tile_finish(self.fan_out, part.sent())
-        traced = None if self.fan_out.traced is None else self.fan_out.traced.of_tile(part.index)
-        return Prepared(part.prompt, {**self._mark, wire.BATCH: mark}, finish, pooling=part.pooling, traced=traced)
+    def part_request(self, part: PartInput, mark: list[int], request_id: str) -> Request:
+        """Return the engine's request of a part that is sent in the batch with this `Batch.mark`."""
+        sent = part.without_prompt()
+        return Request(
+            self.request.tile_params,
+            request_id,
+            traced=None if self.fan_out.traced is None else self.fan_out.traced.of_tile(part.index),
+            prompt=part.prompt,
+            mark={**self._mark, wire.BATCH: mark},
+            pooling=part.pooling,
+            finish=self.request.tile_finish(self.fan_out, sent),
+            run=self,
+            part=sent,
+        )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
         """The engine's answer to a part, whose output has been handed on already; a failure is the run's."""

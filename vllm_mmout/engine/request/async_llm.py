@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from vllm_mmout.engine import wire
 from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
-from vllm_mmout.engine.parts.backlog import One
-from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
+from vllm_mmout.engine.parts.parts_request import PartedRequest
 from vllm_mmout.engine.request.async_runs import AsyncRun
-from vllm_mmout.engine.request.decode import Admission, carrying
 from vllm_mmout.engine.request.inputs import prepare
+from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request.spans import request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
 from vllm_mmout.engine.threads import in_thread
@@ -34,17 +30,6 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.async_runs import AsyncRuns
     from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
     from vllm_mmout.outputs.partial_images import PreviewRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """What a request's caller said of its way through the engine."""
-
-    lora_request: LoRARequest | None
-    trace_headers: Mapping[str, str] | None
-    priority: int
-    engine: int | None = None
-    """Which of several engines it goes to; None leaves the choice to vLLM."""
 
 
 class BoundAsyncLLM(AsyncLLM):
@@ -96,24 +81,32 @@ class BoundAsyncLLM(AsyncLLM):
                 aborts the request.
 
         """
-        params = OutputParams() if sampling_params is None else sampling_params
+        binding = self.output_processor.binding
         request_id = request_id or uuid4().hex
-        self.mmout.backlog.observer, one = self.output_processor.observer, One()
+        request = Request(
+            OutputParams() if sampling_params is None else sampling_params,
+            request_id,
+            lora_request,
+            priority=priority,
+            traced=binding.traced(request_id),
+        )
+        self.mmout.backlog.observer = self.output_processor.observer
         async with AsyncExitStack() as held:
             span = held.enter_context(request_span(self.output_processor, request_id, trace_headers))
-            ways = Ways(lora_request, span.headers, priority)
-            held.enter_context(self.mmout.backlog.holding(one))
+            request.trace_headers = span.headers
+            held.callback(request.release)
+            held.enter_context(self.mmout.backlog.holding(request))
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
-                prepared = await self._mmout_prepare(request_id, prompt, params, max_tiles, max_area)
-                if isinstance(prepared, Prepared):
+                prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area)
+                if isinstance(prepared, Request):
                     self.mmout.single()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, PartedRequest):
-                one.total = 0  # its tiles count from now on
+                request.total = 0  # its tiles count from now on
                 span.tell(pixels=prepared.pixels)
                 prepared = prepared.made_in(folder)
                 held.callback(prepared.close)
-                results = self._mmout_run(request_id, prepared, ways, watch)
+                results = self._mmout_run(request, prepared, watch)
                 await held.enter_async_context(aclosing(results))
                 async for progress in results:
                     if progress.finished and progress.progress is not None:
@@ -122,10 +115,10 @@ class BoundAsyncLLM(AsyncLLM):
                         warn_assumed([progress], stacklevel=4)
                     yield progress
                 return
-            results = self._mmout_results(request_id, prepared, ways)
+            results = self._mmout_results(request)
             await held.enter_async_context(aclosing(results))
             async for result in results:
-                one.done = int(result.finished and result.error is None)
+                request.done = int(result.finished and result.error is None)
                 if result.error is not None:
                     raise result.error
                 if not result.finished:
@@ -134,66 +127,66 @@ class BoundAsyncLLM(AsyncLLM):
             warn_assumed([result], stacklevel=4)
         yield result
 
-    async def _mmout_send(self, request_id: str, prepared: Prepared, ways: Ways) -> MultimodalRequestOutput:
-        """Run one request of which nothing comes before its result; cancelling this aborts it."""
-        async with aclosing(self._mmout_results(request_id, prepared, ways)) as results:
+    async def _mmout_send(self, request: Request) -> MultimodalRequestOutput:
+        """Run a request that has no output before its result. Cancelling this aborts it."""
+        async with aclosing(self._mmout_results(request)) as results:
             return await anext(results)
 
-    async def _mmout_results(
-        self, request_id: str, prepared: Prepared, ways: Ways
-    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run one request through the engine; the last that comes is its result. Closing or cancelling this aborts it.
+    async def _mmout_results(self, request: Request) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run a request, and yield its outputs, the result last. Closing or cancelling this aborts it.
 
-        Nothing is left out where who takes them is slow.
+        A slow consumer gets every output.
         """
-        pooling = wire.marked(prepared.pooling or PoolingParams(task=await self._mmout_task()), prepared.mark)
-        admission = Admission(prepared.finish, prepared.traced, prepared.assumed)
+        pooling = request.pooling_params(self.model_config.get_pooling_task(await self.get_supported_tasks()))
         try:
-            with carrying(admission):
+            with carrying(request):
                 queue = await self.add_request(
-                    request_id,
-                    prepared.prompt,
+                    request.request_id,
+                    request.prompt,
                     pooling,
-                    lora_request=ways.lora_request,
-                    trace_headers=ways.trace_headers,
-                    priority=ways.priority,
-                    data_parallel_rank=ways.engine,
+                    lora_request=request.lora_request,
+                    trace_headers=request.trace_headers,
+                    priority=request.priority,
+                    data_parallel_rank=request.engine,
                 )
+            request.prompt = None
             finished = False
             while not finished:
                 output = cast("MultimodalRequestOutput", await queue.get())
-                while admission.reports:
-                    yield admission.reports.popleft()
+                while request.reports:
+                    yield request.reports.popleft()
                 finished = output.finished
-            admission.internal_id = None  # it has ended by itself
+            request.internal_id = None  # the engine has ended it
             yield output
         except BaseException as error:
-            if admission.internal_id is not None:
-                if isinstance(error, EngineDeadError):  # there is no engine to tell, but what is known of it must go
-                    self.output_processor.abort_requests([admission.internal_id], internal=True)
+            if request.internal_id is not None:
+                if isinstance(error, EngineDeadError):  # the engine cannot be told, but its state here must go
+                    self.output_processor.abort_requests([request.internal_id], internal=True)
                 else:
-                    await self.abort(admission.internal_id, internal=True)
+                    await self.abort(request.internal_id, internal=True)
             raise
+        finally:
+            request.release()
 
     async def _mmout_run(
-        self, request_id: str, request: PartedRequest, ways: Ways, watch: PreviewRequest | None
+        self, request: Request, parted: PartedRequest, watch: PreviewRequest | None
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request of many parts, these after the single inputs."""
-        part_ways = replace(ways, priority=ways.priority + 1)
+        """Run a request of many parts, with a lower priority than single inputs."""
 
-        def send(index: int, prepared: Prepared, engine: int) -> Coroutine[Any, Any, MultimodalRequestOutput]:
-            part_id = f"{request_id}-tile-{index}-{uuid4().hex}"  # no id that another request could have
-            return self._mmout_send(part_id, prepared, replace(part_ways, engine=engine))
+        def send(part: Request) -> Coroutine[Any, Any, MultimodalRequestOutput]:
+            part.lora_request, part.trace_headers = request.lora_request, request.trace_headers
+            part.priority = request.priority + 1
+            return self._mmout_send(part)
 
         run = AsyncRun(
             self.mmout,
-            request_id,
-            request,
+            request.request_id,
+            parted,
             send=send,
             limit_s=self.output_processor.binding.settings.decode_timeout_s,
             observer=self.output_processor.observer,
             watch=watch,
-            traced=self.output_processor.binding.traced(request_id),
+            traced=request.traced,
         )
         self.mmout.scenes.add(run)
         try:
@@ -213,21 +206,19 @@ class BoundAsyncLLM(AsyncLLM):
         await super().abort(request_ids, internal)
 
     async def _mmout_prepare(
-        self, request_id: str, prompt: Any, params: OutputParams, max_tiles: int | None, max_area: float | None
-    ) -> Prepared | PartedRequest:
+        self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None
+    ) -> Request | PartedRequest:
+        """Check a request, and read its input in a thread."""
         binding = self.output_processor.binding
-        traced = binding.traced(request_id)
         try:
-            reading = partial(prepare, binding, prompt, params, traced, max_area=max_area)
+            binding.check_params(request.params)
+            reading = partial(prepare, binding, prompt, request, max_area=max_area)
             prepared = await in_thread(reading, _close)
             if max_tiles is not None and isinstance(prepared, PartedRequest):
                 prepared.check_tiles(max_tiles)
         except MMOutError as error:
             raise as_client_error(error) from error.__cause__
         return prepared
-
-    async def _mmout_task(self) -> Any:
-        return self.model_config.get_pooling_task(await self.get_supported_tasks())
 
     def shutdown(self, timeout: float | None = None) -> None:
         """As vLLM's; pending decodes fail with an AbortedError. A second call does nothing."""
@@ -239,7 +230,7 @@ class BoundAsyncLLM(AsyncLLM):
             super().shutdown(timeout)
 
 
-def _close(prepared: Prepared | PartedRequest) -> None:
-    """Close what was opened for a request that is gone."""
+def _close(prepared: Request | PartedRequest) -> None:
+    """Close the input of a request that is gone."""
     if isinstance(prepared, PartedRequest):
         prepared.close()

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
 from vllm_mmout.engine.hooks.compat import may_be_sent_again
 from vllm_mmout.engine.observer import Observer
@@ -22,12 +23,13 @@ from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.parts.parts_request import PartedRequest, PartInput, Prepared
+    from vllm_mmout.engine.parts.parts_request import PartedRequest
+    from vllm_mmout.engine.request.request import PartInput, Request
     from vllm_mmout.engine.trace import Traced
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
-Send: TypeAlias = Callable[[int, "Prepared", int], Coroutine[Any, Any, MultimodalRequestOutput]]
-"""Takes a part's index, what an engine gets and which; gives the engine's answer. Cancelling it aborts the part."""
+Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
+"""Sends a part's request to its engine and returns the answer. Cancelling it aborts the part."""
 
 PAUSED_S = 300.0
 """Seconds that an engine may be paused, while it takes new weights for example, before a scene fails with it."""
@@ -241,7 +243,10 @@ class AsyncRun(Run):
         while True:
             answer: MultimodalRequestOutput | BaseException
             try:
-                answer = await self._send(part.index, self.prepared(part, mark), engine)
+                request_id = f"{self.request_id}-tile-{part.index}-{uuid4().hex}"  # an id that no other request has
+                request = self.part_request(part, mark, request_id)
+                request.engine = engine
+                answer = await self._send(request)
                 error = answer.error
             except Exception as raised:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
                 answer = error = raised

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.parts.parts_request import PartedRequest, Prepared
+from vllm_mmout.engine.parts.parts_request import PartedRequest
 from vllm_mmout.engine.parts.scene import Scene, cut
-from vllm_mmout.engine.request.decode import Finish, as_it_is
+from vllm_mmout.engine.request.request import Finish, Request, as_it_is
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.geo import area_km2, check_bucket, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
@@ -25,52 +25,52 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.geo import BucketPath, Georeference
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
 
 
-def prepare(
-    binding: Binding,
-    data: Any,
-    params: OutputParams,
-    traced: Traced | None = None,
-    *,
-    max_area: float | None = None,
-) -> Prepared | PartedRequest:
-    """Read and map one input; may block on files. A scene is only opened, and is to be closed.
+def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | None = None) -> Request | PartedRequest:
+    """Read and map one input into its request; may block on files.
 
-    One that covers more than ``max_area`` square kilometres is refused. Of what goes to a
-    processor that makes the inputs itself nothing is read.
+    Args:
+        binding: the engine's.
+        data: the input. An input of an `OwnInputsProcessor` is not read.
+        request: the request, whose params have been checked.
+        max_area: limit of the ground that the input covers, in square kilometres; None for any.
+
+    Returns:
+        The same request, ready to be sent; or a request of many parts, which is only opened, and is to be closed.
+
     """
-    if traced is None:
-        return _prepared(binding, data, params, max_area)
+    if request.traced is None:
+        return _prepared(binding, data, request, max_area)
     watch = Stopwatch()
     began, token = time.monotonic(), FILES.set(watch)
     try:
-        prepared = _prepared(binding, data, params, max_area)
+        prepared = _prepared(binding, data, request, max_area)
     finally:
         FILES.reset(token)
-    if isinstance(prepared, PartedRequest):
-        return prepared
-    traced.stage("map", traced.stage("read", began, began + watch.take()))
-    return replace(prepared, traced=traced)
+    if isinstance(prepared, Request):
+        request.traced.stage("map", request.traced.stage("read", began, began + watch.take()))
+    return prepared
 
 
-def _prepared(binding: Binding, data: Any, params: OutputParams, max_area: float | None) -> Prepared | PartedRequest:
-    binding.check_params(params)
+def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | PartedRequest:
+    params = request.params
     own = binding.own_inputs(params)
     if own is not None:
         name, processor = own
-        request: PartedRequest = processor.request(name, data, params, binding.settings.decode_timeout_s)
-        return request
+        parted: PartedRequest = processor.request(name, data, params, binding.settings.decode_timeout_s)
+        return parted
     target = _target(params.path, data)
     _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
     if inputs is None:
-        return Prepared(_renderable(data, params), wire.mark(params), _finish(None, target))
+        request.prompt, request.mark = _renderable(data, params), wire.mark(params)
+        request.finish = _finish(None, target)
+        return request
     media = _media(data, several=inputs.rasters is not None, fields=inputs.fields)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
@@ -87,12 +87,13 @@ def _prepared(binding: Binding, data: Any, params: OutputParams, max_area: float
     elif opened.source.size is not None:
         _check_area(opened.source.georeference, opened.source.size, max_area)
     _check_place(binding, params, target, opened.source.georeference, tiles=False)
-    nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
-    names = binding.choice.pick(params.processor)
-    finish = _finish(opened.source, target, binding.model, names[0])
     tokens = inputs.tokens(opened, params)
-    mark = wire.mark(params, reports=moments(params.partial_images, tokens))
-    return Prepared(inputs.render(opened, tokens), mark, finish, nbytes, assumed=opened.source.assumed)
+    request.prompt = inputs.render(opened, tokens)
+    request.nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
+    request.mark = wire.mark(params, reports=moments(params.partial_images, tokens))
+    request.finish = _finish(opened.source, target, binding.model, binding.choice.pick(params.processor)[0])
+    request.assumed = opened.source.assumed
+    return request
 
 
 def _scene(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -13,6 +12,7 @@ from vllm import LLM
 
 from vllm_mmout.engine.request.inputs import check_targets
 from vllm_mmout.engine.request.llm_call import Call
+from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request_output import warn_assumed
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
@@ -65,9 +65,10 @@ class BoundLLM(LLM):
 
         """
         single = not isinstance(inputs, list | tuple)
-        wanted = _pair([inputs] if single else list(inputs), params, priority, lora_request)
+        inputs = [inputs] if single else list(inputs)
+        requests = _requests(len(inputs), params, priority, lora_request)
         binding = self.llm_engine.output_processor.binding
-        for options in {id(want.params): want.params for want in wanted}.values():
+        for options in {id(request.params): request.params for request in requests}.values():
             binding.check_params(options)
             if options.partial_images:
                 raise OptionError(
@@ -75,11 +76,11 @@ class BoundLLM(LLM):
                     f" partial_images={options.partial_images} out",
                     param="partial_images",
                 )
-        check_targets((want.data, want.params) for want in wanted)
-        bar = Bar(use_tqdm, len(wanted))
+        check_targets((data, request.params) for data, request in zip(inputs, requests, strict=True))
+        bar = Bar(use_tqdm, len(inputs))
         try:
-            # In a context of its own: what an interrupt leaves there is nobody else's.
-            results = copy_context().run(Call(self, binding, wanted, bar).results)
+            # In a context of its own: an interrupt may leave the ticket of a request behind.
+            results = copy_context().run(Call(self, binding, inputs, requests, bar).results)
         finally:
             bar.close()
         if single and results[0].error is not None:
@@ -88,38 +89,32 @@ class BoundLLM(LLM):
         return results
 
 
-@dataclass(slots=True)
-class Wanted:
-    """One input of a call and what was asked for it."""
-
-    data: Any
-    params: OutputParams
-    priority: int
-    lora_request: LoRARequest | None
-
-
-def _pair(
-    inputs: list[Any],
+def _requests(
+    count: int,
     params: OutputParams | Sequence[OutputParams] | None,
     priority: int | Sequence[int] | None,
     lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
-) -> list[Wanted]:
+) -> list[Request]:
+    """Return one request an input, with its own options."""
     columns = [
-        _spread("params", OutputParams() if params is None else params, len(inputs)),
-        _spread("priority", 0 if priority is None else priority, len(inputs)),
-        _spread("lora_request", lora_request, len(inputs)),
+        _spread("params", OutputParams() if params is None else params, count),
+        _spread("priority", 0 if priority is None else priority, count),
+        _spread("lora_request", lora_request, count),
     ]
-    wanted = [Wanted(data, *row) for data, *row in zip(inputs, *columns, strict=True)]
-    for want in wanted:
-        if not isinstance(want.params, OutputParams):
+    for options in columns[0]:
+        if not isinstance(options, OutputParams):
             raise OptionError(
-                f"params must be OutputParams, got {type(want.params).__name__}; this model's output is decoded, not"
+                f"params must be OutputParams, got {type(options).__name__}; this model's output is decoded, not"
                 " sampled. LLM.encode gives its raw tensors"
             )
-    return wanted
+    return [
+        Request(options, lora_request=adapter, priority=rank, place=place)
+        for place, (options, rank, adapter) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 def _spread(name: str, value: Any, count: int) -> list[Any]:
+    """Return ``count`` values: one for all inputs repeated, or one for each input."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:

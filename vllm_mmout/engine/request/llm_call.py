@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.exceptions import VLLMClientError
-from vllm.pooling_params import PoolingParams
 from vllm.v1.engine import EngineCoreOutputs
 
-from vllm_mmout.engine import wire
 from vllm_mmout.engine.parts.budgets import Credits, TileBudget
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, Prepared
+from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest
 from vllm_mmout.engine.parts.schedule import Run, Schedule
-from vllm_mmout.engine.request.decode import Admission, as_it_is, carrying
 from vllm_mmout.engine.request.inputs import prepare
+from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import MMOutError
 
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.parts.parts_request import PartInput
-    from vllm_mmout.engine.request.llm import Bar, Wanted
+    from vllm_mmout.engine.request.llm import Bar
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
+    from vllm_mmout.engine.request.request import PartInput
 
 _LOOKS_AHEAD = 4
 """Scenes that are opened and put off in one turn, while others run."""
@@ -40,28 +38,29 @@ _REFUSALS = (MMOutError, VLLMClientError, ValueError)
 class Call:
     """One call of ``generate``: feeds a window of requests, never the whole list first."""
 
-    def __init__(self, llm: LLM, binding: Binding, wanted: list[Wanted], bar: Bar) -> None:
+    def __init__(self, llm: LLM, binding: Binding, inputs: list[Any], requests: list[Request], bar: Bar) -> None:
         settings = binding.settings
         self.llm = llm
         self.engine = cast("BoundLLMEngine", llm.llm_engine)
         self.binding = binding
-        self.wanted = wanted
+        self.inputs = inputs
+        self.requests = requests
+        """One an input."""
         self.bar = bar
         self.credits = Credits(binding.max_in_flight, settings.max_in_flight_bytes)
         budget = TileBudget(binding.max_tiles, settings.max_tile_bytes)
         self.schedule: Schedule[CallRun] = Schedule(binding.max_num_seqs, budget, settings.max_scenes)
-        self.done: list[MultimodalRequestOutput | None] = [None] * len(wanted)
-        self.waiting = deque(range(len(wanted)))
-        self.prepared: Prepared | PartedRequest | None = None
-        """The first of those that wait, while it waits for a credit."""
-        self.next_id = ""
-        """Its name."""
+        self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
+        self.waiting = deque(range(len(inputs)))
+        self.prepared: Request | PartedRequest | None = None
+        """The first input that waits, read or opened, while it waits for a credit."""
         self.runs: list[CallRun] = []
-        """Those that have no result yet."""
+        """The runs that have no result yet."""
         self.alarm = Alarm(self.engine)
-        self.in_flight: dict[str, InFlight] = {}
-        self.adding = Admission(as_it_is)
-        """Of the request that was added last; an interrupt may meet it before it is among those in flight."""
+        self.in_flight: dict[str, Request] = {}
+        """The requests that the engine has, by id."""
+        self.adding: Request | None = None
+        """The request that was added last. An interrupt may come before it is in ``in_flight``."""
 
     def results(self) -> list[MultimodalRequestOutput]:
         """Run all to the end; an exception of the caller's own leaves nothing behind."""
@@ -86,8 +85,8 @@ class Call:
         for run in [*self.schedule.running, *turn.ended]:
             run.show(self.bar)
         for run in turn.failed:
-            self._abort(entry for entry in self.in_flight.values() if entry.run is run)
-            self.in_flight = {key: entry for key, entry in self.in_flight.items() if entry.run is not run}
+            self._abort(request for request in self.in_flight.values() if request.run is run)
+            self.in_flight = {key: request for key, request in self.in_flight.items() if request.run is not run}
             self._collect(self.engine.output_processor.take_ready())  # its parts that nobody waits for any more
         for run in turn.ended:
             run.request.close()
@@ -96,7 +95,7 @@ class Call:
         for batch in turn.batches:
             for run, part in batch.parts:
                 try:
-                    self._send(self._next_id(), run.place, run.prepared(part, batch.mark), run, part.sent())
+                    self._send(self._part_request(run, part, batch.mark))
                 except _REFUSALS as error:
                     run.answered(part, error)
 
@@ -104,67 +103,70 @@ class Call:
         """Send the single inputs that may be sent now, and have the others scheduled."""
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
-            place = self.waiting[0]
+            request = self.requests[self.waiting[0]]
             if self.prepared is None:
-                self.next_id = self._next_id()
-                self.prepared = self._prepare(place)
+                request.request_id = self._next_id()
+                self.prepared = self._prepare(request)
             if isinstance(self.prepared, PartedRequest):
                 room = self.schedule.room > 0
                 if not room and not self.prepared.can_wait:
                     break  # all such would be held open, pictures as arrays
-                self._schedule(place, self.prepared)
+                self._schedule(request, self.prepared)
                 if room:
                     self.alarm.ring()
                 else:
                     put_off += 1
             elif self.prepared is not None:
-                if not self.credits.try_take(self.prepared.nbytes):
+                if not self.credits.try_take(request.nbytes):
                     break
                 try:
-                    self._send(self.next_id, place, self.prepared)
+                    self._send(request)
                 except _REFUSALS as error:
-                    self.credits.give(self.prepared.nbytes)
-                    self._fail(place, error)
+                    self.credits.give(request.nbytes)
+                    self._fail(request, error)
             self.prepared = None
             self.waiting.popleft()
 
-    def _prepare(self, place: int) -> Prepared | PartedRequest | None:
-        """Read or open an input; what is wrong with it is its own result."""
-        want = self.wanted[place]
+    def _prepare(self, request: Request) -> Request | PartedRequest | None:
+        """Read or open an input; an input that is refused has its error as its result."""
         try:
-            return prepare(self.binding, want.data, want.params, self.binding.traced(self.next_id))
+            request.traced = self.binding.traced(request.request_id)
+            return prepare(self.binding, self.inputs[request.place], request)
         except MMOutError as error:
-            self._fail(place, error)
+            self._fail(request, error)
             return None
 
-    def _schedule(self, place: int, request: PartedRequest) -> None:
-        name = self.next_id
-        driver = Driver(self.schedule.budget, self.alarm.ring, request_id=name, traced=self.binding.traced(name))
-        run = CallRun(name, request, request.fan_out(driver), self.binding.settings.decode_timeout_s, place)
+    def _schedule(self, request: Request, parted: PartedRequest) -> None:
+        driver = Driver(self.schedule.budget, self.alarm.ring, request_id=request.request_id, traced=request.traced)
+        limit_s = self.binding.settings.decode_timeout_s
+        run = CallRun(request.request_id, parted, parted.fan_out(driver), limit_s, request.place)
         self.runs.append(run)
         self.schedule.add(run)
 
-    def _send(
-        self,
-        request_id: str,
-        place: int,
-        prepared: Prepared,
-        run: CallRun | None = None,
-        part: PartInput | None = None,
-    ) -> None:
-        """Add a request to the engine; a part after the single inputs."""
-        want = self.wanted[place]
-        pooling = wire.marked(prepared.pooling or PoolingParams(task=self.llm.pooling_task), prepared.mark)
-        admission = self.adding = Admission(prepared.finish, prepared.traced, prepared.assumed)
-        priority = want.priority + (run is not None)
+    def _part_request(self, run: CallRun, part: PartInput, mark: list[int]) -> Request:
+        """Return the request of a part, which goes behind the single inputs."""
+        whole = self.requests[run.place]
+        request = run.part_request(part, mark, self._next_id())
+        request.lora_request, request.priority = whole.lora_request, whole.priority + 1
+        return request
+
+    def _send(self, request: Request) -> None:
+        """Add a request to the engine."""
+        self.adding = request
+        pooling = request.pooling_params(self.llm.pooling_task)
         try:
-            with carrying(admission):
+            with carrying(request):
                 self.engine.add_request(
-                    request_id, prepared.prompt, pooling, lora_request=want.lora_request, priority=priority
+                    request.request_id,
+                    request.prompt,
+                    pooling,
+                    lora_request=request.lora_request,
+                    priority=request.priority,
                 )
         finally:
-            if admission.internal_id is not None:
-                self.in_flight[request_id] = InFlight(place, prepared.nbytes, admission.internal_id, run, part)
+            request.prompt = None
+            if request.internal_id is not None:
+                self.in_flight[request.request_id] = request
 
     def _wait(self) -> None:
         """Let the engine work, or wait for the threads of runs."""
@@ -184,29 +186,29 @@ class Call:
 
     def _collect(self, outputs: Sequence[RequestOutput | PoolingRequestOutput[Any]]) -> None:
         for output in outputs:
-            entry = self.in_flight.pop(output.request_id, None)
-            if entry is None or not isinstance(output, MultimodalRequestOutput):
+            request = self.in_flight.pop(output.request_id, None)
+            if request is None or not isinstance(output, MultimodalRequestOutput):
                 continue
-            if entry.run is None or entry.part is None:
-                self.credits.give(entry.nbytes)
-                self._finish(entry.place, output)
+            request.release()
+            if isinstance(request.run, Run) and request.part is not None:
+                request.run.answered(request.part, output)
             else:
-                entry.run.answered(entry.part, output)
+                self.credits.give(request.nbytes)
+                self._finish(request.place, output)
 
     def _next_id(self) -> str:
         return str(next(self.llm.request_counter))
 
-    def _fail(self, place: int, error: Exception) -> None:
-        self._finish(place, MultimodalRequestOutput(self.next_id, None, [], 0, finished=True, error=error))
+    def _fail(self, request: Request, error: Exception) -> None:
+        failed = MultimodalRequestOutput(request.request_id, None, [], 0, finished=True, error=error)
+        self._finish(request.place, failed)
 
     def _finish(self, place: int, result: MultimodalRequestOutput, counts: int = 1) -> None:
         self.done[place] = result
         self.bar.update(counts)
 
-    def _abort(self, entries: Iterable[InFlight], also: str | None = None) -> None:
-        ids = {entry.internal_id for entry in entries}  # once each: vLLM fails on a second
-        if also is not None:
-            ids.add(also)
+    def _abort(self, requests: Iterable[Request]) -> None:
+        ids = {request.internal_id for request in requests if request.internal_id}  # vLLM fails on an id that repeats
         self.engine.abort_request(list(ids), internal=True)
 
     def _abandon(self) -> None:
@@ -216,7 +218,7 @@ class Call:
         if isinstance(self.prepared, PartedRequest):
             self.prepared.close()
         try:
-            self._abort(self.in_flight.values(), self.adding.internal_id)
+            self._abort([*self.in_flight.values(), *filter(None, [self.adding])])
             self.engine.output_processor.take_ready()
         finally:
             for run in self.runs:
@@ -243,17 +245,6 @@ class CallRun(Run):
         news, self.shown = fan_out.done - self.shown, fan_out.done
         if news:
             bar.update_scene(news, news / fan_out.total * self.request.pixels)
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A request between admission and delivery."""
-
-    place: int
-    nbytes: int
-    internal_id: str
-    run: CallRun | None
-    part: PartInput | None
 
 
 @dataclass(slots=True)

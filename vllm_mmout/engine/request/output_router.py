@@ -22,37 +22,31 @@ from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.decode_pool import DecodePool, Outcome
 from vllm_mmout.engine.hooks.validation import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.request.decode import (
-    Admission,
-    Decoding,
-    Decodings,
-    Mark,
-    Reporting,
-    as_it_is,
-    decode_request,
-    ticket,
-)
+from vllm_mmout.engine.request.decode import Decoding, Decodings, decode_request
 from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.request import Request, ticket
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError
 
 if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput
     from vllm.outputs import RequestError as VLLMRequestError
+    from vllm.pooling_params import PoolingParams
     from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
     from vllm.v1.engine.output_processor import RequestOutputCollector
     from vllm.v1.engine.parallel_sampling import ParentRequest
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.params import OutputParams
 
 NO_TENSOR = torch.empty(0)
 
 
 class RoutedRequestState(RequestState):
-    """The state of one request of a bound engine."""
+    """vLLM's state of one request of a bound engine."""
 
-    mmout: Mark | None = None
+    mmout: Request | None = None
+    """The request, or None if its caller wants vLLM's raw tensor."""
+    router: RoutedOutputProcessor
 
     def make_request_output(
         self,
@@ -62,13 +56,13 @@ class RoutedRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
-        """As vLLM's for unmarked requests; a marked one's output is handed to the decode pool and delivered later."""
-        mark = self.mmout
-        if mark is None:
+        """Start to decode a request of ours, which is delivered later; return vLLM's own output for any other."""
+        request = self.mmout
+        if request is None:
             return super().make_request_output(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
         progress = None
-        if finish_reason is None and pooling_output is not None and mark.reports is not None:
-            progress = mark.reports.next()
+        if finish_reason is None and pooling_output is not None:
+            progress = request.next_report()
         if finish_reason is None and progress is None:
             return None
         shell = MultimodalRequestOutput(
@@ -78,7 +72,7 @@ class RoutedRequestState(RequestState):
             self.num_cached_tokens,
             finished=finish_reason is not None,
             progress=progress,
-            assumed=mark.assumed,
+            assumed=request.assumed,
         )
         refused: VLLMRequestError | None = kwargs.get("error")
         if finish_reason is not None and (
@@ -87,8 +81,8 @@ class RoutedRequestState(RequestState):
             shell.error = _ended(finish_reason, refused)
             return shell
         try:
-            mark.router.start_decode(self, mark, shell, NO_TENSOR if pooling_output is None else pooling_output)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not leave process_outputs
+            self.router.start_decode(self, request, shell, NO_TENSOR if pooling_output is None else pooling_output)
+        except Exception as error:  # noqa: BLE001 - nothing may leave process_outputs
             shell.error = error
             return shell
         return None
@@ -117,49 +111,48 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """As vLLM's, and mark the request's state."""
-        params = self._validated(request)
-        admission = ticket(Admission)
-        if admission is None:
-            wire.without_ours(request.pooling_params)
-        else:  # before it is true: an interrupt between the two must find the request
-            admission.internal_id = request.request_id
+        """Add a request, and keep our own with vLLM's state if its output is to be decoded."""
+        self._check_has_input(request)
+        ours = ticket(Request)
+        if ours is not None:  # before vLLM has it: an interrupt between the two must find the request
+            ours.internal_id = request.request_id
+        else:
+            ours = self._read(request.pooling_params)
         super().add_request(request, prompt, parent_req, request_index, queue)
         state = self.request_states[request.request_id]
         if request.pooling_params is None:
             return
         state.stream_interval = 1  # vLLM asserts a detokenizer for more than 1, which pooling requests have not
         rebase(state, RoutedRequestState)
-        if isinstance(state, RoutedRequestState) and params is not None:
-            loop = None if queue is None else asyncio.get_running_loop()
-            finish = as_it_is if admission is None else admission.take_finish()
-            traced = None if admission is None else admission.traced
-            assumed = () if admission is None else admission.assumed
-            if traced is not None:
-                wire.marked(request.pooling_params, {wire.TRACED: traced.named})
-            state.mmout = Mark(params, finish, loop, self, time.monotonic(), traced, assumed)
-            steps = (request.pooling_params.extra_kwargs or {}).get(wire.REPORTS)
-            if admission is not None and steps:
-                state.mmout.reports = Reporting(steps, len(request.prompt_token_ids or []), admission.reports)
+        if isinstance(state, RoutedRequestState) and ours is not None:
+            ours.loop = None if queue is None else asyncio.get_running_loop()
+            ours.admitted = time.monotonic()
+            ours.steps = len(request.prompt_token_ids or [])
+            state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
         """As vLLM's, which ends the engine where there are no statistics (``--disable-log-stats``)."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
-    def _validated(self, request: EngineCoreRequest) -> OutputParams | None:
+    def _check_has_input(self, request: EngineCoreRequest) -> None:
+        """Refuse a request without tensors for a model of raw tensors, which would end the engine."""
         if self.binding.raw_input and not request.mm_features:
             raise InvalidInputError(
                 f"{self.binding.model} takes pictures or tensors, and the request has nothing but"
                 f' {len(request.prompt_token_ids or [])} prompt token(s); send "multi_modal_data"'
             )
+
+    def _read(self, pooling_params: PoolingParams | None) -> Request | None:
+        """Read and check a request that others have made; None if its output is not to be decoded."""
         try:
-            params = wire.read(request.pooling_params)
+            params = wire.read(pooling_params)
             if params is not None:
                 self.binding.check_params(params)
         except MMOutError as error:
             raise as_client_error(error) from None
-        return params
+        wire.without_ours(pooling_params)
+        return None if params is None else Request(params)
 
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
@@ -176,33 +169,33 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         return super().process_outputs(outputs, *args, **kwargs)
 
     def start_decode(
-        self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput, buffer: torch.Tensor
+        self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Hand one request's output to the decode pool, in the order in which they come.
+        """Decode an output of a request in the pool, after those of the same request that came before.
 
-        It counts as unfinished until it is delivered.
+        The request counts as unfinished until its result is delivered.
         """
-        mark.due.append((shell, buffer))
+        request.due.append((shell, buffer))
         if state.request_id not in self.pending:
-            self._start_next(state, mark)
+            self._start_next(state, request)
 
-    def _start_next(self, state: RoutedRequestState, mark: Mark) -> None:
-        shell, buffer = mark.due.popleft()
-        decoding = Decoding(state, mark, shell, buffer.nbytes, self.observer)
+    def _start_next(self, state: RequestState, request: Request) -> None:
+        shell, buffer = request.due.popleft()
+        decoding = Decoding(state, request, self.binding.processors, shell, buffer.nbytes, self.observer)
         try:
             with self.lock:
                 self.pending.put(decoding)
                 decoding.job = self.pool.submit(
                     lambda: decode_request(decoding, buffer),
                     lambda outcome: self._deliver_from_thread(decoding, outcome),
-                    self.binding.choice.pick(mark.params.processor),
+                    self.binding.choice.pick(request.params.processor),
                 )
         except BaseException:  # no thread can be started
             self.pending.take_out(decoding)
             raise
 
     def _deliver_from_thread(self, decoding: Decoding, outcome: Outcome) -> None:
-        loop = decoding.mark.loop
+        loop = decoding.request.loop
         if loop is None:
             with self.lock:
                 self._deliver(decoding, outcome)
@@ -220,17 +213,18 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             decoding.shell.error = outcome
         else:
             decoding.shell.outputs = outcome
-        self._hand_over(decoding.state, decoding.mark, decoding.shell)
-        if decoding.mark.due:
+        self._put(decoding.state, decoding.request, decoding.shell)
+        if decoding.request.due:
             try:
-                self._start_next(decoding.state, decoding.mark)
+                self._start_next(decoding.state, decoding.request)
             except Exception as error:  # noqa: BLE001 - no thread can be started
                 decoding.shell.error = error
-                self._hand_over(decoding.state, decoding.mark, decoding.shell)
+                self._put(decoding.state, decoding.request, decoding.shell)
 
-    def _hand_over(self, state: RoutedRequestState, mark: Mark, shell: MultimodalRequestOutput) -> None:
-        if mark.reports is not None and not shell.finished:
-            mark.reports.ready.append(shell)
+    def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
+        """Put an output where its caller waits for it."""
+        if not shell.finished:
+            request.reports.append(shell)
         if state.queue is not None:
             state.queue.put(shell)
         else:
@@ -248,7 +242,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         with self.lock:
             for decoding in self.pending.called(request_id, internal=internal):
                 self.pending.take_out(decoding)
-                decoding.mark.due.clear()
+                decoding.request.due.clear()
                 if decoding.job is not None:
                     decoding.job.cancel()
                 decoding.shell.error = _ended(FinishReason.ABORT, None)

@@ -12,7 +12,8 @@ from vllm.outputs import PoolingOutput, PoolingRequestOutput
 
 from vllm_mmout.engine.observer import blame
 from vllm_mmout.engine.parts.fan_out import FanOut
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, PartInput, StoppedError
+from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, StoppedError
+from vllm_mmout.engine.request.request import PartInput
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.io_plugins.foreign.calls import Calls, HangingError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vllm.renderers import BaseRenderer
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.request.async_llm import BoundAsyncLLM, Ways
+    from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
     from vllm_mmout.engine.request.llm import BoundLLM
 
 _NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", default=None)
@@ -124,7 +124,7 @@ class _Request(NamedRequest):
     options: ServingOptions
 
     async def outputs(
-        self, engine: BoundAsyncLLM, request_id: str, ways: Ways
+        self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
         """Run the request, and yield its only output, in base64. Closing the generator aborts the request."""
         try:
@@ -133,7 +133,7 @@ class _Request(NamedRequest):
             raise _client_error(error) from error.__cause__
         yield _answer(request_id, "b64_json", text)
 
-    async def _run(self, engine: BoundAsyncLLM, request_id: str, ways: Ways) -> str:
+    async def _run(self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]) -> str:
         binding = engine.output_processor.binding
         name = self.asked.check(binding)
         async with entered(self._opened(binding)) as opened:
@@ -141,9 +141,7 @@ class _Request(NamedRequest):
                 opened,
                 self.asked.params,
                 request_id,
-                lora_request=ways.lora_request,
-                trace_headers=ways.trace_headers,
-                priority=ways.priority,
+                **ways,
                 max_tiles=self.options.max_tiles,
                 max_area=self.options.max_area,
                 warn=False,  # the warnings are in the metadata of the answer's file

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput
     from vllm.pooling_params import PoolingParams
 
-    from vllm_mmout.engine.request.async_llm import BoundAsyncLLM, Ways
+    from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
     from vllm_mmout.engine.request.llm import BoundLLM
 
 GROUP: Final = "vllm.io_processor_plugins"
@@ -37,9 +37,12 @@ class NamedRequest(ABC):
 
     @abstractmethod
     def outputs(
-        self, engine: BoundAsyncLLM, request_id: str, ways: Ways
+        self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run the request, and yield its only output. Closing or cancelling the generator aborts the request."""
+        """Run the request, and yield its only output. Closing or cancelling the generator aborts the request.
+
+        ``ways`` are the keyword arguments of the engine's ``generate`` that the caller of ``encode`` gave.
+        """
 
 
 class NamingPlugin(ABC):

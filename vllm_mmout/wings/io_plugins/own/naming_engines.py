@@ -10,7 +10,7 @@ from vllm.entrypoints.pooling.pooling.io_processor import PluginWithIOProcessorP
 from vllm.entrypoints.pooling.pooling.protocol import IOProcessorRequest
 from vllm.entrypoints.pooling.typing import OfflinePluginInputsContext
 
-from vllm_mmout.engine.request.async_llm import BoundAsyncLLM, Ways
+from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.request.llm import BoundLLM
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import TASK, named_request, naming_plugin
 
@@ -45,7 +45,8 @@ class NamingAsyncLLM(BoundAsyncLLM):
         """Run the request that a prompt of our plugin names by `generate`. Encode other prompts as vLLM does."""
         request = named_request(prompt, pooling_params)
         if request is not None:
-            return request.outputs(self, request_id, Ways(lora_request, trace_headers, priority))
+            ways = {"lora_request": lora_request, "trace_headers": trace_headers, "priority": priority}
+            return request.outputs(self, request_id, ways)
         return super().encode(
             prompt,
             pooling_params,

@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
-from vllm_mmout.engine.request.decode import carrying
+from vllm_mmout.engine.request.request import carrying
 from vllm_mmout.params import OutputParams
 
 KEY = "mmout"

@@ -21,8 +21,8 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.request.decode import ticket
 from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.request import ticket
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.binding import TokenBinding
 from vllm_mmout.wings.tokens.engine.outputs import MediaCollector, MultimodalCompletionOutput, route
