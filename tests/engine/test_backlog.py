@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from vllm_mmout.engine.observer import Observer
-from vllm_mmout.engine.parts import backlog as backlog_module
-from vllm_mmout.engine.parts.backlog import MEMORY_S, Backlog
+from vllm_mmout.engine.scene import backlog as backlog_module
+from vllm_mmout.engine.scene.backlog import MEMORY_S, Backlog
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from vllm_mmout.engine.parts.budgets import Credits
+from vllm_mmout.engine.scene.budgets import Credits
 
 
 async def turns(count=5):

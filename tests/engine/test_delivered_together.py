@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM's engine is what it waits for")
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.parts.scene import Scene
+from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.scene.scene import Scene
 from vllm_mmout.errors import SaveError
+from vllm_mmout.geo import TileGrid
 from vllm_mmout.outputs import RasterOutput
 
 pytestmark = pytest.mark.engine
@@ -26,8 +30,10 @@ def test_a_delivered_file_goes_with_its_sidecar_where_another_fails(tmp_path):
         return output
 
     params = OutputParams(path=str(tmp_path), processor=("first", "second"))
-    scene = Scene(view=None, grid=None, params=params, binding=None, finish=finish, folder=None)
+    view = SimpleNamespace(size=(2, 2), bands=(1,), itemsize=1)
+    binding = SimpleNamespace(choice=SimpleNamespace(pick=lambda processor: processor))
+    scene = Scene(Request(params, finish=finish), view, TileGrid(2, 2, 2), binding)
     output = RasterOutput(np.zeros((1, 2, 2), "uint8"), class_names=["a"])
     with pytest.raises(SaveError, match="no room"):
-        scene._deliver({"first": output, "second": output})
+        scene.deliver({"first": output, "second": output})
     assert not list(tmp_path.iterdir())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_mmout.engine.parts.engines import EngineLoads
+from vllm_mmout.engine.scene.engine_loads import EngineLoads
 
 
 def test_the_engine_with_the_fewest_tiles_gets_the_batch():

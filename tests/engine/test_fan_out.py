@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from vllm_mmout.engine.parts.budgets import TileBudget
-from vllm_mmout.engine.parts.fan_out import FanOut, StoppedError
 from vllm_mmout.engine.request.request import PartInput
+from vllm_mmout.engine.scene.budgets import TileBudget
+from vllm_mmout.engine.scene.fan_out import FanOut
+from vllm_mmout.engine.scene.lane import StoppedError
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
 from vllm_mmout.geo.raster.raster import Window
 
@@ -39,6 +40,26 @@ def collect(pick, parts):
     return Result({part.index: part.output for part in parts})
 
 
+class Parted(FanOut):
+    """A request whose methods are given as functions."""
+
+    def __init__(self, driven, total, picks, made, join, deliver):
+        super().__init__(picks, total, 10)
+        self.made, self.join, self.deliver = made, join, deliver
+        self._budget, self._wake = driven.budget, driven.news.set
+
+    def measure(self):
+        """What is known before."""
+        return self.total, self.nbytes
+
+    def parts(self):
+        """What is given."""
+        return self.made
+
+    def join(self, pick, parts):
+        """Replaced by what is given."""
+
+
 class Driven:
     """A fan-out, and what stands in for an engine: a part's output is its prompt."""
 
@@ -47,17 +68,9 @@ class Driven:
         self.news = threading.Event()
         self.closed = []
         self.most = 0
-        self.fan_out = FanOut(
-            self.made(empty) if parts is None else parts,
-            total=total,
-            nbytes=10,
-            picks=picks,
-            join=join,
-            deliver=deliver,
-            budget=self.budget,
-            wake=self.news.set,
-        )
         self.total, self.picks = total, picks
+        made = self.made(empty) if parts is None else parts
+        self.fan_out = Parted(self, total, picks, made, join, deliver)
 
     def made(self, empty):
         """Make the parts."""
@@ -367,7 +380,7 @@ def test_what_hangs_after_the_end(place):
 
     driven = Driven(join, picks=("a", "b"))
     if place == "reading":
-        whole = driven.fan_out.parts
+        whole = driven.fan_out.made
 
         def parts():
             yield next(whole)
@@ -375,7 +388,7 @@ def test_what_hangs_after_the_end(place):
             go.wait(DEADLINE)
             yield from whole
 
-        driven.fan_out.parts = parts()
+        driven.fan_out.made = parts()
     driven.drive(limit_s=0.2)
     assert isinstance(driven.fan_out.error, ValueError)
     assert (driven.budget.used_count, driven.budget.used_bytes) == (0, 0)
@@ -494,7 +507,7 @@ def test_a_result_is_the_callers_alone():
         assert watched() is None
     finally:
         gc.enable()
-    driven.fan_out.close()
+    driven.fan_out.discard()
 
 
 def test_results_that_nobody_takes():
@@ -506,7 +519,7 @@ def test_results_that_nobody_takes():
         return kept[0]
 
     driven = Driven(join).drive()
-    driven.fan_out.close()
+    driven.fan_out.discard()
     assert kept[0].closed
 
 

@@ -69,7 +69,7 @@ def test_scenes_share_steps(engine):
 
 def test_a_batch_that_does_not_come_whole_is_waited_for_and_then_run(mp_llm, monkeypatch):
     """The engine's core gives up on the rest of a batch; what has come is right."""
-    from vllm_mmout.engine.parts.schedule import Batch
+    from vllm_mmout.engine.scene.schedule import Batch
 
     monkeypatch.setattr(Batch, "mark", property(lambda batch: [batch.number, len(batch.parts) + 5]))
     started = time.monotonic()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vllm_mmout.engine.parts import schedule as gathering
-from vllm_mmout.engine.parts.budgets import TileBudget
-from vllm_mmout.engine.parts.schedule import Gathering
+from vllm_mmout.engine.scene import schedule as gathering
+from vllm_mmout.engine.scene.budgets import TileBudget
+from vllm_mmout.engine.scene.schedule import Gathering
 
 pytestmark = pytest.mark.engine
 
@@ -21,10 +21,6 @@ class Source:
     reading: bool = True
     stopped: bool = False
     nbytes: int = 10
-
-    @property
-    def fan_out(self):
-        return self
 
     def take(self):
         ready, self.ready = self.ready, []

@@ -18,7 +18,7 @@ from vllm.exceptions import VLLMValidationError
 from water_oracle import leftovers
 
 from vllm_mmout import ImageOutput, OutputParams
-from vllm_mmout.engine.parts import scene as scenes
+from vllm_mmout.engine.scene import scene as scenes
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
 from vllm_mmout.outputs.partial_images import PartialImage, PreviewRequest
 
@@ -222,7 +222,7 @@ async def test_who_looks_away_gets_the_newest_picture(engine, monkeypatch):
             before.append(await anext(stream))
         (run,) = engine.mmout.scenes
         waits.go(200)
-        await until(lambda: run.fan_out.finished)
+        await until(lambda: run.finished)
         after = [answer async for answer in stream]
     found = pictures([*before, *after[:-1]])
     assert [report.progress.done for report in found] == [DUE[0], DUE[2]]
@@ -316,7 +316,7 @@ async def test_pictures_that_are_due_together_all_come_to_who_waits(engine, monk
     await until(made.is_set)
     (run,) = engine.mmout.scenes
     waits.go(200)
-    await until(lambda: run.fan_out.finished)
+    await until(lambda: run.finished)
     go.set()
     *reports, last = await task
     assert [report.progress.done for report in pictures(reports)] == DUE
@@ -392,7 +392,7 @@ async def test_a_scene_that_fails_shows_no_further_picture(engine, monkeypatch):
     def shown(self):
         made.set()
         (run,) = engine.mmout.scenes
-        while run.fan_out.error is None:
+        while run.error is None:
             time.sleep(0.002)
         return ImageOutput(np.zeros((1, 1), np.uint8))
 

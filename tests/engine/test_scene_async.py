@@ -135,7 +135,7 @@ async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
 
     kind = getattr(vllm.exceptions, "RetryableRequestError", PausedError)
     monkeypatch.setattr(vllm.exceptions, "RetryableRequestError", kind, raising=False)
-    monkeypatch.setattr("vllm_mmout.engine.request.async_runs.ASKED_AGAIN_S", 0.01)
+    monkeypatch.setattr("vllm_mmout.engine.scene.async_runs.ASKED_AGAIN_S", 0.01)
     send, sent = engine._mmout_send, []
 
     async def paused(request):
@@ -150,7 +150,7 @@ async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
     np.testing.assert_array_equal(last.outputs.array, classes(array))
     assert len(sent) == last.progress.total + 6
     assert sent.count(1) >= 6  # each in a batch of its own
-    monkeypatch.setattr("vllm_mmout.engine.request.async_runs.PAUSED_S", 0)
+    monkeypatch.setattr("vllm_mmout.engine.scene.async_runs.PAUSED_S", 0)
     sent.clear()
     with pytest.raises(kind, match="paused"):
         await answers(engine, array)

@@ -18,8 +18,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, leftovers, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.parts.budgets import TileBudget
 from vllm_mmout.engine.request import inputs
+from vllm_mmout.engine.scene.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, ReduceError
 
 pytest.importorskip("rasterio", reason="it writes the scenes")

@@ -110,7 +110,19 @@ def test_signals_at_any_moment(engine, tmp_path):
 
 CLOSE = 150 if os.environ.get("MMOUT_LONG") else 50
 """How many interrupts there are at one line after the other."""
-OURS = ("llm.py", "llm_call.py", "fan_out.py", "parts_request.py", "schedule.py", "budgets.py", "scene.py")
+OURS = (
+    *(
+        "llm.py",
+        "llm_call.py",
+        "request.py",
+        "fan_out.py",
+        "lane.py",
+        "run.py",
+        "schedule.py",
+        "budgets.py",
+        "scene.py",
+    ),
+)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from scenes_for_tests import TILE, classes
 from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.parts.budgets import TileBudget
 from vllm_mmout.engine.request import llm_call
+from vllm_mmout.engine.scene.budgets import TileBudget
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [

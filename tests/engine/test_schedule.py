@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from vllm_mmout.engine.parts.budgets import TileBudget
-from vllm_mmout.engine.parts.schedule import Run, Schedule
+from vllm_mmout import OutputParams
+from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.scene.budgets import TileBudget
+from vllm_mmout.engine.scene.run import Run
+from vllm_mmout.engine.scene.schedule import Schedule
 
 pytestmark = pytest.mark.engine
 
 
-@dataclass(eq=False)
-class Work:
-    """Stands for a request and its fan-out, without threads."""
+class Work(Run):
+    """A run without threads."""
 
-    ready: list = field(default_factory=list)
-    nbytes: int = 1
-    reading: bool = False
-    finished: bool = False
-    error: BaseException | None = None
-    paused: bool = False
-    started: bool = False
-    done: int = 0
-    total: int = 1
-    no_thread: bool = False
-    assumed: tuple = ()
-    raises: BaseException | None = None
+    reading = finished = paused = started = False
+
+    def __init__(self, ready=(), *, no_thread=False):
+        super().__init__(Request(OutputParams()), (), OutputParams(), total=1)
+        self.ready, self.no_thread, self.limit_s, self.raises = [*ready], no_thread, 5, None
+
+    def measure(self):
+        """Never called, as the following three."""
+
+    def parts(self):
+        """See `measure`."""
+
+    def join(self, pick, parts):
+        """See `measure`."""
+
+    def close(self):
+        """See `measure`."""
 
     @property
     def stopped(self):
@@ -58,10 +63,9 @@ class Work:
 def scheduled(*works, most=2):
     """A schedule of some runs, and these."""
     schedule = Schedule(4, TileBudget(8, 100), most)
-    runs = [Run(str(number), work, work, 5) for number, work in enumerate(works)]
-    for run in runs:
-        schedule.add(run)
-    return schedule, runs
+    for work in works:
+        schedule.add(work)
+    return schedule, [*works]
 
 
 def sent(turn):
@@ -72,12 +76,12 @@ def sent(turn):
 def test_further_runs_wait_in_their_order():
     """They hold as little as can be meanwhile, and start when others end."""
     schedule, runs = scheduled(Work([1]), Work([2]), Work([3]), Work([4]))
-    assert [run.request.paused for run in runs] == [False, False, True, True]
+    assert [run.paused for run in runs] == [False, False, True, True]
     assert sorted(sent(schedule.turn())) == [1, 2]
     assert schedule.room == -2
-    runs[1].fan_out.finished = True
+    runs[1].finished = True
     turn = schedule.turn()
-    assert (turn.ended, sent(turn), [run.fan_out.started for run in runs]) == (
+    assert (turn.ended, sent(turn), [run.started for run in runs]) == (
         [runs[1]],
         [3],
         [True, True, True, False],
@@ -91,24 +95,24 @@ def test_a_failure_is_told_once_and_ends_when_nothing_is_left_of_it():
     """Its parts are not sent; those of others are."""
     schedule, (bad, good) = scheduled(Work(), Work())
     schedule.turn()
-    bad.fan_out.error, bad.fan_out.ready, good.fan_out.ready = LookupError("no"), [1], [2]
+    bad.error, bad.ready, good.ready = LookupError("no"), [1], [2]
     turn = schedule.turn()
     assert (turn.failed, turn.ended, sent(turn)) == ([bad], [], [2])
     assert (schedule.turn().failed, schedule.room) == ([], 0)
-    bad.fan_out.finished = True
+    bad.finished = True
     turn = schedule.turn()
     assert (turn.failed, turn.ended, schedule.room) == ([], [bad], 1)
-    assert bad.result().error is bad.fan_out.error
+    assert bad.result().error is bad.error
 
 
 def test_a_run_that_is_given_up_while_it_waits_never_starts():
     """It ends at once, and holds no place."""
     schedule, (_, waits) = scheduled(Work(), Work([1]), most=1)
     schedule.turn()
-    waits.fan_out.error = LookupError("aborted")
+    waits.error = LookupError("aborted")
     schedule.give_up(waits)
     turn = schedule.turn()
-    assert (turn.ended, sent(turn), waits.fan_out.started, schedule.room) == ([waits], [], False, 0)
+    assert (turn.ended, sent(turn), waits.started, schedule.room) == ([waits], [], False, 0)
 
 
 def test_a_run_for_which_there_is_no_thread_fails_alone():
@@ -123,8 +127,8 @@ def test_what_looking_at_a_run_raises_is_its_own():
     """As the closing of a result of an author's; the others go on in the same turn."""
     schedule, (bad, good) = scheduled(Work(), Work([1]))
     schedule.turn()
-    bad.fan_out.raises = LookupError("closed")
-    good.fan_out.ready = [2]
+    bad.raises = LookupError("closed")
+    good.ready = [2]
     turn = schedule.turn()
     assert (turn.failed, sent(turn)) == ([bad], [2])
-    assert bad.fan_out.error is bad.fan_out.raises
+    assert bad.error is bad.raises

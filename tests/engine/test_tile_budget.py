@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from vllm_mmout.engine.parts.budgets import TileBudget
+from vllm_mmout.engine.scene.budgets import TileBudget
 
 DEADLINE = 120
 """Seconds that no step of these tests takes, on whatever machine."""

@@ -23,7 +23,7 @@ from vllm_mmout.wing import extensions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.request.async_runs import AsyncRuns
+    from vllm_mmout.engine.scene.async_runs import AsyncRuns
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
@@ -133,7 +133,7 @@ class Binding(EngineBinding):
 
     def async_runtime(self) -> AsyncRuns:
         """See `EngineBinding.async_runtime`."""
-        from vllm_mmout.engine.request.async_runs import AsyncRuns
+        from vllm_mmout.engine.scene.async_runs import AsyncRuns
 
         return AsyncRuns(self)
 

@@ -169,13 +169,17 @@ class OwnInputsProcessor(OutputProcessor):
         """Return the processor for a running engine; ``renderer`` is vLLM's, which makes model inputs from prompts."""
         return self
 
-    def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> Any:
-        """Create one request, a `vllm_mmout.engine.parts.parts_request.PartedRequest`, without running it.
+    def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
+        """Return a `vllm_mmout.engine.scene.run.Run` that is not started.
 
-        ``pick`` is the name of this processor on the engine. ``limit_s`` is the time limit in seconds for one call of
-        another author's code.
+        Args:
+            pick: name of this processor on the engine.
+            data: the input.
+            request: the `vllm_mmout.engine.request.request.Request` of the user.
+            limit_s: seconds that one call of another author's code may take.
+
         """
-        raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, params, limit_s)")
+        raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, request, limit_s)")
 
 
 class Parts(Iterator["Part"]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,12 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
-from vllm_mmout.engine.parts.parts_request import PartedRequest
-from vllm_mmout.engine.request.async_runs import AsyncRun
 from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request.spans import request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
+from vllm_mmout.engine.scene.async_runs import AsyncRun
+from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
@@ -27,8 +27,8 @@ from vllm_mmout.params import OutputParams
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
-    from vllm_mmout.engine.request.async_runs import AsyncRuns
     from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
+    from vllm_mmout.engine.scene.async_runs import AsyncRuns
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 
@@ -101,12 +101,12 @@ class BoundAsyncLLM(AsyncLLM):
                 if isinstance(prepared, Request):
                     self.mmout.single()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
-            if isinstance(prepared, PartedRequest):
+            if isinstance(prepared, Run):
                 request.total = 0  # its tiles count from now on
                 span.tell(pixels=prepared.pixels)
-                prepared = prepared.made_in(folder)
+                prepared.folder = prepared.folder or folder
                 held.callback(prepared.close)
-                results = self._mmout_run(request, prepared, watch)
+                results = self._mmout_run(prepared, watch)
                 await held.enter_async_context(aclosing(results))
                 async for progress in results:
                     if progress.finished and progress.progress is not None:
@@ -168,53 +168,39 @@ class BoundAsyncLLM(AsyncLLM):
         finally:
             request.release()
 
-    async def _mmout_run(
-        self, request: Request, parted: PartedRequest, watch: PreviewRequest | None
-    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request of many parts, with a lower priority than single inputs."""
-
-        def send(part: Request) -> Coroutine[Any, Any, MultimodalRequestOutput]:
-            part.lora_request, part.trace_headers = request.lora_request, request.trace_headers
-            part.priority = request.priority + 1
-            return self._mmout_send(part)
-
-        run = AsyncRun(
-            self.mmout,
-            request.request_id,
-            parted,
-            send=send,
-            limit_s=self.output_processor.binding.settings.decode_timeout_s,
-            observer=self.output_processor.observer,
-            watch=watch,
-            traced=request.traced,
-        )
-        self.mmout.scenes.add(run)
+    async def _mmout_run(self, run: Run, watch: PreviewRequest | None) -> AsyncGenerator[MultimodalRequestOutput, None]:
+        """Run a request of many parts, and yield its reports and its result."""
+        router = self.output_processor
+        limit_s = router.binding.settings.decode_timeout_s
+        run.attach(self.mmout.budget, self.mmout.wake, limit_s=limit_s, observer=router.observer, watch=watch)
+        self.mmout.driven[run] = driven = AsyncRun(self.mmout, run, self._mmout_send)
         try:
-            with self.mmout.backlog.holding(run.fan_out):
-                async with aclosing(run.results()) as results:
+            with self.mmout.backlog.holding(run):
+                async with aclosing(driven.results()) as results:
                     async for result in results:
                         yield result
         finally:
-            self.mmout.scenes.discard(run)
+            driven.when_done(lambda: self.mmout.driven.pop(run, None))
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
         """As vLLM's; a scene ends with all its tiles."""
         request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
         if not internal:
-            for run in [run for run in self.mmout.scenes if run.request_id in request_ids]:
-                run.abort()
+            for driven in [*self.mmout.driven.values()]:
+                if driven.run.request.request_id in request_ids:
+                    driven.abort()
         await super().abort(request_ids, internal)
 
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None
-    ) -> Request | PartedRequest:
+    ) -> Request | Run:
         """Check a request, and read its input in a thread."""
         binding = self.output_processor.binding
         try:
             binding.check_params(request.params)
             reading = partial(prepare, binding, prompt, request, max_area=max_area)
             prepared = await in_thread(reading, _close)
-            if max_tiles is not None and isinstance(prepared, PartedRequest):
+            if max_tiles is not None and isinstance(prepared, Run):
                 prepared.check_tiles(max_tiles)
         except MMOutError as error:
             raise as_client_error(error) from error.__cause__
@@ -224,13 +210,13 @@ class BoundAsyncLLM(AsyncLLM):
         """As vLLM's; pending decodes fail with an AbortedError. A second call does nothing."""
         if not self.mmout.shut_down:
             self.mmout.shut_down = True
-            for run in list(self.mmout.scenes):
-                run.abort()
+            for driven in [*self.mmout.driven.values()]:
+                driven.abort()
             self.output_processor.close()
             super().shutdown(timeout)
 
 
-def _close(prepared: Request | PartedRequest) -> None:
+def _close(prepared: Request | Run) -> None:
     """Close the input of a request that is gone."""
-    if isinstance(prepared, PartedRequest):
+    if isinstance(prepared, Run):
         prepared.close()

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine import wire
-from vllm_mmout.engine.parts.parts_request import PartedRequest
-from vllm_mmout.engine.parts.scene import Scene, cut
 from vllm_mmout.engine.request.request import Finish, Request, as_it_is
+from vllm_mmout.engine.scene.scene import Scene, cut
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.geo import area_km2, check_bucket, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of, read_once
@@ -25,13 +24,14 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.scene.run import Run
     from vllm_mmout.geo import BucketPath, Georeference
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
 
 
-def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | None = None) -> Request | PartedRequest:
+def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | None = None) -> Request | Run:
     """Read and map one input into its request; may block on files.
 
     Args:
@@ -41,7 +41,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
         max_area: limit of the ground that the input covers, in square kilometres; None for any.
 
     Returns:
-        The same request, ready to be sent; or a request of many parts, which is only opened, and is to be closed.
+        The same request, ready to be sent; or a `Run`, whose input is only opened, and which is to be closed.
 
     """
     if request.traced is None:
@@ -57,13 +57,13 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
     return prepared
 
 
-def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | PartedRequest:
+def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:
         name, processor = own
-        parted: PartedRequest = processor.request(name, data, params, binding.settings.decode_timeout_s)
-        return parted
+        run: Run = processor.request(name, data, request, binding.settings.decode_timeout_s)
+        return run
     target = _target(params.path, data)
     _spare_the_input(binding, params, target, data)
     inputs = binding.inputs
@@ -80,7 +80,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
             opened.close()
             raise
         reopen = None if read_once(media) else partial(inputs.open, media, params)
-        scene = _scene(binding, opened, params, target, reopen)
+        scene = _scene(binding, opened, request, target, reopen)
         if scene is not None:
             return scene
         opened = inputs.whole(opened)
@@ -96,18 +96,18 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
     return request
 
 
-def _scene(
-    binding: Binding, view: RasterView, params: OutputParams, target: Target | None, reopen: Any
-) -> Scene | None:
-    """The input as tiles; None where it fits one forward."""
+def _scene(binding: Binding, view: RasterView, request: Request, target: Target | None, reopen: Any) -> Scene | None:
+    """Return the input as tiles, or None if it fits one forward."""
+    params = request.params
     try:
         grid = cut(binding, view, params)
         if grid is None:
             return None
         _check_suffix(binding, params, target)
         _check_place(binding, params, target, view.georeference, tiles=True)
+        request.finish = _finish(None, target)
         folder = None if target is None else target.folder_here
-        return Scene(view, grid, params, binding, _finish(None, target), folder, reopen)
+        return Scene(request, view, grid, binding, folder=folder, reopen=reopen)
     except BaseException:
         view.close()
         raise

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
 from vllm import LLM
 
 from vllm_mmout.engine.request.inputs import check_targets
 from vllm_mmout.engine.request.llm_call import Call
+from vllm_mmout.engine.request.progress_bar import Bar
 from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request_output import warn_assumed
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
+    from tqdm.auto import tqdm
     from vllm.lora.request import LoRARequest
 
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
@@ -120,36 +120,3 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     if len(value) != count:
         raise OptionError(f"{count} inputs and {len(value)} {name}; give one for all, or one for each input")
     return list(value)
-
-
-class Bar:
-    """Counts inputs that are done; a scene counts as its tiles."""
-
-    def __init__(self, use_tqdm: Any, inputs: int) -> None:
-        make = use_tqdm if callable(use_tqdm) else tqdm
-        self._tqdm = make(total=inputs, desc="Inputs", unit="input", dynamic_ncols=True, disable=not use_tqdm)
-        self._pixels = 0.0
-        self._started: float | None = None
-
-    def add_scene(self, tiles: int) -> None:
-        """Count a scene, so far an input, as its tiles."""
-        if self._started is None:
-            self._started = time.monotonic()
-            self._tqdm.unit = "tile"
-            self._tqdm.set_description_str("Tiles", refresh=False)
-        self._tqdm.total += tiles - 1
-
-    def update(self, count: int = 1) -> None:
-        """Some are done."""
-        self._tqdm.update(count)
-
-    def update_scene(self, tiles: int, pixels: float) -> None:
-        """Some tiles of a scene are done, and with them some of its pixels."""
-        self._pixels += pixels
-        seconds = time.monotonic() - (self._started or 0)
-        self._tqdm.set_postfix_str(f"{self._pixels / 1e6 / max(seconds, 1e-3):.1f} Mpx/s", refresh=False)
-        self._tqdm.update(tiles)
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self._tqdm.close()

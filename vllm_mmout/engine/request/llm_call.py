@@ -1,4 +1,4 @@
-"""Call: one call of ``LLM.generate``, the synchronous driver of the schedule."""
+"""Call: one call of ``LLM.generate``, which drives the schedule synchronously."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.exceptions import VLLMClientError
 from vllm.v1.engine import EngineCoreOutputs
 
-from vllm_mmout.engine.parts.budgets import Credits, TileBudget
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest
-from vllm_mmout.engine.parts.schedule import Run, Schedule
 from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
+from vllm_mmout.engine.scene.budgets import Credits, TileBudget
+from vllm_mmout.engine.scene.run import Run
+from vllm_mmout.engine.scene.schedule import Schedule
 from vllm_mmout.errors import MMOutError
 
 if TYPE_CHECKING:
@@ -25,21 +26,19 @@ if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.request.llm import Bar
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
-    from vllm_mmout.engine.request.request import PartInput
+    from vllm_mmout.engine.request.progress_bar import Bar
 
 _LOOKS_AHEAD = 4
-"""Scenes that are opened and put off in one turn, while others run."""
+"""Number of scenes to open ahead in one turn, while others run."""
 _REFUSALS = (MMOutError, VLLMClientError, ValueError)
-"""What is wrong with a request that is added; a ValueError of what vLLM renders itself."""
+"""Errors of a request that is added; vLLM raises ValueError for prompts that it renders itself."""
 
 
 class Call:
-    """One call of ``generate``: feeds a window of requests, never the whole list first."""
+    """One call of ``generate``, which feeds the engine a window of requests rather than the whole list."""
 
     def __init__(self, llm: LLM, binding: Binding, inputs: list[Any], requests: list[Request], bar: Bar) -> None:
-        settings = binding.settings
         self.llm = llm
         self.engine = cast("BoundLLMEngine", llm.llm_engine)
         self.binding = binding
@@ -47,27 +46,37 @@ class Call:
         self.requests = requests
         """One an input."""
         self.bar = bar
-        self.credits = Credits(binding.max_in_flight, settings.max_in_flight_bytes)
-        budget = TileBudget(binding.max_tiles, settings.max_tile_bytes)
-        self.schedule: Schedule[CallRun] = Schedule(binding.max_num_seqs, budget, settings.max_scenes)
+        self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
         self.waiting = deque(range(len(inputs)))
-        self.prepared: Request | PartedRequest | None = None
+        self.prepared: Request | Run | None = None
         """The first input that waits, read or opened, while it waits for a credit."""
-        self.runs: list[CallRun] = []
+        self.runs: list[Run] = []
         """The runs that have no result yet."""
-        self.alarm = Alarm(self.engine)
         self.in_flight: dict[str, Request] = {}
         """The requests that the engine has, by id."""
         self.adding: Request | None = None
         """The request that was added last. An interrupt may come before it is in ``in_flight``."""
 
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the runs, made for the first one."""
+        settings = self.binding.settings
+        budget = TileBudget(self.binding.max_tiles, settings.max_tile_bytes)
+        return Schedule(self.binding.max_num_seqs, budget, settings.max_scenes)
+
+    @cached_property
+    def alarm(self) -> Alarm:
+        """The alarm that the threads of runs ring, made for the first one."""
+        return Alarm(self.engine)
+
     def results(self) -> list[MultimodalRequestOutput]:
-        """Run all to the end; an exception of the caller's own leaves nothing behind."""
+        """Run all inputs and return their results in order. An exception of the caller leaves nothing behind."""
         try:
             with self.engine.mmout.watched():
                 while self.waiting or self.in_flight or self.runs:
-                    self.alarm.clear()
+                    if self.runs:
+                        self.alarm.clear()
                     self._turn()
                     self._feed()
                     self._wait()
@@ -83,35 +92,37 @@ class Call:
         with self.engine.mmout.held_back():
             turn = self.schedule.turn()
         for run in [*self.schedule.running, *turn.ended]:
-            run.show(self.bar)
+            self.bar.show(run)
         for run in turn.failed:
             self._abort(request for request in self.in_flight.values() if request.run is run)
             self.in_flight = {key: request for key, request in self.in_flight.items() if request.run is not run}
-            self._collect(self.engine.output_processor.take_ready())  # its parts that nobody waits for any more
+            self._collect(
+                self.engine.output_processor.take_ready()
+            )  # drops results of its parts, which nobody waits for
         for run in turn.ended:
-            run.request.close()
-            self._finish(run.place, run.result(), max(run.fan_out.total, 1) - run.shown)
+            run.close()
+            self._finish(run.request.place, run.result(), self.bar.left(run))
             self.runs.remove(run)
         for batch in turn.batches:
             for run, part in batch.parts:
                 try:
-                    self._send(self._part_request(run, part, batch.mark))
+                    self._send(run.part_request(part, batch.mark, self._next_id()))
                 except _REFUSALS as error:
                     run.answered(part, error)
 
     def _feed(self) -> None:
-        """Send the single inputs that may be sent now, and have the others scheduled."""
+        """Send the single inputs that have a credit, and put scenes on the schedule."""
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
             request = self.requests[self.waiting[0]]
             if self.prepared is None:
                 request.request_id = self._next_id()
                 self.prepared = self._prepare(request)
-            if isinstance(self.prepared, PartedRequest):
+            if isinstance(self.prepared, Run):
                 room = self.schedule.room > 0
                 if not room and not self.prepared.can_wait:
-                    break  # all such would be held open, pictures as arrays
-                self._schedule(request, self.prepared)
+                    break  # it would stay open: it can be read only once
+                self._schedule(self.prepared)
                 if room:
                     self.alarm.ring()
                 else:
@@ -127,7 +138,7 @@ class Call:
             self.prepared = None
             self.waiting.popleft()
 
-    def _prepare(self, request: Request) -> Request | PartedRequest | None:
+    def _prepare(self, request: Request) -> Request | Run | None:
         """Read or open an input; an input that is refused has its error as its result."""
         try:
             request.traced = self.binding.traced(request.request_id)
@@ -136,19 +147,10 @@ class Call:
             self._fail(request, error)
             return None
 
-    def _schedule(self, request: Request, parted: PartedRequest) -> None:
-        driver = Driver(self.schedule.budget, self.alarm.ring, request_id=request.request_id, traced=request.traced)
-        limit_s = self.binding.settings.decode_timeout_s
-        run = CallRun(request.request_id, parted, parted.fan_out(driver), limit_s, request.place)
+    def _schedule(self, run: Run) -> None:
+        run.attach(self.schedule.budget, self.alarm.ring, limit_s=self.binding.settings.decode_timeout_s)
         self.runs.append(run)
         self.schedule.add(run)
-
-    def _part_request(self, run: CallRun, part: PartInput, mark: list[int]) -> Request:
-        """Return the request of a part, which goes behind the single inputs."""
-        whole = self.requests[run.place]
-        request = run.part_request(part, mark, self._next_id())
-        request.lora_request, request.priority = whole.lora_request, whole.priority + 1
-        return request
 
     def _send(self, request: Request) -> None:
         """Add a request to the engine."""
@@ -169,7 +171,7 @@ class Call:
                 self.in_flight[request.request_id] = request
 
     def _wait(self) -> None:
-        """Let the engine work, or wait for the threads of runs."""
+        """Run a step of the engine, or wait for the threads of runs."""
         if not self.in_flight:
             if self.runs:
                 self.alarm.wait(self.schedule.wait_s)
@@ -212,71 +214,51 @@ class Call:
         self.engine.abort_request(list(ids), internal=True)
 
     def _abandon(self) -> None:
-        """End all that was begun, after an exception."""
+        """Abort all requests and stop all runs, after an exception."""
         for run in self.runs:
-            run.fan_out.stop()
-        if isinstance(self.prepared, PartedRequest):
+            run.stop()
+        if isinstance(self.prepared, Run):
             self.prepared.close()
         try:
             self._abort([*self.in_flight.values(), *filter(None, [self.adding])])
             self.engine.output_processor.take_ready()
         finally:
             for run in self.runs:
-                run.fan_out.join_threads()
-                run.fan_out.close()
-                run.request.close()
-
-
-@dataclass(eq=False)
-class CallRun(Run):
-    """A run of a call."""
-
-    place: int
-    shown: int = 0
-    counted: bool = False
-    """Whether the bar has its number of parts."""
-
-    def show(self, bar: Bar) -> None:
-        """Have the bar count what is new."""
-        fan_out = self.fan_out
-        if fan_out.total and not self.counted:
-            self.counted = True
-            bar.add_scene(fan_out.total)
-        news, self.shown = fan_out.done - self.shown, fan_out.done
-        if news:
-            bar.update_scene(news, news / fan_out.total * self.request.pixels)
+                run.join_threads()
+                run.discard()
+                run.close()
 
 
 @dataclass(slots=True)
 class Alarm:
-    """Lets threads of scenes wake the caller's, also one that waits for an engine in processes of its own.
+    """Lets threads of scenes wake the caller's thread, also while it waits for an engine in other processes.
 
-    A tile that is ready would else wait until the batch that runs has ended.
+    Without it, a tile that is ready would wait until the batch that runs has ended.
     """
 
     engine: BoundLLMEngine
     stepping: bool = False
     _silent: threading.Lock = field(default_factory=threading.Lock)
-    """Held until somebody rings. Of C: an interrupt inside ``threading.Event`` would leave its lock held for good."""
+    """Held until somebody rings. An interrupt inside ``threading.Event`` would leave the lock of the event held."""
 
     def __post_init__(self) -> None:
         self.clear()
 
     @property
     def rung(self) -> bool:
-        """Whether it was rung and nobody has answered."""
+        """Whether somebody has rung since the last `clear`."""
         return not self._silent.locked()
 
     def clear(self) -> None:
-        """Answer it."""
+        """Reset the alarm."""
         self._silent.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is rung, and answer it."""
+        """Wait until somebody rings, at most ``timeout_s`` seconds, and reset the alarm."""
         self._silent.acquire(timeout=timeout_s)
 
     def ring(self) -> None:
-        """Say that there is something to do."""
+        """Wake the caller's thread, since there is something to do."""
         if not self.rung:
             with suppress(RuntimeError):  # another thread was faster
                 self._silent.release()
@@ -286,4 +268,4 @@ class Alarm:
         self.engine.output_processor.poke()
         answers = getattr(self.engine.engine_core, "outputs_queue", None)
         if answers is not None:
-            answers.put_nowait(EngineCoreOutputs())  # an answer with nothing in it ends the step
+            answers.put_nowait(EngineCoreOutputs())  # an empty answer ends the step

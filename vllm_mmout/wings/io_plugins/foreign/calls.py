@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from vllm_mmout.engine.parts.parts_request import StoppedError
+from vllm_mmout.engine.scene.lane import StoppedError
 
 Result = TypeVar("Result")
 

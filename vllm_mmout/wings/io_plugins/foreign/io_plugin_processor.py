@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.renderers import BaseRenderer
 
+    from vllm_mmout.engine.request.request import Request
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
     from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
@@ -73,13 +74,13 @@ class IOPluginProcessor(OwnInputsProcessor):
         processor.plugin_object = Plugin.made(self.plugin, self.plugin_class, vllm_config, renderer)
         return processor
 
-    def request(self, pick: str, data: Any, params: OutputParams, limit_s: float) -> PluginRequest:
+    def request(self, pick: str, data: Any, request: Request, limit_s: float) -> PluginRequest:
         """Return a request through the plugin, not yet started. A call of the plugin may take ``limit_s`` seconds."""
         from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
         if self.plugin_object is None:
             raise TypeError("started() comes before request()")
-        return PluginRequest(self.plugin_object, pick, data, params, limit_s)
+        return PluginRequest(self.plugin_object, pick, data, request, limit_s)
 
     def reduce(self, output: Any, params: OutputParams) -> Raw:
         """Return the raw tensor unchanged. If there are several, return the first, as vLLM passes on only one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -11,9 +10,9 @@ from vllm.exceptions import VLLMValidationError
 from vllm.outputs import PoolingOutput, PoolingRequestOutput
 
 from vllm_mmout.engine.observer import blame
-from vllm_mmout.engine.parts.fan_out import FanOut
-from vllm_mmout.engine.parts.parts_request import Driver, PartedRequest, StoppedError
-from vllm_mmout.engine.request.request import PartInput
+from vllm_mmout.engine.request.request import PartInput, Request
+from vllm_mmout.engine.scene.lane import StoppedError
+from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.io_plugins.foreign.calls import Calls, HangingError
@@ -22,6 +21,7 @@ from vllm_mmout.wings.io_plugins.foreign.data import RequestData
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
+    from vllm_mmout.engine.scene.budgets import TileBudget
     from vllm_mmout.processors.base import Part
     from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
@@ -31,64 +31,42 @@ _OF_THE_INPUT = (ValueError, TypeError, OSError)
 """Exceptions that a plugin raises for inputs it cannot use. A pydantic error is a ValueError."""
 
 
-class PluginRequest(PartedRequest):
+class PluginRequest(Run):
     """A request through a plugin. None of the plugin's code runs before the request's turn."""
 
-    def __init__(self, plugin: Plugin, pick: str, data: Any, params: OutputParams, limit_s: float) -> None:
-        self.params = params
+    def __init__(self, plugin: Plugin, pick: str, data: Any, request: Request, limit_s: float) -> None:
+        super().__init__(request, (pick,), OutputParams(processor=pick).of_part())  # raw tensors are wanted
+        self.can_wait = True
         self._plugin = plugin
         self._pick = pick
-        self._data = RequestData(pick, data, params)
-        self._calls = Calls(limit_s, self._ended)
+        self._data = RequestData(pick, data, request.params)
+        self._calls = Calls(limit_s, self._closed)
         self._most: int | None = None
         self._id = ""
         self._prompts: list[Any] = []
         self._pooling: PoolingParams | None = None
         self._token_ids: dict[int, list[int]] = {}
 
-    @property
-    def tile_params(self) -> OutputParams:
-        """The params of each prompt's request, which ask for raw tensors."""
-        return OutputParams(processor=self._pick).of_part()
-
-    @property
-    def can_wait(self) -> bool:
-        """Whether the request may wait for its turn. It may, because it holds nothing in memory before."""
-        return True
-
     def check_tiles(self, most: int) -> None:
         """Set the maximum number of prompts. The limit is checked when the plugin has made the prompts."""
         self._most = most
 
-    def made_in(self, folder: Path | None) -> PluginRequest:
-        """Set the folder for the copy of a file, and return this request."""
-        self._data.parent = folder
-        return self
+    def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
+        """Connect the request to the frontend that drives it, and take its id for the plugin."""
+        super().attach(budget, wake, **options)
+        self._id = self._plugin.ids.take(self.request.request_id)
 
-    def fan_out(self, driver: Driver) -> FanOut:
-        """Return the request's prompts as a fan-out that is not started. Their number is not known before its start."""
-        self._id = self._plugin.ids.take(driver.request_id)
-        return FanOut(
-            self._parts(),
-            total=0,
-            nbytes=1,
-            picks=(self._pick,),
-            join=self._join,
-            deliver=dict,
-            budget=driver.budget,
-            wake=driver.wake,
-            count=lambda _: driver.observer.tile(0),
-            measure=self._measure,
-            at_stop=self._calls.stop,
-            traced=driver.traced,
-        )
+    def stopping(self) -> None:
+        """Stop the call of the plugin that runs."""
+        self._calls.stop()
 
     def close(self) -> None:
         """Stop the request's calls of the plugin."""
         self._calls.close()
 
-    def _measure(self) -> tuple[int, int]:
+    def measure(self) -> tuple[int, int]:
         """Have the plugin make the prompts. Return their number, and the bytes of the tensors of the largest prompt."""
+        self._data.parent = self.folder
         self._prompts, self._pooling = self._called("pre_process", self._made, _OF_THE_INPUT)
         count = len(self._prompts)
         if not count:
@@ -104,7 +82,7 @@ class PluginRequest(PartedRequest):
         prompts = self._plugin.prompts(self._data.parsed(self._plugin.parse), self._id)
         return prompts, self._plugin.pooling_params()
 
-    def _parts(self) -> Generator[PartInput, None, None]:
+    def parts(self) -> Generator[PartInput, None, None]:
         """Render and yield the prompts one by one. Rendered prompts are not kept."""
         try:
             for index in range(len(self._prompts)):
@@ -125,7 +103,7 @@ class PluginRequest(PartedRequest):
         pooling = None if self._pooling is None else self._pooling.clone()
         return PartInput(index, None, rendered, where=where, pooling=pooling)
 
-    def _join(self, _pick: str, parts: Iterator[Part]) -> Any:
+    def join(self, _pick: str, parts: Iterator[Part]) -> Any:
         """Collect the raw tensors, and have the plugin make its result from them."""
         try:
             tensors = {part.index: PoolingOutput(part.output) for part in parts}
@@ -168,7 +146,7 @@ class PluginRequest(PartedRequest):
         """Return a message without the folder of our copy, whose path a client must not see."""
         return message if self._data.folder is None else message.replace(f"{self._data.folder}/", "")
 
-    def _ended(self) -> None:
+    def _closed(self) -> None:
         self._plugin.ids.release(self._id)
         self._data.close()
 

@@ -1,58 +1,53 @@
-"""AsyncRuns: the driver of an ``AsyncLLM``'s schedule; each run's reports and result are taken from its `AsyncRun`."""
+"""AsyncRuns: drives the schedule of an ``AsyncLLM``, and each run in it, whose outputs its `AsyncRun` yields."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from vllm_mmout.engine.hooks.compat import may_be_sent_again
-from vllm_mmout.engine.observer import Observer
-from vllm_mmout.engine.parts.backlog import Backlog
-from vllm_mmout.engine.parts.budgets import Credits, TileBudget
-from vllm_mmout.engine.parts.engines import EngineLoads
-from vllm_mmout.engine.parts.parts_request import Driver
-from vllm_mmout.engine.parts.schedule import Batch, Run, Schedule
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
+from vllm_mmout.engine.scene.backlog import Backlog
+from vllm_mmout.engine.scene.budgets import Credits, TileBudget
+from vllm_mmout.engine.scene.engine_loads import EngineLoads
+from vllm_mmout.engine.scene.schedule import Batch, Schedule
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.parts.parts_request import PartedRequest
     from vllm_mmout.engine.request.request import PartInput, Request
-    from vllm_mmout.engine.trace import Traced
-    from vllm_mmout.outputs.partial_images import PreviewRequest
+    from vllm_mmout.engine.scene.run import Run
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
 """Sends a part's request to its engine and returns the answer. Cancelling it aborts the part."""
 
 PAUSED_S = 300.0
-"""Seconds that an engine may be paused, while it takes new weights for example, before a scene fails with it."""
+"""Seconds that an engine may be paused, for example to take new weights, before its scenes fail."""
 ASKED_AGAIN_S = 0.5
-"""Seconds until it is asked for the first time; each further time takes twice as long, up to 5."""
+"""Seconds until a paused engine is asked again; each further wait is twice as long, up to 5."""
 SINGLES_S = 1.0
-"""Seconds after a single request for which others are reckoned with."""
+"""Seconds after a single request in which others are expected."""
 
 
 class AsyncRuns:
-    """What a bound ``AsyncLLM`` whose model answers in one forward keeps beside what vLLM's has."""
+    """The state of a bound ``AsyncLLM`` beside vLLM's own, for a model that answers in one forward."""
 
     def __init__(self, binding: Binding) -> None:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Inputs that may be read, or wait for their credit, at once."""
+        """Limit of inputs that are read or wait for their credit."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.engines = EngineLoads(engines, binding.first_engine)
-        self.schedule: Schedule[AsyncRun] = Schedule(
-            binding.max_num_seqs, self.budget, settings.max_scenes, engines=engines
-        )
-        self.scenes: set[AsyncRun] = set()
+        self.schedule = Schedule(binding.max_num_seqs, self.budget, settings.max_scenes, engines=engines)
+        self.driven: dict[Run, AsyncRun] = {}
         self.backlog = Backlog()
         self.shut_down = False
         self._singles_until = 0.0
@@ -60,23 +55,28 @@ class AsyncRuns:
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
 
-    def add(self, run: AsyncRun) -> None:
-        """Take a run in, and have it go on."""
+    @property
+    def scenes(self) -> AbstractSet[Run]:
+        """The runs that have not ended."""
+        return self.driven.keys()
+
+    def add(self, run: Run) -> None:
+        """Accept a run, and look what there is to do."""
         self._loop = asyncio.get_running_loop()
         try:
             self.schedule.add(run)
         except BaseException:
-            run.ended.set()  # nobody else will say so
+            self.driven[run].ended.set()  # no turn will
             raise
         self.turn()
 
-    def remove(self, run: AsyncRun) -> None:
+    def remove(self, run: Run) -> None:
         """Forget a run, for which others may have waited."""
         self.schedule.remove(run)
         self.turn()
 
     def wake(self) -> None:
-        """Say that there is something to do; from any thread."""
+        """Have a turn come soon; from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -85,7 +85,7 @@ class AsyncRuns:
                 self._woken = False
 
     def single(self) -> None:
-        """Say that a single request comes: parts give way to it, and to others that may follow."""
+        """Have parts give way to a single request, and to others that may follow it."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -93,27 +93,27 @@ class AsyncRuns:
         return time.monotonic() < self._singles_until
 
     def answered(self, engine: int) -> None:
-        """Say that an engine is done with a part."""
+        """Count a part as one that an engine has answered."""
         self.engines.give(engine)
         if self._gives_way:
             self.wake()
 
     def turn(self) -> None:
-        """Do what there is to do, and look again when there will be more."""
+        """Do what the schedule says, and have the next turn come in time."""
         self._woken = False
         self.backlog.look()
         try:
             turn = self.schedule.turn(idle=self.engines.idle if self._gives_way else None)
             for run in turn.failed:
-                run.cancel_parts()
+                self.driven[run].cancel_parts()
             for run in turn.ended:
-                run.ended.set()
+                self.driven[run].ended.set()
             for batch in turn.batches:
                 engine = self.engines.take(len(batch.parts))
                 for run, part in batch.parts:
-                    run.send(part, batch.mark, engine)
+                    self.driven[run].send(part, batch.mark, engine)
             for run in {*self.schedule.running, *turn.failed, *turn.ended}:
-                run.news.set()
+                self.driven[run].news.set()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -122,24 +122,11 @@ class AsyncRuns:
                 self._timer = self._loop.call_later(self.schedule.wait_s, self.turn)
 
 
-class AsyncRun(Run):
-    """A run that goes on whether or not anybody takes its progress."""
+class AsyncRun:
+    """Drives one run in an event loop, whether or not anybody takes its reports."""
 
-    def __init__(
-        self,
-        runs: AsyncRuns,
-        request_id: str,
-        request: PartedRequest,
-        *,
-        send: Send,
-        limit_s: float,
-        observer: Observer,
-        watch: PreviewRequest | None,
-        traced: Traced | None,
-    ) -> None:
-        self.growing = request.growing(runs.wake, watch)
-        driver = Driver(runs.budget, runs.wake, observer, self.growing, request_id, traced)
-        super().__init__(request_id, request, request.fan_out(driver), limit_s)
+    def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
+        self.run = run
         self.news = asyncio.Event()
         """Set when there may be something to report."""
         self.ended = asyncio.Event()
@@ -148,18 +135,19 @@ class AsyncRun(Run):
         self._send = send
         self._tasks: set[asyncio.Task[None]] = set()
         self._waited = False
+        self._running: asyncio.Task[None] | None = None
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run it; yields progress, pictures of what is finished where they were asked for, and last the result."""
-        running = asyncio.create_task(self._run())
+        """Run to the end; yield progress, the pictures that were asked for, and last the result."""
+        self._running = running = asyncio.create_task(self._run())
         running.add_done_callback(lambda _: self.news.set())
         try:
-            self._runs.add(self)
+            self._runs.add(self.run)
             async with aclosing(self._reports(running)) as reports:
                 async for report in reports:
                     yield report
             await running
-            result = self.result()
+            result = self.run.result()
             if result.error is not None:
                 raise result.error
         finally:
@@ -167,21 +155,21 @@ class AsyncRun(Run):
                 self.abort()
             if not running.done():  # a second cancellation goes through and leaves the run to its end
                 await asyncio.wait({running})
-            self.fan_out.close()
-            if self.growing is not None:
-                self.growing.close()
+            self.run.discard()
+            if self.run.growing is not None:
+                self.run.growing.close()
         yield result
 
     async def _reports(self, running: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """How far it is, until it has ended and its pictures are shown."""
-        shown, pictures = 0, 0
+        """Yield the progress, until the run has ended and its pictures have been shown."""
+        shown, pictures, growing = 0, 0, self.run.growing
         while True:
             ended = running.done()
-            progress = self.progress  # before the pictures: one that is due by now is there
-            copy = None if self.growing is None else self.growing.take()
+            progress = self.run.progress  # before the pictures: one that is due by now is there
+            copy = None if growing is None else growing.take()
             picture = None if copy is None else await in_thread(copy.image)
             if copy is not None:
-                if self.fan_out.error is not None:  # a run that failed shows no more
+                if self.run.error is not None:  # a run that failed shows no more
                     continue
                 progress = Progress(copy.tiles, progress.total, pictures)
                 pictures += 1
@@ -193,49 +181,59 @@ class AsyncRun(Run):
                 continue
             shown = progress.done
             with self._unattended():
-                yield MultimodalRequestOutput(self.request_id, picture, [], 0, finished=False, progress=progress)
+                yield MultimodalRequestOutput(
+                    self.run.request.request_id, picture, [], 0, finished=False, progress=progress
+                )
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """While nobody waits for pictures, a newer one takes the place of an older one."""
-        if self.growing is not None:
-            self.growing.awaited = False
+        """Have a newer picture replace an older one while the caller works on a report."""
+        growing = self.run.growing
+        if growing is not None:
+            growing.awaited = False
         yield
-        if self.growing is not None:
-            self.growing.awaited = True
+        if growing is not None:
+            growing.awaited = True
+
+    def when_done(self, forget: Callable[[], None]) -> None:
+        """Call ``forget`` when nothing of the run is left; now, if nothing is."""
+        if self._running is None or self._running.done():
+            forget()
+        else:  # the caller was cancelled a second time
+            self._running.add_done_callback(lambda _: forget())
 
     def abort(self) -> None:
-        """End it from outside."""
-        self.fan_out.stop(AbortedError("the request was aborted before its result was delivered"))
-        self._runs.schedule.give_up(self)
+        """End the run from outside."""
+        self.run.stop(AbortedError("the request was aborted before its result was delivered"))
+        self._runs.schedule.give_up(self.run)
         self._runs.wake()
 
     async def _run(self) -> None:
-        """Wait for its end, and leave nothing behind; also when this task was cancelled."""
+        """Wait for the end of the run, and leave nothing behind; also when this task was cancelled."""
         try:
             await self.ended.wait()
         finally:
             try:
-                self.fan_out.stop()
-                self._runs.remove(self)
+                self.run.stop()
+                self._runs.remove(self.run)
                 self.cancel_parts()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-                await asyncio.to_thread(self.fan_out.join_threads)
+                await asyncio.to_thread(self.run.join_threads)
             finally:
-                self.request.close()
+                self.run.close()
 
     def send(self, part: PartInput, mark: list[int], engine: int) -> None:
-        """Send one part of a batch, of which nothing but its mark is kept: the other parts are their own runs'."""
+        """Send one part of a batch with this `Batch.mark`; the other parts may belong to other runs."""
         task = asyncio.create_task(self._answered(part, mark, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._runs.answered(engine))
 
     async def _answered(self, part: PartInput, mark: list[int], engine: int) -> None:
-        self.answered(part, await self._answer(part, mark, engine))
+        self.run.answered(part, await self._answer(part, mark, engine))
 
     async def _answer(self, part: PartInput, mark: list[int], engine: int) -> MultimodalRequestOutput | BaseException:
-        """What the engine makes of a part, or what that failed with; one that is paused is asked again, for a time.
+        """Return the engine's answer to a part, or what it failed with. A paused engine is asked again, for a time.
 
         A paused engine refuses parts, keeps them until it goes on, or drops those that it had: ``mode="abort"``.
         """
@@ -243,27 +241,26 @@ class AsyncRun(Run):
         while True:
             answer: MultimodalRequestOutput | BaseException
             try:
-                request_id = f"{self.request_id}-tile-{part.index}-{uuid4().hex}"  # an id that no other request has
-                request = self.part_request(part, mark, request_id)
-                request.engine = engine
-                answer = await self._send(request)
+                name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # no other request's
+                answer = await self._send(self.run.part_request(part, mark, name, engine))
                 error = answer.error
-            except Exception as raised:  # noqa: BLE001 - a dead engine too: whatever it is, it ends this run
+            except Exception as raised:  # noqa: BLE001 - a dead engine too: whatever it is, this run fails with it
                 answer = error = raised
-            dropped = isinstance(error, AbortedError) and not self.fan_out.stopped
+            dropped = isinstance(error, AbortedError) and not self.run.stopped
             if not (dropped or may_be_sent_again(error)) or time.monotonic() > until:
                 return answer
             if not self._waited:
                 self._waited = True
                 logger.warning(
-                    "%s waits for a paused engine; its tiles may come of two sets of weights", self.request_id
+                    "%s waits for a paused engine; its tiles may come of two sets of weights",
+                    self.run.request.request_id,
                 )
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 5.0)
-            mark = Batch([(self, part)]).mark  # the others of its batch may have gone before
+            mark = Batch([(self.run, part)]).mark  # the rest of its batch may have run already
 
     def cancel_parts(self) -> None:
-        """End the parts that are in flight."""
+        """Abort the parts that are in flight."""
         for task in self._tasks:
-            if not task.cancelling():  # a second time would disturb what the first one does
+            if not task.cancelling():  # a second time would disturb the clean-up of the first one
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Backlog: the tiles that a frontend has taken in and not done, and how long they take."""
+"""Backlog: counts the tiles that a frontend has accepted and not finished, and measures how long a tile takes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from typing import Protocol
 from vllm_mmout.engine.observer import SILENT, Observer
 
 MEMORY_S = 30.0
-"""Seconds of work after which what was measured counts for a third."""
+"""Seconds of work after which a measurement has a third of its weight."""
 
 
 class Countable(Protocol):
-    """A request of so many tiles, of which so many are done."""
+    """A request of tiles."""
 
     total: int
+    """Number of tiles."""
     done: int
+    """Number of finished tiles."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """The tiles of all requests of a frontend; used from one thread.
+    """The tiles of all requests of a frontend. Used from one thread.
 
-    The seconds of a tile are those of the clock while anything was waiting, by the tiles that were done in them: of all
-    engines together, with reading and joining.
+    The seconds of a tile are the time in which any tile waited, divided by the number of tiles finished in that time.
+    This counts all engines together, and includes reading and joining.
     """
 
     observer: Observer = SILENT
     _seen: dict[Countable, int] = field(default_factory=dict)
-    """Requests, and how many tiles of each were done when it was looked at last."""
+    """Number of finished tiles of each request at the last `look`."""
     _looked: float = 0.0
     _waiting: int = 0
     _seconds: float = 0.0
@@ -40,7 +42,7 @@ class Backlog:
 
     @contextmanager
     def holding(self, request: Countable) -> Iterator[None]:
-        """Count a request's tiles; those that are not done when it ends are waited for no more."""
+        """Count the tiles of a request while it runs. Tiles that are unfinished at its end leave the backlog."""
         self._seen[request] = request.done
         self.look()
         try:
@@ -51,7 +53,7 @@ class Backlog:
             self.look()
 
     def look(self) -> None:
-        """See how many are done by now, and say how many are not."""
+        """Update the counts, and tell the observer how many tiles wait and for how long."""
         now, done, waiting = time.monotonic(), 0, 0
         for request, before in self._seen.items():
             done += request.done - before

@@ -1,89 +1,102 @@
-"""One user's request as many of the engine's: parts are made, run, decoded, and joined into one result as they come.
+"""FanOut: makes the parts of a request, and joins what the engine made of them, in threads.
 
-A part is a tile of a scene. One thread makes the parts, ahead of the engine as far as the budget lets it; one a pick
-runs the processor's ``assemble``. In between, parts are requests like any other, which the `Schedule` takes here.
+One thread makes the parts, ahead of the engine as far as the budget allows; one thread a processor joins their
+results. In between, parts are requests like any other, which the `Schedule` sends.
 
-The thread that drives may be interrupted anywhere: what it shares with the others has locks of C alone, which no
-interrupt leaves held.
+The thread that drives a run may be interrupted anywhere. What it shares with the others has locks written in C alone,
+which an interrupt cannot leave held.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.observer import blame
-from vllm_mmout.engine.parts.parts_request import Lane, StoppedError
+from vllm_mmout.engine.observer import SILENT, blame
+from vllm_mmout.engine.scene.lane import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, as_exception, type_and_message
 from vllm_mmout.processors.base import Part
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
-    from vllm_mmout.engine.parts.budgets import TileBudget
     from vllm_mmout.engine.request.request import PartInput
+    from vllm_mmout.engine.scene.budgets import TileBudget
     from vllm_mmout.engine.trace import Traced
 
 ENDS_WITHIN_S = 30.0
-"""Seconds that threads of a request that was stopped are waited for."""
+"""Seconds to wait for the threads of a run that was stopped."""
 
 
-@dataclass(eq=False)
-class FanOut:
-    """One request of a user that is many of the engine's."""
+class FanOut(ABC):
+    """A request of many parts, without what it has to do with a user; see `Run`."""
 
-    parts: Generator[PartInput, None, None]
-    """Makes the parts, one whenever it is asked; closed at the end."""
-    total: int
-    """Number of parts, at least 1; 0 until it is known, where only ``measure`` says it."""
-    nbytes: int
-    """Bytes of one part's input, at most."""
-    picks: Sequence[str]
-    """Names of the processors whose results are wanted."""
-    join: Callable[[str, Iterator[Part]], Any]
-    """Takes a pick's name and its parts as they come; returns the result."""
-    deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    """Writes the results of all picks where asked, and returns them; nothing can fail any more then but this."""
-    budget: TileBudget
-    wake: Callable[[], None]
-    """Called from any thread when there is something to do."""
-    count: Callable[[int], None] = lambda _: None
-    """Called from any thread, once with each number of parts that have been joined, from 1 on."""
-    measure: Callable[[], tuple[int, int]] | None = None
-    """Says ``total`` and ``nbytes`` where they are not known before, in the thread that makes the parts."""
-    at_stop: Callable[[], None] = lambda: None
-    """Called from any thread when the request has failed or was aborted, perhaps more than once."""
+    pixels = 0
+    """Pixels of the input; 0 if nobody counts them."""
     traced: Traced | None = None
+    """The request in the engine's trace."""
 
-    def __post_init__(self) -> None:
+    def __init__(self, picks: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
+        """Set up a request that is not started.
+
+        Args:
+            picks: names of the processors whose results are asked for.
+            total: number of parts; 0 if only `measure` tells it.
+            nbytes: most bytes of one part's input.
+
+        """
+        self.total = total
+        self.nbytes = nbytes
         self.done = 0
-        """Parts that have been joined, those that were not sent among them."""
+        """Number of joined parts, including those that were not sent."""
         self.error: BaseException | None = None
+        self._observer = SILENT
+        self._budget: TileBudget
+        self._wake: Callable[[], None]
         self._lock = threading.RLock()
+        self._began = 0.0
         self._stopped_at: float | None = None
         self._delivering = False
         self._ready: list[PartInput] = []
         self._open: dict[int, int] = {}
-        """Picks that have yet to join a part, by its index."""
+        """Number of processors that have yet to join a part, by its index."""
         self._held = 0
-        """Places that are held in the budget, one for each part until it is joined."""
-        self._lanes = {pick: Lane(pick, self) for pick in self.picks}
+        """Places held in the budget, one for each part until it is joined."""
+        self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """The threads that have not ended, by pick; None makes the parts."""
+        """The threads that have not ended, by processor; None makes the parts."""
         self._threads: dict[str | None, threading.Thread] = {}
-        self._began = 0.0
+
+    @abstractmethod
+    def measure(self) -> tuple[int, int]:
+        """Return the number of parts and the most bytes of one; called in the thread that makes the parts."""
+
+    @abstractmethod
+    def parts(self) -> Generator[PartInput, None, None]:
+        """Yield the parts, each when the budget has a place for it. The generator is closed at the end."""
+
+    @abstractmethod
+    def join(self, pick: str, parts: Iterator[Part]) -> Any:
+        """Return the result of one processor, whose parts come in any order; called in a thread of its own."""
+
+    def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the results of all processors if a path was asked for, and return them."""
+        return results
+
+    def stopping(self) -> None:  # noqa: B027 - most have nothing else to stop
+        """Stop other work of a run that failed or was aborted; called from any thread, perhaps more than once."""
 
     def start(self) -> None:
-        """Start the threads; where the system has none to spare, its error goes on and none is left."""
+        """Start the threads. If the system has none to spare, end those that run and raise its error."""
         self._began = time.monotonic()
-        works: dict[str | None, Callable[[], None]] = {None: self._read}
-        works |= {pick: partial(self._run, lane) for pick, lane in self._lanes.items()}
+        works: dict[str | None, Callable[[], None]] = {None: self._make}
+        works |= {pick: partial(self._join, lane) for pick, lane in self._lanes.items()}
         try:
             for name, work in works.items():
                 self._threads[name] = thread = background_thread(work, "join" if name else "read")
@@ -97,41 +110,41 @@ class FanOut:
 
     @property
     def stopped(self) -> bool:
-        """Whether it failed or was aborted."""
+        """Whether the run failed or was aborted."""
         return self._stopped_at is not None
 
     @property
     def reading(self) -> bool:
-        """Whether more parts may become ready; not while nobody knows how many there are."""
+        """Whether more parts may become ready; False while their number is unknown."""
         return None in self._running and not self.stopped and self.total > 0
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, and nothing of it is left: the outcome is known."""
+        """Whether all threads have ended, so that the outcome is known."""
         return not self._running
 
-    def outcome(self) -> Mapping[str, Any]:
-        """The result of each pick, which is the caller's from now on; raises what the request failed with."""
-        if self.error is not None:
-            raise self.error
-        return {pick: lane.handed_over() for pick, lane in self._lanes.items()}
-
     def take(self) -> list[PartInput]:
-        """The parts to send now."""
+        """Return the parts to send now, each once."""
         with self._lock:
             ready, self._ready = self._ready, []
         return ready
 
     def decoded(self, part: PartInput, pick: str, output: Any) -> None:
-        """Hand on what a processor decoded; called from the thread that did."""
+        """Pass a decoded part on to be joined; called from the thread that decoded it."""
         self._lanes[pick].put(Part(part.index, part.window, output, part.valid))
 
     def failed(self, part: PartInput, error: BaseException) -> None:
-        """Say that a part failed, which ends the request."""
+        """End the request with the error of a part, which the message names."""
         self.stop(part.named_in(error))
 
+    def outcome(self) -> Mapping[str, Any]:
+        """Return the result of each processor, which the caller owns from now on; raise what the run failed with."""
+        if self.error is not None:
+            raise self.error
+        return {pick: lane.take_result() for pick, lane in self._lanes.items()}
+
     def stop(self, error: BaseException | None = None) -> None:
-        """End it, if it has not ended and its results are not being written; the threads end soon after."""
+        """End the run, unless it has ended or writes its results; its threads end soon after."""
         with self._lock:
             if self._delivering:
                 return
@@ -142,11 +155,11 @@ class FanOut:
             self._ready.clear()
         for lane in self._lanes.values():
             lane.stop()
-        self.budget.wake()
-        self.at_stop()
+        self._budget.wake()
+        self.stopping()
 
     def check_time(self, limit_s: float) -> None:
-        """Give threads up that hang: in ``assemble`` on one part for longer than the limit, or after the end."""
+        """Give up threads that hang: in ``assemble`` on one part for longer than the limit, or after the end."""
         now = time.monotonic()
         for pick, lane in self._lanes.items():
             since = lane.busy_since
@@ -162,19 +175,19 @@ class FanOut:
                 self._give_up(name)
 
     def join_threads(self, timeout_s: float = ENDS_WITHIN_S) -> None:
-        """Wait for the threads to end, but for those that were given up, no longer than the time given."""
+        """Wait for the threads that were not given up, for ``timeout_s`` seconds in all."""
         deadline = time.monotonic() + timeout_s
         for thread in list(self._threads.values()):
             if thread.ident is not None:
                 thread.join(max(deadline - time.monotonic(), 0))
 
-    def close(self) -> None:
-        """Forget results that nobody takes, and remove what they have on disk."""
+    def discard(self) -> None:
+        """Drop results that nobody takes, and remove their files."""
         for lane in self._lanes.values():
             lane.close()
 
     def joined(self, part: Part) -> None:
-        """A pick is done with a part."""
+        """Count a part that one processor has joined; the last processor frees its place."""
         with self._lock:
             self._open[part.index] -= 1
             if self._open[part.index]:
@@ -182,19 +195,19 @@ class FanOut:
             del self._open[part.index]
             self.done += 1
             done = self.done
-            held = min(self._held, 1)  # none: given back as a whole already
+            held = min(self._held, 1)  # 0 if all places were freed at once
             self._held -= held
         if held:
-            self.budget.give(self.nbytes)
-        self.count(done)
-        self.wake()
+            self._budget.give(self.nbytes)
+        self._observer.tile(self.pixels * done // self.total - self.pixels * (done - 1) // self.total)
+        self._wake()
 
     def _give_up(self, name: str | None) -> None:
         self._threads.pop(name, None)
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """A thread has ended, or is given up; the last one leaves nothing held."""
+        """Note that a thread has ended or is given up; the last one frees what is held."""
         with self._lock:
             if name not in self._running:
                 return
@@ -203,35 +216,36 @@ class FanOut:
             held = self._held if last else 0
             self._held -= held
         if held:
-            self.budget.give(self.nbytes, held)
+            self._budget.give(self.nbytes, held)
         if last and self.traced is not None:
             self.traced.stage("request", self._began, tiles=self.total)
         try:
             if last and self.error is not None:
-                self.close()
+                self.discard()
         finally:
-            self.wake()
+            self._wake()
 
-    def _read(self) -> None:
+    def _make(self) -> None:
         """Make the parts, each when there is a place for it."""
         try:
-            with closing(self.parts):
-                if self.measure is not None:
-                    self.total, self.nbytes = self.measure()
-                for _ in range(self.total):
-                    if not self.budget.take(self.nbytes, lambda: self.stopped):
+            total, self.nbytes = self.measure()
+            self.total = total
+            with closing(self.parts()) as parts:
+                for _ in range(total):
+                    if not self._budget.take(self.nbytes, lambda: self.stopped):
                         return
                     with self._lock:
                         self._held += 1
-                    self._hand_on(next(self.parts))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
+                    self._offer(next(parts))
+        except Exception as error:  # noqa: BLE001 - whatever it is, this request fails with it
             self.stop(error)
         except BaseException as error:  # noqa: BLE001 - a SystemExit must not leave the caller's process
             self.stop(InputError(f"reading the input raised {type_and_message(error)}"))
         finally:
             self._ended(None)
 
-    def _hand_on(self, part: PartInput) -> None:
+    def _offer(self, part: PartInput) -> None:
+        """Have a part sent, or joined as it is if it has no observation."""
         with self._lock:
             if self.stopped:
                 return
@@ -239,25 +253,25 @@ class FanOut:
             if part.prompt is not None:
                 self._ready.append(part)
         if part.prompt is not None:
-            self.wake()
+            self._wake()
             return
         for lane in self._lanes.values():
             lane.put(Part(part.index, part.window, None, part.valid))
 
-    def _run(self, lane: Lane) -> None:
-        """Join the parts of a pick."""
+    def _join(self, lane: Lane) -> None:
+        """Join the parts of a processor."""
         if self.traced is not None:
             FILES.set(Stopwatch())
         try:
             lane.result = self.join(lane.pick, lane)
-            for _ in lane:  # what it did not want
+            for _ in lane:  # the parts that it did not ask for
                 pass
             if self.traced is not None:
                 self.traced.stage("finish", lane.joined_at, processor=lane.pick)
             self._joined_all()
         except StoppedError:
             pass
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this request's
+        except BaseException as error:  # noqa: BLE001 - whatever it is, this request fails with it
             self.stop(blame(error, lane.pick))
         finally:
             if self.error is not None:
@@ -265,7 +279,7 @@ class FanOut:
             self._ended(lane.pick)
 
     def _joined_all(self) -> None:
-        """A pick has its result; the last one delivers those of all."""
+        """Count a processor that has its result; the last one delivers the results of all."""
         with self._lock:
             self._to_join -= 1
             if self._to_join or self.stopped:
@@ -274,7 +288,7 @@ class FanOut:
         began = time.monotonic()
         try:
             delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - whatever it is, this request fails with it
             self.error = as_exception(error)
         else:
             for pick, lane in self._lanes.items():

@@ -1,4 +1,4 @@
-"""Credits and TileBudget: how many requests and parts of an engine may be in flight, and how many bytes of them."""
+"""Credits and TileBudget: limits of the requests and parts in flight, by number and by bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class _Budget:
-    """A number of things and of their bytes; one that alone is larger fits when nothing else is in flight."""
+    """A limit of a number of things and of their bytes. A larger thing fits if nothing else is in flight."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.count = count
@@ -28,14 +28,14 @@ class _Budget:
 
 
 class Credits(_Budget):
-    """Of single requests in flight, used from one thread; those that wait are admitted in the order of their coming."""
+    """Limit of single requests in flight, first come first served. Used from one thread."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, nbytes: int) -> bool:
-        """Take a credit if there is one and nobody waits for it."""
+        """Take a credit if one is free and nobody waits for it; return whether it was taken."""
         if self._waiting or not self._fits(nbytes):
             return False
         self._take(nbytes)
@@ -80,7 +80,7 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Of parts from before one is read until it has been joined; runs that wait take turns, one part each."""
+    """Limit of parts, each from before it is read until it is joined. Runs that wait take turns, one part each."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -89,7 +89,7 @@ class TileBudget(_Budget):
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, stopped: Callable[[], bool]) -> bool:
-        """Wait for a place; False if the scene was stopped meanwhile (`wake` tells those who wait)."""
+        """Wait for a place; return False if the run was stopped meanwhile, which `wake` has it look at."""
         turn = object()
         with self._lock:
             self._turns.append(turn)
@@ -105,17 +105,17 @@ class TileBudget(_Budget):
                 self._changed.notify_all()
 
     def give(self, nbytes: int, count: int = 1) -> None:
-        """Give the places of ``count`` tiles of ``nbytes`` each back."""
+        """Give back the places of ``count`` parts of ``nbytes`` each."""
         with self._lock:
             self.used_count -= count
             self.used_bytes -= nbytes * count
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """How many tiles of so many bytes there is room for when nothing else is in flight; at least one."""
+        """Return how many parts of ``nbytes`` each fit if nothing else is in flight, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:
-        """Let those who wait see whether they were stopped."""
+        """Have the runs that wait look whether they were stopped."""
         with self._lock:
             self._changed.notify_all()

@@ -1,0 +1,56 @@
+"""Bar: the progress bar of one call of ``LLM.generate``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.scene.run import Run
+
+
+class Bar:
+    """Progress bar of a call, which counts finished inputs; a scene counts as its tiles."""
+
+    def __init__(self, use_tqdm: Any, inputs: int) -> None:
+        make = use_tqdm if callable(use_tqdm) else tqdm
+        self._tqdm = make(total=inputs, desc="Inputs", unit="input", dynamic_ncols=True, disable=not use_tqdm)
+        self._pixels = 0.0
+        self._started: float | None = None
+        self._shown: dict[Run, int] = {}
+        """Number of tiles of each scene that the bar has counted."""
+
+    def update(self, count: int = 1) -> None:
+        """Count finished inputs or tiles."""
+        self._tqdm.update(count)
+
+    def show(self, run: Run) -> None:
+        """Count the tiles of a scene that were finished since the last call."""
+        if run.total and run not in self._shown:
+            self._shown[run] = 0
+            self._add_scene(run.total)
+        tiles = run.done - self._shown.get(run, 0)
+        if tiles:
+            self._shown[run] += tiles
+            self._pixels += tiles / run.total * run.pixels
+            seconds = time.monotonic() - (self._started or 0)
+            self._tqdm.set_postfix_str(f"{self._pixels / 1e6 / max(seconds, 1e-3):.1f} Mpx/s", refresh=False)
+            self._tqdm.update(tiles)
+
+    def left(self, run: Run) -> int:
+        """Return the number of tiles of a scene that the bar has not counted, at least 1 if the scene never began."""
+        return max(run.total, 1) - self._shown.get(run, 0)
+
+    def _add_scene(self, tiles: int) -> None:
+        """Count a scene as its tiles, in place of one input."""
+        if self._started is None:
+            self._started = time.monotonic()
+            self._tqdm.unit = "tile"
+            self._tqdm.set_description_str("Tiles", refresh=False)
+        self._tqdm.total += tiles - 1
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._tqdm.close()
