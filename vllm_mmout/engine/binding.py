@@ -23,7 +23,6 @@ from vllm_mmout.wing import extensions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from vllm_mmout.engine.scene.async_runs import AsyncRuns
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
@@ -43,11 +42,13 @@ class EngineBinding(ABC):
     generates: ClassVar[bool]
     """Whether it is for models that generate tokens, or for those that answer in one forward."""
     async_llm: ClassVar[str]
-    """Class of a bound ``AsyncLLM``, as "module:Class"; those below likewise."""
+    """Class of a bound ``AsyncLLM`` as "module:Class", with a method ``mmout_bound`` that is called once."""
     llm_engine: ClassVar[str]
+    """Class of a bound ``LLMEngine`` as "module:Class"."""
     llm: ClassVar[str]
+    """Class of a bound ``LLM`` as "module:Class"."""
     output_processor: ClassVar[str]
-    """Has ``setup(binding)`` and ``close()``."""
+    """Class of its output processor as "module:Class", with methods ``setup(binding)`` and ``close()``."""
 
     @classmethod
     @abstractmethod
@@ -59,10 +60,6 @@ class EngineBinding(ABC):
     def started(self, engine: Any) -> Self:
         """The same with what an engine must be there for, an ``AsyncLLM`` or ``LLMEngine``."""
         return self
-
-    @abstractmethod
-    def async_runtime(self) -> Any:
-        """What the bound ``AsyncLLM`` keeps as ``mmout``."""
 
     @abstractmethod
     def check_params(self, params: OutputParams) -> None:
@@ -130,12 +127,6 @@ class Binding(EngineBinding):
         engines = len(getattr(client, "core_engines", "1"))  # an engine in this process has no such list
         first = getattr(client, "client_index", 0) % engines
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
-
-    def async_runtime(self) -> AsyncRuns:
-        """See `EngineBinding.async_runtime`."""
-        from vllm_mmout.engine.scene.async_runs import AsyncRuns
-
-        return AsyncRuns(self)
 
     def traced(self, request_id: str) -> Traced | None:
         """A request in the engine's trace, if there is one."""

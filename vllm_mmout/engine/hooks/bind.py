@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
     """Bind an ``AsyncLLM``."""
     binding = _bind_parts(engine, binding, engine.shutdown)
-    engine.mmout = binding.async_runtime()
     _rebase(engine, binding.async_llm)
+    engine.mmout_bound()
     for extension in extensions("engine"):
         extension.bind_async_llm(engine)
     log_binding(binding)

@@ -18,7 +18,7 @@ from vllm_mmout.engine.request.inputs import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request.spans import request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
-from vllm_mmout.engine.scene.async_runs import AsyncRun
+from vllm_mmout.engine.scene.async_runs import AsyncRun, AsyncRuns
 from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import MMOutError
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
     from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
-    from vllm_mmout.engine.scene.async_runs import AsyncRuns
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 
@@ -37,6 +36,10 @@ class BoundAsyncLLM(AsyncLLM):
 
     output_processor: RoutedOutputProcessor
     mmout: AsyncRuns
+
+    def mmout_bound(self) -> None:
+        """Set up the state of the engine; called once, when it is bound."""
+        self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted
     async def generate(  # type: ignore[override]  # the result of a bound engine is no text

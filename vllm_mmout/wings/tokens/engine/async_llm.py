@@ -30,6 +30,10 @@ class BoundTokenAsyncLLM(AsyncLLM):
     mmout: dict[str, Any] | None
     """Fields of ``generation_config.json``, cached at first use, as vLLM would read the file at each call."""
 
+    def mmout_bound(self) -> None:
+        """Set up the state of the engine; called once, when it is bound."""
+        self.mmout = None
+
     @counted
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any

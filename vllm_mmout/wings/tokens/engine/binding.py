@@ -60,9 +60,6 @@ class TokenBinding(EngineBinding):
         unguided = None if is_guiding(vllm_config) else why_not(vllm_config) or _NOT_CONFIGURED
         return cls(model, processors, settings, choice, vllm_config.model_config.max_model_len, unguided)
 
-    def async_runtime(self) -> None:
-        """Return None. `BoundTokenAsyncLLM.mmout` is set later."""
-
     def pick(self, params: OutputParams) -> str:
         """Return the name of the processor that a request asks for."""
         return self.choice.pick(params.processor)[0]
