@@ -137,8 +137,7 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
     headers = trace_headers(request)
     adapter = service.adapter(asked.model)
     work = Work(service, given["data"], asked.options, form, name, adapter, "data", trace_headers=headers)
-    work.check()
-    results = await work.result()
+    results = await work.check().result()
     try:
         parts = await asyncio.to_thread(_json, name, work.named, results.entries)
     finally:

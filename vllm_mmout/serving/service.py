@@ -194,8 +194,7 @@ def image_work(request: Request, service: ForwardService, asked: ImageRequest, d
     name = request_id(request, "image")
     adapter, headers = service.adapter(asked.model), trace_headers(request)
     work = Work(service, data, asked.options, form, name, adapter, field, trace_headers=headers)
-    work.check()
-    return work
+    return work.check()
 
 
 async def answer(work: Work, request: Request, *, stored: bool) -> Response:

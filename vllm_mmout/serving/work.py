@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from vllm_mmout.engine.threads import entered, in_thread
@@ -61,6 +61,8 @@ class Work:
 
     budget: AnswerBudget | None = None
     """Budget that several requests of one answer share, or None if the request is an answer of its own."""
+    checked: bool = False
+    """Whether `check` has been called."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,14 +74,15 @@ class Work:
         """The same where several were asked for, each result saying which is its own; else none."""
         return self.names if isinstance(self.params.processor, tuple) else ()
 
-    def check(self) -> None:
-        """Refuse what the results cannot be before the model runs, where that is known."""
+    def check(self) -> Work:
+        """Return the request as one that was checked; refuse what its results cannot be, as far as that is known."""
         self.service.binding.check_params(self.params)
         self._check_limits()
         for name in self.names:
             formats = formats_for(self.service.binding.processors[name], self.params)
             if formats is not None:
                 chosen_format(formats, self.asked)
+        return replace(self, checked=True)
 
     def _check_limits(self) -> None:
         """Refuse a path that the server does not allow, and more pixels, steps or seconds than its limits."""
@@ -107,6 +110,7 @@ class Work:
                     watch=watch,
                     folder=service.store.shared.work,
                     warn=False,  # the answer says it
+                    checked=self.checked,
                 )
                 async with aclosing(outputs):
                     async for output in outputs:

@@ -56,6 +56,7 @@ class BoundAsyncLLM(AsyncLLM):
         watch: PreviewRequest | None = None,
         folder: Path | None = None,
         warn: bool = True,
+        checked: bool = False,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run the model on one input and decode what it emits.
 
@@ -73,6 +74,7 @@ class BoundAsyncLLM(AsyncLLM):
                 a picture comes as those of ``partial_images`` do. None: nobody asks.
             folder: where a result on disk is made that has no ``path``; None: that of the system for temporary files.
             warn: whether to issue an `AssumedWarning` for each sentence of ``assumed`` of the result.
+            checked: whether the caller has checked the params by `Binding.check_params`.
 
         Yields:
             The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
@@ -97,10 +99,9 @@ class BoundAsyncLLM(AsyncLLM):
         async with AsyncExitStack() as held:
             span = held.enter_context(request_span(self.output_processor, request_id, trace_headers))
             request.trace_headers = span.headers
-            held.callback(request.release)
             held.enter_context(self.mmout.backlog.holding(request))
             async with self.mmout.readers:  # so that what waits for a credit is bounded too
-                prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area)
+                prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area, checked=checked)
                 if isinstance(prepared, Request):
                     self.mmout.single()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
@@ -195,12 +196,13 @@ class BoundAsyncLLM(AsyncLLM):
         await super().abort(request_ids, internal)
 
     async def _mmout_prepare(
-        self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None
+        self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check a request, and read its input in a thread."""
+        """Check a request unless its caller has, and read its input in a thread."""
         binding = self.output_processor.binding
         try:
-            binding.check_params(request.params)
+            if not checked:
+                binding.check_params(request.params)
             reading = partial(prepare, binding, prompt, request, max_area=max_area)
             prepared = await in_thread(reading, _close)
             if max_tiles is not None and isinstance(prepared, Run):

@@ -124,8 +124,7 @@ def _work(service: ForwardService, asked: ImageRequest | KeptRequest, inputs: Sc
     """What a job does, checked as far as that goes before it runs."""
     form = FormatChoice(asked.output_format, asked.output_compression, asked.background, as_file=True)
     work = Work(service, inputs.data, asked.options, form, name, service.adapter(asked.model))
-    work.check()
-    return work
+    return work.check()
 
 
 def _serves(service: ForwardService, model: str) -> bool:

@@ -46,8 +46,7 @@ def video_work(
     form = FormatChoice(asked.output_format, asked.output_compression, as_file=True)
     beside, options = _chosen(service, video, asked.options)
     data, field = _input(service, video.prompt, image, beside)
-    work = Work(service, data, options, form, name, service.adapter(asked.model), field)
-    work.check()
+    work = Work(service, data, options, form, name, service.adapter(asked.model), field).check()
     if service.binding.inputs is not None:
         service.binding.inputs.check_options(options)
     return work
