@@ -15,7 +15,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams, errors
-from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError
+from vllm_mmout.engine.hooks.client_errors import InvalidInputError, InvalidOptionError
 from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, counted, kind_of
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.request.request import Request

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from metrics_page import page, read
 
-from vllm_mmout.engine.hooks.validation import InvalidOptionError
+from vllm_mmout.engine.hooks.client_errors import InvalidOptionError
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.errors import DecodeError, InputError
 from vllm_mmout.serving.errors import ApiError

@@ -19,7 +19,7 @@ from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLL
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 import vllm_mmout.errors
-from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError, as_client_error
+from vllm_mmout.engine.hooks.client_errors import InvalidInputError, InvalidOptionError, as_client_error
 from vllm_mmout.engine.observer import SILENT
 from vllm_mmout.errors import (
     AbortedError,

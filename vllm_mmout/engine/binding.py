@@ -1,4 +1,4 @@
-"""Binding: what an engine whose model has an output processor knows beyond vLLM's own."""
+"""Binding: the processors and settings of an engine whose model has an output processor."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
-    """The processors and settings of one bound engine; a subclass is one way of binding, named by its processors."""
+    """The processors and settings of one bound engine. A subclass is a way of binding, which its processors name."""
 
     model: str
-    """Served name, for messages."""
+    """Name under which the model is served, for messages."""
     processors: Mapping[str, OutputProcessor]
-    """This process's instances by name, the default first."""
+    """The instances of this process by name, the default first."""
     settings: EngineSettings
     choice: Choice
 
     generates: ClassVar[bool]
-    """Whether it is for models that generate tokens, or for those that answer in one forward."""
+    """Whether the model generates tokens, rather than answer in one forward."""
     async_llm: ClassVar[str]
     """Class of a bound ``AsyncLLM`` as "module:Class", with a method ``mmout_bound`` that is called once."""
     llm_engine: ClassVar[str]
@@ -55,32 +55,32 @@ class EngineBinding(ABC):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Make it, before any process of the engine is started."""
+        """Return the binding, before any process of the engine is started."""
 
     def started(self, engine: Any) -> Self:
-        """The same with what an engine must be there for, an ``AsyncLLM`` or ``LLMEngine``."""
+        """Return the binding completed by what only a started ``AsyncLLM`` or ``LLMEngine`` tells."""
         return self
 
     @abstractmethod
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model."""
+        """Raise if the options of a request do not fit this model."""
 
 
 @dataclass(frozen=True)
 class Binding(EngineBinding):
-    """Of an engine whose model answers in one forward."""
+    """The binding of an engine whose model answers in one forward."""
 
     inputs: ModelInputs | None
-    """The model's input side; None: vLLM renders the inputs."""
+    """Input mapper of the model, or None if vLLM renders the inputs."""
     raw_input: bool
-    """Whether the model takes raw tensors and no tokens; a request without any would end the engine."""
+    """Whether the model takes raw tensors instead of tokens. A request without tensors would end the engine."""
     max_num_seqs: int
     max_in_flight: int
     max_tiles: int
     engines: int = 1
-    """Engines behind this frontend (data parallel), each of which has these limits."""
+    """Number of engines behind this frontend (data parallel). The limits are per engine."""
     first_engine: int = 0
-    """The one that gets the first batch; frontends of the same engines begin with different ones."""
+    """Index of the engine that gets the first batch, which differs between frontends of the same engines."""
     trace: Trace | None = None
 
     generates: ClassVar[bool] = False
@@ -124,16 +124,16 @@ class Binding(EngineBinding):
             if isinstance(processor, OwnInputsProcessor)
         }
         client = engine.engine_core
-        engines = len(getattr(client, "core_engines", "1"))  # an engine in this process has no such list
+        engines = len(getattr(client, "core_engines", "1"))  # an engine in this process lacks this list
         first = getattr(client, "client_index", 0) % engines
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
     def traced(self, request_id: str) -> Traced | None:
-        """A request in the engine's trace, if there is one."""
+        """Return the request in the engine's trace, or None if the engine is not traced."""
         return None if self.trace is None else Traced(self.trace, request_id)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """The processor that a request asks for and its name, where it makes the inputs itself; else None."""
+        """Return the name and the processor of a request whose processor makes the inputs itself, or None."""
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):
@@ -141,7 +141,7 @@ class Binding(EngineBinding):
         return None
 
     def check_params(self, params: OutputParams) -> None:
-        """Check what a request asks of this model."""
+        """Raise if the options of a request do not fit this model."""
         for name in ("sampling", "grid", "chunk_seconds"):
             if getattr(params, name) is not None:
                 raise OptionError(
@@ -178,14 +178,14 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """The output processors of an engine's model, None for a text model; the same in every process of the engine."""
+    """Return the output processors of an engine's model, or None for a text model. All its processes agree."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
 def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
-    """Resolve, check and make what binds an engine; before any process of the engine is started."""
+    """Return the binding of an engine, or None for a text model, before any process of the engine is started."""
     choice = resolve_choice(vllm_config)
     model_config = vllm_config.model_config
     if model_config.runner_type == "generate":
@@ -200,7 +200,7 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
 
 
 def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: type[EngineBinding]) -> None:
-    """Refuse a trace that a model's folder names, which must write nowhere, and one that would stay empty."""
+    """Raise if a model's folder names a trace file, which it must not write, or if the trace would stay empty."""
     table = config.get(OPTIONS_KEY)
     if isinstance(table, Mapping) and "trace" in table:
         raise OptionError(
@@ -213,7 +213,7 @@ def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: ty
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Have wings refuse what cannot work with an engine; a wing that cannot be imported ends no text model."""
+    """Have wings raise if they cannot work with an engine. A text model starts though a wing cannot be imported."""
     try:
         found = list(extensions("engine"))
     except RegistrationError as error:
@@ -226,7 +226,7 @@ def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
 
 
 def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """The way of binding that all processors of a model name."""
+    """Return the way of binding that all processors of a model name."""
     kinds: dict[type[EngineBinding], str] = {}
     for name, processor in choice.processors.items():
         kind: Any = import_path(processor.binding, "binding")
@@ -251,12 +251,12 @@ def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]
 
 
 def _short_name(model: str) -> str:
-    """A folder's own name, a hub id as it is."""
+    """Return the name of a folder without its path, or a hub id unchanged."""
     return Path(model).name if Path(model).is_dir() else model
 
 
 def log_binding(binding: EngineBinding) -> None:
-    """The one line at start."""
+    """Log how the engine is bound."""
     logger.info(
         "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",
         binding.model,
@@ -266,7 +266,7 @@ def log_binding(binding: EngineBinding) -> None:
 
 
 def rebase(obj: Any, ours: Any) -> None:
-    """Let an object be of a class of ours, above the class that it had."""
+    """Change the class of an object to a subclass of ``ours`` and of the class that it had."""
     if not isinstance(obj, ours):
         theirs: Any = type(obj)
         obj.__class__ = rebased(ours, theirs)
@@ -274,5 +274,5 @@ def rebase(obj: Any, ours: Any) -> None:
 
 @cache
 def rebased(ours: Any, theirs: Any) -> Any:
-    """The one class of objects that had the class ``theirs``, or would have."""
+    """Return the class that inherits from ``ours`` and from ``theirs``, made once."""
     return ours if issubclass(ours, theirs) else type(theirs)(ours.__name__, (ours, theirs), {})

@@ -24,7 +24,7 @@ from vllm.multimodal.processing import (
     TimingContext,
 )
 
-from vllm_mmout.engine.hooks.validation import as_client_error
+from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.errors import HookError, InputError, MMOutError, OptionError
 from vllm_mmout.models.inputs.context import InputContext
 from vllm_mmout.models.inputs.picture_inputs import PictureInputs

@@ -14,14 +14,14 @@ from vllm_mmout.errors import AssumedWarning
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a scene is."""
+    """Progress of a scene."""
 
     done: int
-    """Tiles whose results are part of the scene's, those without any observation among them."""
+    """Number of joined tiles, including tiles without any observation."""
     total: int
-    """Tiles of the scene."""
+    """Number of tiles of the scene."""
     partial_index: int | None = None
-    """Which picture of the growing result comes with the report, from 0; None for one without."""
+    """Index of the picture of the growing result in this report, from 0, or None for a report without a picture."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):
@@ -82,6 +82,6 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
 
 
 def warn_assumed(results: Iterable[MultimodalRequestOutput], stacklevel: int) -> None:
-    """Warn once of each thing that was assumed about the inputs; ``stacklevel`` counts as in `warnings.warn`."""
+    """Warn once for each assumption about the inputs; ``stacklevel`` is that of `warnings.warn`."""
     for text in dict.fromkeys(text for result in results for text in result.assumed):
         warnings.warn(text, AssumedWarning, stacklevel=stacklevel)

@@ -1,8 +1,8 @@
-"""What travels between frontend and worker: a request's mark there, and back several tensors or a failure in one.
+"""The messages between frontend and worker: the mark of a request, and a buffer of its results or of its failure.
 
-The mark of a request that wants its output decoded is its OutputParams in ``PoolingParams.extra_kwargs``. What comes by
-``LLM.encode``, ``/pooling`` and IO Processor plugins has none and keeps its raw tensors. A mark may come from a client,
-so it is input: it is validated here and can name nothing but the options of a request.
+The mark of a request whose output is decoded is its OutputParams in ``PoolingParams.extra_kwargs``. Requests by
+``LLM.encode``, ``/pooling`` and IO Processor plugins have no mark and keep their raw tensors. A mark may come from a
+client, so it is validated here, and can name only the options of a request.
 
 ``EngineCoreOutput.pooling_output`` carries exactly one tensor; a dict or a tuple there ends the engine at decoding.
 
@@ -55,11 +55,11 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
     offset: int
     halved: bool = False
-    """Whether two elements share a byte, the first of them in its lower half; 15 stands for 255."""
+    """Whether two elements share a byte, the first element in its lower half, with 15 in place of 255."""
 
 
 class PickHeader(msgspec.Struct, array_like=True, frozen=True):
-    """What one processor's ``reduce`` returned."""
+    """The result of one processor's ``reduce``."""
 
     name: str
     single: bool
@@ -111,9 +111,9 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
             flat = to_halves(tensor.reshape(requests, -1))
             buffers[:, start : start + flat.shape[1]] = flat
         elif tensor.numel():
-            whole = tensor.resolve_conj().resolve_neg()  # of lazy views the bytes would be those of the other tensor
+            whole = tensor.resolve_conj().resolve_neg()  # the bytes of a lazy view are those of its base
             rows = whole.reshape(requests, -1).contiguous()
-            # Axes of length 1 keep any stride, with which view() would refuse them.
+            # An axis of length 1 may have any stride, and view() refuses some.
             flat = rows.as_strided(rows.shape, (rows.shape[1], 1)).view(torch.uint8)
             buffers[:, start : start + flat.shape[1]] = flat
     return buffers
@@ -236,37 +236,37 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 KEY = "mmout"
 BATCH = "mmout_batch"
-"""Key of the batch that a tile is sent with: its number, and how many they are. Only our own `generate` says it."""
+"""Key of the number and the size of the batch that a tile is sent in. Only our own `generate` sets it."""
 TRACED = "mmout_traced"
-"""Key of what a traced request is called: the user's request, and its tile or None. Only our own `generate` says it."""
+"""Key of the names of a traced request: its id, and its tile or None. Only our own `generate` sets it."""
 REPORTS = "mmout_reports"
-"""Key of the steps after which a request is shown before its end. Only our own `generate` says it."""
+"""Key of the steps after which a request is shown before its end. Only our own `generate` sets it."""
 
 
 _KEPT_BYTES = 1024
-"""Of options that are kept as they were read."""
+"""Largest size of options, in bytes, that are cached after they are parsed."""
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """``extra_kwargs`` for a request with these params."""
+    """Return the ``extra_kwargs`` of a request with these params."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
 def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
-    """Put a mark on the params of one request, beside what they carry; gives them back."""
+    """Add a mark to the ``extra_kwargs`` of one request's params, and return the params."""
     pooling_params.extra_kwargs = {**(pooling_params.extra_kwargs or {}), **mark}
     return pooling_params
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Take away what a client has made up: of a batch, for example, the engine's core would wait for the rest."""
+    """Remove keys that only we may set. The engine's core would wait for the rest of a batch that a client invents."""
     if pooling_params is not None and pooling_params.extra_kwargs:
         for key in (BATCH, TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """The params that a request is marked with, None without a mark."""
+    """Return the params that a request is marked with, or None without a mark."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None
@@ -275,12 +275,12 @@ def read(pooling_params: PoolingParams | None) -> OutputParams | None:
         raise OptionError(f'extra_kwargs["{KEY}"] must be a table of options, got {type(wire).__name__}')
     try:
         packed = msgspec.msgpack.encode(wire)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # nothing that can be right, which it says itself
+    except (TypeError, ValueError, OverflowError, RecursionError):  # the values are wrong, and from_mapping says which
         return OutputParams.from_mapping(wire)
     return _params(packed) if len(packed) <= _KEPT_BYTES else OutputParams.from_mapping(wire)
 
 
 @lru_cache(maxsize=64)
 def _params(packed: bytes) -> OutputParams:
-    """The same for all tiles of a scene, so that they are checked once in a process."""
+    """Parse a mark, once in a process for all tiles of a scene."""
     return OutputParams.from_mapping(msgspec.msgpack.decode(packed))

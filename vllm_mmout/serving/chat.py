@@ -11,7 +11,7 @@ from fastapi import Depends
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
-from vllm_mmout.engine.hooks.validation import InvalidOptionError
+from vllm_mmout.engine.hooks.client_errors import InvalidOptionError
 from vllm_mmout.messages import shown
 from vllm_mmout.serving.service import Service
 

@@ -73,7 +73,7 @@ class LeftLLM:
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:
-            from vllm_mmout.engine.hooks.validation import as_client_error
+            from vllm_mmout.engine.hooks.client_errors import as_client_error
 
             said = remedy(self.llm_engine.vllm_config.model_config.model)
             raise as_client_error(OptionError(f"{error} {said}" if said else str(error))) from error

@@ -12,9 +12,9 @@ from uuid import uuid4
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from vllm_mmout.engine.hooks.validation import as_client_error
+from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.engine.observer import counted
-from vllm_mmout.engine.request.inputs import prepare
+from vllm_mmout.engine.request.reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request.spans import request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
@@ -58,28 +58,28 @@ class BoundAsyncLLM(AsyncLLM):
         warn: bool = True,
         checked: bool = False,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run the model on one input and decode what it emits.
+        """Run the model on one input and decode its output.
 
         Args:
             prompt: one input, in any form that ``LLM.generate`` takes.
             sampling_params: options of the request.
-            request_id: name of the request, for ``abort``; by default a random one.
+            request_id: name of the request, for ``abort``; random by default.
             lora_request: LoRA adapter.
-            trace_headers: the caller's ``traceparent`` and ``tracestate``, where vLLM traces.
-            priority: the lower the earlier (with the priority scheduling policy).
-            max_tiles: as many tiles as the input may be cut into; an input of more is refused. None: any number.
-            max_area: as many square kilometres as the input may cover on the ground, as far as that can be told; a part
-                that ``window`` or ``bbox`` cuts out counts alone. None: any number.
-            watch: asks for pictures of what is finished of an input that is cut into tiles, of this request alone; such
-                a picture comes as those of ``partial_images`` do. None: nobody asks.
-            folder: where a result on disk is made that has no ``path``; None: that of the system for temporary files.
+            trace_headers: the caller's ``traceparent`` and ``tracestate``, if vLLM traces.
+            priority: lower values run earlier (with the priority scheduling policy).
+            max_tiles: limit of the tiles that the input may be cut into; None for any number.
+            max_area: limit of the ground that the input covers, in square kilometres, if it is known. A part that
+                ``window`` or ``bbox`` cuts out counts alone. None for any area.
+            watch: asks for pictures of the finished part of this request, which come as ``partial_images`` do. None if
+                nobody asks.
+            folder: folder for a result on disk without ``path``; None for the system's temporary folder.
             warn: whether to issue an `AssumedWarning` for each sentence of ``assumed`` of the result.
             checked: whether the caller has checked the params by `Binding.check_params`.
 
         Yields:
-            The finished result; of an input that is cut into tiles, before it, reports of its progress: ``finished`` is
-            False and ``progress`` says how many tiles are done. ``outputs`` of some of them is a picture of what is
-            finished, where ``partial_images`` or ``watch`` asks for it.
+            The finished result. Before it, if the input is cut into tiles, reports: ``finished`` is False and
+            ``progress`` has the number of finished tiles. Some reports have a picture of the finished part in
+            ``outputs``, if ``partial_images`` or ``watch`` asks for it.
 
         Raises:
             MMOutError: the input or the params are refused, or the request failed. Closing or cancelling the generator
@@ -132,7 +132,7 @@ class BoundAsyncLLM(AsyncLLM):
         yield result
 
     async def _mmout_send(self, request: Request) -> MultimodalRequestOutput:
-        """Run a request that has no output before its result. Cancelling this aborts it."""
+        """Run a request whose result is its only output. Cancelling this aborts it."""
         async with aclosing(self._mmout_results(request)) as results:
             return await anext(results)
 
@@ -187,7 +187,7 @@ class BoundAsyncLLM(AsyncLLM):
             driven.when_done(lambda: self.mmout.driven.pop(run, None))
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
-        """As vLLM's; a scene ends with all its tiles."""
+        """Abort requests; a scene ends with all its tiles."""
         request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
         if not internal:
             for driven in [*self.mmout.driven.values()]:
@@ -212,7 +212,7 @@ class BoundAsyncLLM(AsyncLLM):
         return prepared
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """As vLLM's; pending decodes fail with an AbortedError. A second call does nothing."""
+        """Shut the engine down. Pending decodes fail with an AbortedError. A second call does nothing."""
         if not self.mmout.shut_down:
             self.mmout.shut_down = True
             for driven in [*self.mmout.driven.values()]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import LLM
 
-from vllm_mmout.engine.request.inputs import check_targets
 from vllm_mmout.engine.request.llm_call import Call
 from vllm_mmout.engine.request.progress_bar import Bar
 from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.request.target import check_targets
 from vllm_mmout.engine.request_output import warn_assumed
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
@@ -39,7 +39,7 @@ class BoundLLM(LLM):
         priority: int | Sequence[int] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[MultimodalRequestOutput]:
-        """Run the model on inputs and decode what it emits.
+        """Run the model on inputs and decode its outputs.
 
         Args:
             inputs: one input or a list of them. An input is a path or URL (``file``, ``http``, ``https``), bytes or a
@@ -48,8 +48,8 @@ class BoundLLM(LLM):
                 the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
                 one of these forms for each date.
             params: options, one for all inputs or one each.
-            use_tqdm: whether to show a progress bar, or what makes one.
-            priority: priority of the requests, the lower the earlier (with the priority scheduling policy).
+            use_tqdm: whether to show a progress bar, or a function that makes one.
+            priority: priority of the requests; lower values run earlier (with the priority scheduling policy).
             lora_request: LoRA adapter, one for all or one each.
 
         Returns:
@@ -79,7 +79,7 @@ class BoundLLM(LLM):
         check_targets((data, request.params) for data, request in zip(inputs, requests, strict=True))
         bar = Bar(use_tqdm, len(inputs))
         try:
-            # In a context of its own: an interrupt may leave the ticket of a request behind.
+            # An interrupt may leave the ticket of a request behind, in this copy of the context.
             results = copy_context().run(Call(self, binding, inputs, requests, bar).results)
         finally:
             bar.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vllm.exceptions import VLLMClientError
 from vllm.v1.engine import EngineCoreOutputs
 
-from vllm_mmout.engine.request.inputs import prepare
+from vllm_mmout.engine.request.reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.scene.budgets import Credits, TileBudget
@@ -44,7 +44,7 @@ class Call:
         self.binding = binding
         self.inputs = inputs
         self.requests = requests
-        """One an input."""
+        """The request of each input."""
         self.bar = bar
         self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
@@ -52,7 +52,7 @@ class Call:
         self.prepared: Request | Run | None = None
         """The first input that waits, read or opened, while it waits for a credit."""
         self.runs: list[Run] = []
-        """The runs that have no result yet."""
+        """The runs whose result is pending."""
         self.in_flight: dict[str, Request] = {}
         """The requests that the engine has, by id."""
         self.adding: Request | None = None
@@ -86,7 +86,7 @@ class Call:
         return [result for result in self.done if result is not None]
 
     def _turn(self) -> None:
-        """Do what the schedule says."""
+        """Take a turn of the schedule: fail, end and send."""
         if not self.runs:
             return
         with self.engine.mmout.held_back():

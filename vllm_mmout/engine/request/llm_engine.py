@@ -1,7 +1,8 @@
-"""Ctrl-C and a synchronous engine, whose state an interrupt in the middle of a step would leave half changed for good.
+"""BoundLLMEngine: a synchronous engine that a Ctrl-C cannot leave half changed.
 
-An engine in this process runs its scheduler here; one in processes of its own gets messages of several frames, and half
-a message would garble the next one. Only where such an engine waits for an answer does a Ctrl-C come at once.
+An engine in this process runs its scheduler here. An engine in other processes gets messages of several frames, and
+half a message would garble the next message. A Ctrl-C is delivered at once only while such an engine waits for an
+answer.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Interrupts:
-    """Holds a Ctrl-C back while an engine is being changed."""
+    """Delays a Ctrl-C while an engine is being changed."""
 
     def __init__(self) -> None:
         self._before: Handler | None = None
-        """The handler that ours stands before; None outside `watched`."""
+        """The handler that ours replaces, or None outside `watched`."""
         self._held = False
         self._came: list[FrameType | None] = []
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Stand before the handler of Ctrl-C, once for many `held_back`: to set one takes as long as a request."""
+        """Replace the handler of Ctrl-C, once for many `held_back`: setting a handler takes as long as a request."""
         inside = self._before is not None or threading.current_thread() is not threading.main_thread()
         before = None if inside else signal.getsignal(signal.SIGINT)
         if not callable(before):
-            yield  # we do already, or no Python code runs here on a Ctrl-C
+            yield  # ours is set already, or Python handlers do not run in this thread
             return
         self._came.clear()
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -51,19 +52,19 @@ class Interrupts:
             self._let_go()
             yield
         finally:
-            self._before = None  # first: a Ctrl-C can come as soon as its handler is back
+            self._before = None  # before signal.signal: a Ctrl-C can come as soon as its handler is set again
             signal.signal(signal.SIGINT, before)
         if self._came:
             before(signal.SIGINT, self._came[0])
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Let a Ctrl-C wait until the block ends; a second one goes through at once."""
+        """Delay a Ctrl-C until the block ends; deliver a second Ctrl-C at once."""
         with self.watched():
             if self._held or self._before is None or threading.current_thread() is not threading.main_thread():
                 yield
                 return
-            self._came.clear()  # of a block that a second one has left
+            self._came.clear()  # left from a block that a second Ctrl-C has ended
             self._held = True
             try:
                 yield
@@ -73,7 +74,7 @@ class Interrupts:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Inside `held_back`: let a Ctrl-C come at once, also one that waits."""
+        """Deliver a Ctrl-C at once within `held_back`, and one that was delayed."""
         if not self._held:
             yield
             return
@@ -100,9 +101,9 @@ class BoundLLMEngine(LLMEngine):
     mmout: Interrupts
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
-        """As vLLM's; with decodes pending and nothing left in the engine it waits for the decoders.
+        """Run a step, or wait for the decoders if the engine has ended all requests.
 
-        It never raises for a request: a failed one comes back with its ``error``.
+        A failed request does not raise: its output has the ``error``.
         """
         router = self.output_processor
         if router.holds_the_rest:
@@ -112,38 +113,37 @@ class BoundLLMEngine(LLMEngine):
         return [*outputs, *router.take_ready()]
 
     def add_request(self, *args: Any, **kwargs: Any) -> str:
-        """As vLLM's."""
+        """Add a request, with Ctrl-C delayed."""
         with self.mmout.held_back():
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
-        """As vLLM's."""
+        """Abort requests, with Ctrl-C delayed."""
         with self.mmout.held_back():
             super().abort_request(request_ids, internal)
 
 
 class BoundClient(SyncMPClient):
-    """vLLM's client of an engine in processes of its own: where it waits, a Ctrl-C comes at once.
+    """vLLM's client of an engine in other processes. While it waits, a Ctrl-C is delivered at once.
 
-    vLLM ends the thread that receives answers when the engine's process was killed; who waits for one would wait for
-    ever.
+    When the engine's process was killed, vLLM ends the thread that receives answers, and a caller would wait for ever.
     """
 
     mmout: Interrupts
 
     def get_output(self) -> Any:
-        """As vLLM's."""
+        """Return the engine's next answer."""
         with self.mmout.let_through():
             return super().get_output()
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """As vLLM's, and tell who waits."""
+        """Shut down, and wake a caller that waits for an answer."""
         self.outputs_queue.put_nowait(EngineDeadError())
         super().shutdown(*args, **kwargs)
 
 
 def bind_client(client: Any, interrupts: Interrupts) -> None:
-    """Bind the client of an engine in processes of its own; leave any other."""
+    """Bind the client of an engine in other processes. Any other client stays vLLM's."""
     if isinstance(client, SyncMPClient):
         rebase(client, BoundClient)
         client.mmout = interrupts

@@ -1,9 +1,9 @@
-"""The output processor of a bound engine: marked requests go to the decode pool, all others stay with vLLM.
+"""RoutedOutputProcessor: sends the outputs of our requests to the decode pool, and leaves all others to vLLM.
 
-vLLM's own object stays in place and changes its class: the handler task of ``AsyncLLM`` has captured it already.
+vLLM's own object stays in place and changes its class, since the handler task of ``AsyncLLM`` has captured it.
 
-Nothing may raise out of ``process_outputs``: one exception there ends that task, every request of every user, and the
-server. A failure becomes the outcome of its own request.
+An exception out of ``process_outputs`` would end that task, every request of every user, and the server. A failure
+becomes the outcome of its own request instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vllm.v1.engine.output_processor import OutputProcessorOutput, RequestState
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.decode_pool import DecodePool, Outcome
-from vllm_mmout.engine.hooks.validation import InvalidInputError, as_client_error
+from vllm_mmout.engine.hooks.client_errors import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request.decode import Decoding, Decodings, decode_request
 from vllm_mmout.engine.request.holding import HoldingOutputProcessor
@@ -56,7 +56,7 @@ class RoutedRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
-        """Start to decode a request of ours, which is delivered later; return vLLM's own output for any other."""
+        """Start to decode an output of our request, and return None; return vLLM's own output for any other request."""
         request = self.mmout
         if request is None:
             return super().make_request_output(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
@@ -89,7 +89,7 @@ class RoutedRequestState(RequestState):
 
 
 class RoutedOutputProcessor(HoldingOutputProcessor):
-    """vLLM's output processor, on an engine whose model has an output processor of ours."""
+    """vLLM's output processor on an engine whose results we decode."""
 
     binding: Binding
     pool: DecodePool
@@ -97,7 +97,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     observer: Observer = SILENT
 
     def setup(self, binding: Binding) -> None:
-        """Make the routing's own state; called once, when the engine is bound."""
+        """Set up the fields of this class; called once, when the engine is bound."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = Decodings()
@@ -131,7 +131,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
-        """As vLLM's, which ends the engine where there are no statistics (``--disable-log-stats``)."""
+        """Trace a request, unless ``--disable-log-stats`` is set, with which vLLM would end the engine."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
@@ -144,7 +144,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             )
 
     def _read(self, pooling_params: PoolingParams | None) -> Request | None:
-        """Read and check a request that others have made; None if its output is not to be decoded."""
+        """Read and check a request that others have made. Return None if its output is to stay raw."""
         try:
             params = wire.read(pooling_params)
             if params is not None:
@@ -157,7 +157,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """As vLLM's; an output without a tensor gets an empty one, since vLLM would take it for text and fail."""
+        """Process outputs, each with a tensor, if only an empty one: vLLM would take it for text and fail."""
         outputs = []
         for output in engine_core_outputs:
             state = self.request_states.get(output.request_id)
@@ -171,7 +171,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Decode an output of a request in the pool, after those of the same request that came before.
+        """Decode an output of a request in the pool, after earlier outputs of the request.
 
         The request counts as unfinished until its result is delivered.
         """
@@ -232,7 +232,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """As vLLM's, and cancel pending decodes, which vLLM no longer knows of."""
+        """Abort requests, and cancel pending decodes, which vLLM has forgotten."""
         request_ids = list(request_ids)
         for request_id in request_ids:
             self._cancel_decodes(request_id, internal=internal)
@@ -251,7 +251,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             self.wakeup.notify_all()
 
     def close(self) -> None:
-        """End the decode threads; what is pending fails."""
+        """End the decode threads. Pending requests fail."""
         self.pool.close()
 
 

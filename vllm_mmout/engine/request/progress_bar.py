@@ -52,5 +52,5 @@ class Bar:
         self._tqdm.total += tiles - 1
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar."""
         self._tqdm.close()

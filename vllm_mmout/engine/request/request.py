@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Takes a decoded output and the name of its processor, or None if the request has one processor and is no part.
+"""Takes a decoded output and the name of its processor; returns it with its place in the input, and saved if asked.
 
-Returns the output with its place in the input, saved if the request has a path.
+The name is None for a whole input with a single processor.
 """
 Kind = TypeVar("Kind")
 
@@ -51,7 +51,7 @@ class PartInput:
     where: str = "part"
     """Name of the part in messages, with its place in the whole input."""
     pooling: PoolingParams | None = None
-    """vLLM's params of the part's request, or None for those of the model."""
+    """vLLM's params of the part's request, or None for the model's default."""
 
     def without_prompt(self) -> PartInput:
         """Return a copy that does not keep the input in memory until the part is decoded."""
@@ -93,16 +93,16 @@ class Request:
     traced: Traced | None = None
 
     prompt: Any = None
-    """A rendered ``mm_input``, or a prompt that vLLM renders; None once the engine has it."""
+    """A rendered ``mm_input``, or a prompt that vLLM renders. It is None once the engine has it."""
     nbytes: int = 0
     """Bytes of input that travel; 0 for a part, whose bytes the `TileBudget` counts."""
     mark: Mapping[str, Any] = field(default_factory=dict)
     """Entries of ``PoolingParams.extra_kwargs``, see `wire.mark`."""
     pooling: PoolingParams | None = None
-    """vLLM's params of the request, or None for those of the model's pooling task."""
+    """vLLM's params of the request, or None for the default of the model's pooling task."""
     finish: Finish = as_it_is
     assumed: tuple[str, ...] = ()
-    """What was assumed about the input, in sentences; empty for a part."""
+    """Sentences about assumptions made about the input; empty for a part."""
     run: object = None
     """The `Run` that a part belongs to."""
     part: PartInput | None = None
@@ -110,7 +110,7 @@ class Request:
     internal_id: str | None = None
     """vLLM's id, from the moment when the frontend has the request; it must be aborted if it is not delivered."""
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop that waits for the result; None in ``LLM``."""
+    """The event loop that waits for the result, or None in ``LLM``."""
     admitted: float = 0.0
     """Time when the frontend got the request, in seconds of ``time.monotonic``."""
     steps: int = 0
@@ -118,7 +118,7 @@ class Request:
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
     """Outputs before the result that the caller has not taken; a later one may replace them in vLLM's queue."""
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Outputs to decode after the one that is being decoded."""
+    """Outputs that wait for the decode of an earlier output."""
     total: int = 1
     """Number of tiles for the `Backlog`."""
     done: int = 0
@@ -144,7 +144,7 @@ class Request:
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
-"""The request that this task is adding to the engine; None for a request that came by vLLM's own ways."""
+"""The request that this task is adding to the engine, or None if vLLM's own code is adding one."""
 
 
 def ticket(kind: type[Kind]) -> Kind | None:

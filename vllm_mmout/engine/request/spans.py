@@ -1,4 +1,4 @@
-"""RequestSpan: a user's request in OpenTelemetry's traces, where vLLM traces; those of its tiles lie below it."""
+"""RequestSpan: a user's request in OpenTelemetry's traces, as the parent of the spans of its tiles."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NAME: Final = "mmout_request"
 
 @dataclass(frozen=True, slots=True)
 class RequestSpan:
-    """A span that has begun, or none."""
+    """A span that has begun, or a stand-in if vLLM does not trace."""
 
     headers: Mapping[str, str] | None
-    """What vLLM is given, so that its spans of requests to the engine (``llm_request``) lie below this one."""
+    """Headers for vLLM that make this span the parent of its own spans (``llm_request``)."""
     _span: Any = None
 
     def tell(self, **attributes: str | int) -> None:
-        """Add what is known by now, as ``mmout.NAME``."""
+        """Add attributes named ``mmout.NAME``."""
         if self._span is not None:
             self._span.set_attributes({f"mmout.{name}": value for name, value in attributes.items()})
 
     def failed(self, error: BaseException) -> None:
-        """Say that the request failed."""
+        """Record the error that the request failed with."""
         if self._span is not None:
             from opentelemetry.trace import StatusCode
 
@@ -39,12 +39,12 @@ class RequestSpan:
 def request_span(
     router: RoutedOutputProcessor, request_id: str, headers: Mapping[str, str] | None
 ) -> Iterator[RequestSpan]:
-    """A span from here to the end of a request; without an endpoint for traces there is none, and nothing is done.
+    """Open a span until the end of a request; do nothing without an endpoint for traces.
 
     Args:
-        router: the engine's.
+        router: the engine's output processor.
         request_id: name of the request.
-        headers: the caller's ``traceparent`` and ``tracestate``, whose span this one lies below.
+        headers: ``traceparent`` and ``tracestate`` of the caller, whose span is the parent.
 
     """
     if not router.tracing_enabled:

@@ -33,7 +33,7 @@ PAUSED_S = 300.0
 ASKED_AGAIN_S = 0.5
 """Seconds until a paused engine is asked again; each further wait is twice as long, up to 5."""
 SINGLES_S = 1.0
-"""Seconds after a single request in which others are expected."""
+"""Seconds after a single request during which parts give way to the next one."""
 
 
 class AsyncRuns:
@@ -99,7 +99,7 @@ class AsyncRuns:
             self.wake()
 
     def turn(self) -> None:
-        """Do what the schedule says, and have the next turn come in time."""
+        """Take a turn of the schedule: fail, end and send. Then set the timer of the next turn."""
         self._woken = False
         self.backlog.look()
         try:
@@ -165,7 +165,7 @@ class AsyncRun:
         shown, pictures, growing = 0, 0, self.run.growing
         while True:
             ended = running.done()
-            progress = self.run.progress  # before the pictures: one that is due by now is there
+            progress = self.run.progress  # read before the pictures, so that a picture due by now is taken
             copy = None if growing is None else growing.take()
             picture = None if copy is None else await in_thread(copy.image)
             if copy is not None:
@@ -223,7 +223,7 @@ class AsyncRun:
                 self.run.close()
 
     def send(self, part: PartInput, mark: list[int], engine: int) -> None:
-        """Send one part of a batch with this `Batch.mark`; the other parts may belong to other runs."""
+        """Send one part of the batch that has this `Batch.mark`."""
         task = asyncio.create_task(self._answered(part, mark, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -233,7 +233,7 @@ class AsyncRun:
         self.run.answered(part, await self._answer(part, mark, engine))
 
     async def _answer(self, part: PartInput, mark: list[int], engine: int) -> MultimodalRequestOutput | BaseException:
-        """Return the engine's answer to a part, or what it failed with. A paused engine is asked again, for a time.
+        """Return the engine's answer to a part, or the error. A paused engine is asked again, for a time.
 
         A paused engine refuses parts, keeps them until it goes on, or drops those that it had: ``mode="abort"``.
         """

@@ -10,7 +10,7 @@ class EngineLoads:
     """
 
     def __init__(self, count: int, first: int = 0) -> None:
-        """Begin with no tiles.
+        """Start with idle engines.
 
         Args:
             count: number of engines.
@@ -22,7 +22,7 @@ class EngineLoads:
 
     @property
     def idle(self) -> int:
-        """Number of engines that have no tile in flight."""
+        """Number of engines without a tile in flight."""
         return self.tiles.count(0)
 
     def take(self, tiles: int) -> int:

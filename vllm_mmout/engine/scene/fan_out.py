@@ -1,4 +1,4 @@
-"""FanOut: makes the parts of a request, and joins what the engine made of them, in threads.
+"""FanOut: makes the parts of a request, and joins their results, in threads.
 
 One thread makes the parts, ahead of the engine as far as the budget allows; one thread a processor joins their
 results. In between, parts are requests like any other, which the `Schedule` sends.
@@ -34,7 +34,7 @@ ENDS_WITHIN_S = 30.0
 
 
 class FanOut(ABC):
-    """A request of many parts, without what it has to do with a user; see `Run`."""
+    """The threads and the parts of a request. A `Run` adds the user's request."""
 
     pixels = 0
     """Pixels of the input; 0 if nobody counts them."""
@@ -53,7 +53,7 @@ class FanOut(ABC):
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of joined parts, including those that were not sent."""
+        """Number of joined parts, including parts that were not sent."""
         self.error: BaseException | None = None
         self._observer = SILENT
         self._budget: TileBudget
@@ -70,7 +70,7 @@ class FanOut(ABC):
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """The threads that have not ended, by processor; None makes the parts."""
+        """The threads that have not ended, by processor. The thread that makes the parts is None."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod
@@ -83,7 +83,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Return the result of one processor, whose parts come in any order; called in a thread of its own."""
+        """Return the result of a processor, whose parts come in any order. Called in a separate thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the results of all processors if a path was asked for, and return them."""
@@ -93,7 +93,7 @@ class FanOut(ABC):
         """Stop other work of a run that failed or was aborted; called from any thread, perhaps more than once."""
 
     def start(self) -> None:
-        """Start the threads. If the system has none to spare, end those that run and raise its error."""
+        """Start the threads. If the system cannot start them all, end the others and raise its error."""
         self._began = time.monotonic()
         works: dict[str | None, Callable[[], None]] = {None: self._make}
         works |= {pick: partial(self._join, lane) for pick, lane in self._lanes.items()}
@@ -138,7 +138,7 @@ class FanOut(ABC):
         self.stop(part.named_in(error))
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return the result of each processor, which the caller owns from now on; raise what the run failed with."""
+        """Return the result of each processor, which the caller owns from now on; raise the error of a failed run."""
         if self.error is not None:
             raise self.error
         return {pick: lane.take_result() for pick, lane in self._lanes.items()}
@@ -207,7 +207,7 @@ class FanOut(ABC):
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """Note that a thread has ended or is given up; the last one frees what is held."""
+        """Note that a thread has ended or is given up. The last thread frees all places."""
         with self._lock:
             if name not in self._running:
                 return
@@ -245,7 +245,7 @@ class FanOut(ABC):
             self._ended(None)
 
     def _offer(self, part: PartInput) -> None:
-        """Have a part sent, or joined as it is if it has no observation."""
+        """Have a part sent. A part without any observation is joined without being sent."""
         with self._lock:
             if self.stopped:
                 return

@@ -1,4 +1,4 @@
-"""Lane: the parts of one processor's result, on their way from the threads that decode to the one that joins."""
+"""Lane: passes the parts of a processor's result from the threads that decode them to the thread that joins them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StoppedError(BaseException):
-    """Ends a processor's ``assemble`` from outside. It is no Exception, so that an author's code does not catch it."""
+    """Ends a processor's ``assemble`` from outside. An author's ``except Exception`` does not catch it."""
 
 
 class Whole(Protocol):
@@ -39,7 +39,7 @@ class Lane:
         self.result: Any = None
         """Result of the processor, until its owner takes it."""
         self.busy_since: float | None = None
-        """Time when the processor began to work on a part; None while it waits for one, and after the last."""
+        """Time when the processor began to work on a part, or None while it waits and after the last part."""
         self.joined_at = 0.0
         """Time when the newest part of a traced request was joined."""
         self._whole = whole

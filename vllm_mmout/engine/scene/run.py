@@ -48,7 +48,7 @@ class Run(FanOut):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What was assumed about the input, in sentences."""
+        """Sentences about assumptions made about the input."""
         return ()
 
     @abstractmethod

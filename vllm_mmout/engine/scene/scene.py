@@ -72,7 +72,7 @@ class Scene(Run):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What was assumed about the input, in sentences."""
+        """Sentences about assumptions made about the input."""
         return self.view.assumed
 
     def check_tiles(self, most: int) -> None:
@@ -107,7 +107,7 @@ class Scene(Run):
         return self.total, self.nbytes
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Read the tiles, in an order in which each segment of the file is decoded at most twice."""
+        """Read the tiles, ordered so that each segment of the file is decoded at most twice."""
         unread = len(self.grid)
         sent = 0
         with self._opened() as view:
@@ -124,7 +124,7 @@ class Scene(Run):
                         raise InputError(f"{where}: {error}") from error
                     traced = None if self.traced is None else self.traced.of_tile(index)
                     read = 0.0 if traced is None else traced.stage("read", began)
-                    # At least one tile is sent: only the model knows the dtype and bands of its result.
+                    # The model alone knows the dtype and bands of its result, so at least one tile is sent.
                     send = tile.observed or not (unread or sent)
                     sent += send
                     prompt = self._prompt(tile, index) if send else None
@@ -133,7 +133,7 @@ class Scene(Run):
                     yield PartInput(index, window, prompt, tile.valid, where)
 
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the tiles of one processor's result, in a thread of its own."""
+        """Join the tiles of a processor's result. Called in a separate thread."""
         processor = self.binding.processors[pick]
         view = self.view
         source = Source(

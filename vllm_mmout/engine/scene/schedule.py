@@ -1,4 +1,4 @@
-"""Schedule: decides which part of which run goes next, and finds the runs that have failed or ended.
+"""Schedule: chooses the next parts of all runs, and finds the runs that have failed or ended.
 
 It neither waits nor calls an engine: `LLM.generate` and `AsyncLLM.generate` ask for a `Turn`, do what it says, and are
 woken when there is more to do.
@@ -65,7 +65,7 @@ class Gathering:
         return bool(self._ready)
 
     def batches(self, *, idle: int | None = None) -> list[Batch]:
-        """Return the batches to send now; with ``idle``, at most that many, and small ones."""
+        """Return the batches to send now. With ``idle``, return at most that many batches, and smaller ones."""
         most = self._size if idle is None else max(1, self._size // SHARE_BESIDE_SINGLES)
         if not self._ready:
             self._since = time.monotonic()
@@ -87,7 +87,7 @@ class Gathering:
 
 @dataclass(slots=True)
 class Turn:
-    """What the driver of the runs does now, in this order."""
+    """The next actions of the driver, in this order."""
 
     failed: list[Run] = field(default_factory=list)
     """Runs that have failed since the last turn, whose parts in the engine are to be aborted."""
@@ -137,7 +137,7 @@ class Schedule:
         self._given_up.append(run)
 
     def turn(self, *, idle: int | None = None) -> Turn:
-        """Look at the runs, start those that there is room for, and gather the parts to send.
+        """Look at all runs, start waiting runs if there is room, and gather the parts to send.
 
         ``idle`` is the number of engines without a part while single requests come: small batches then go to those
         engines alone. None stands for full batches, one behind the other.
@@ -160,7 +160,7 @@ class Schedule:
             run = self.waiting.popleft()
             self.running.append(run)
             self._gathering.add(run)
-            with suppress(Exception):  # the system has no thread to spare, and the run has failed
+            with suppress(Exception):  # the system cannot start a thread, and the run has failed
                 run.start()
         turn.batches = self._gathering.batches(idle=idle)
         return turn

@@ -15,7 +15,7 @@ from vllm.plugins.io_processors.interface import IOProcessor
 from vllm.pooling_params import PoolingParams
 
 from vllm_mmout.engine.binding import resolve_choice
-from vllm_mmout.engine.hooks.validation import InvalidInputError, InvalidOptionError, as_client_error
+from vllm_mmout.engine.hooks.client_errors import InvalidInputError, InvalidOptionError, as_client_error
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError, MMOutError, SaveError
 from vllm_mmout.models.inputs.input_forms import is_open_file

@@ -12,8 +12,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
+from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.engine.hooks.endpoint_plugin import is_switched_on
-from vllm_mmout.engine.hooks.validation import as_client_error
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vllm_mmout.engine.hooks.validation import as_client_error
+from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.guided.guide import KEY, Follower, Guide

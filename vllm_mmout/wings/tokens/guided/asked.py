@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vllm_mmout.engine.hooks.validation import InvalidOptionError
+from vllm_mmout.engine.hooks.client_errors import InvalidOptionError
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.log import logger
 from vllm_mmout.wings.tokens.guided.guide import KEY, Follower, Guide

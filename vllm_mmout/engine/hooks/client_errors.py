@@ -1,4 +1,4 @@
-"""Errors of ours that vLLM's server answers with 400 instead of 500."""
+"""Subclasses of our errors that vLLM's server answers with 400 instead of 500."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from vllm_mmout.errors import InputError, MMOutError, OptionError, message_of
 
 
 class _ClientError(MMOutError, VLLMValidationError):
-    """vLLM's server takes the parameter from its own class's attribute."""
+    """An error of the client. vLLM's server reads the name of the option from ``parameter``."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message, param=param)
         self.parameter = param
 
     def __str__(self) -> str:
-        return Exception.__str__(self)  # vLLM's appends the parameter, which an answer has in a place of its own
+        return Exception.__str__(self)  # vLLM would append the parameter, which an answer has as a separate field
 
 
 class InvalidInputError(_ClientError, InputError):
@@ -27,7 +27,7 @@ class InvalidOptionError(_ClientError, OptionError):
 
 
 def as_client_error(error: MMOutError) -> MMOutError:
-    """The same error as one of the client, where it is about what the client sent."""
+    """Return an error about the input or the options as a client's error; return any other error unchanged."""
     if isinstance(error, VLLMValidationError):
         return error
     if isinstance(error, OptionError):

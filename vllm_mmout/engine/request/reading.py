@@ -1,0 +1,168 @@
+"""Reads one user's input into a `Request` that fits one forward, or into a `Scene`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine import wire
+from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.request.target import check_place, check_suffix, finishing, spare_the_input, target_of
+from vllm_mmout.engine.scene.scene import Scene, cut
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import area_km2
+from vllm_mmout.models.inputs.input_forms import read_once
+from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.outputs.partial_images import moments
+from vllm_mmout.stopwatch import FILES, Stopwatch
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.request.target import Target
+    from vllm_mmout.engine.scene.run import Run
+    from vllm_mmout.geo import Georeference
+    from vllm_mmout.models.inputs.raster_view import RasterView
+    from vllm_mmout.params import OutputParams
+
+
+def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | None = None) -> Request | Run:
+    """Read and map one input into its request; may block on files.
+
+    Args:
+        binding: the engine's.
+        data: the input. An input of an `OwnInputsProcessor` is not read.
+        request: the request, whose params have been checked.
+        max_area: limit of the ground that the input covers, in square kilometres; None for any.
+
+    Returns:
+        The same request, ready to be sent; or a `Run`, whose input is only opened, and which is to be closed.
+
+    """
+    if request.traced is None:
+        return _prepared(binding, data, request, max_area)
+    watch = Stopwatch()
+    began, token = time.monotonic(), FILES.set(watch)
+    try:
+        prepared = _prepared(binding, data, request, max_area)
+    finally:
+        FILES.reset(token)
+    if isinstance(prepared, Request):
+        request.traced.stage("map", request.traced.stage("read", began, began + watch.take()))
+    return prepared
+
+
+def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
+    """Read an input, see `prepare`."""
+    params = request.params
+    own = binding.own_inputs(params)
+    if own is not None:
+        name, processor = own
+        run: Run = processor.request(name, data, request, binding.settings.decode_timeout_s)
+        return run
+    target = target_of(params.path, data)
+    spare_the_input(binding, params, target, data)
+    inputs = binding.inputs
+    if inputs is None:
+        request.prompt, request.mark = _renderable(data, params), wire.mark(params)
+        request.finish = finishing(None, target)
+        return request
+    media = _media(data, several=inputs.rasters is not None, fields=inputs.fields)
+    opened = inputs.open(media, params)
+    if not isinstance(opened, MappedInput):
+        try:
+            _check_area(opened.georeference, opened.size, max_area)
+        except BaseException:
+            opened.close()
+            raise
+        reopen = None if read_once(media) else partial(inputs.open, media, params)
+        scene = _scene(binding, opened, request, target, reopen)
+        if scene is not None:
+            return scene
+        opened = inputs.whole(opened)
+    elif opened.source.size is not None:
+        _check_area(opened.source.georeference, opened.source.size, max_area)
+    check_place(binding, params, target, opened.source.georeference, tiles=False)
+    tokens = inputs.tokens(opened, params)
+    request.prompt = inputs.render(opened, tokens)
+    request.nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
+    request.mark = wire.mark(params, reports=moments(params.partial_images, tokens))
+    request.finish = finishing(opened.source, target, binding.model, binding.choice.pick(params.processor)[0])
+    request.assumed = opened.source.assumed
+    return request
+
+
+def _scene(binding: Binding, view: RasterView, request: Request, target: Target | None, reopen: Any) -> Scene | None:
+    """Return the input as tiles, or None if it fits one forward."""
+    params = request.params
+    try:
+        grid = cut(binding, view, params)
+        if grid is None:
+            return None
+        check_suffix(binding, params, target)
+        check_place(binding, params, target, view.georeference, tiles=True)
+        request.finish = finishing(None, target)
+        folder = None if target is None else target.folder_here
+        return Scene(request, view, grid, binding, folder=folder, reopen=reopen)
+    except BaseException:
+        view.close()
+        raise
+
+
+def _check_area(place: Georeference | None, size: tuple[int, int], most: float | None) -> None:
+    """Raise if an input covers more than ``most`` square kilometres. An input of unknown area passes."""
+    area = None if most is None else area_km2(place, size)
+    if most is not None and area is not None and area > most:
+        raise InputError(
+            f"the input covers {area:.4g} km² on the ground, and a request may have {most:g} km²; cut out a part with"
+            " window=... or bbox=...; a server's limit is --mmout-max-area"
+        )
+
+
+_PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
+"""Keys that tell vLLM's prompt dict from tensors by keyword."""
+
+
+def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
+    """Return the input inside vLLM's prompt dict; any other data, tensors by keyword included, unchanged.
+
+    Args:
+        data: what the user gave.
+        several: whether a list is one input of several files, as models of rasters take it.
+        fields: keyword arguments of the model, which may include "prompt".
+
+    """
+    if not isinstance(data, Mapping) or not _PROMPT_KEYS & set(data) - set(fields):
+        return data
+    media = data.get("multi_modal_data")
+    if not isinstance(media, Mapping) or len(media) != 1:
+        raise InputError(
+            'a prompt dict must hold one input under "multi_modal_data", as {"multi_modal_data": {"image": ...}};'
+            f" got the keys {', '.join(map(repr, data))}"
+        )
+    (value,) = media.values()
+    if not isinstance(value, list | tuple):
+        return value
+    if several and (len(value) != 1 or isinstance(value[0], list | tuple)):
+        return value
+    if len(value) != 1:
+        raise InputError(f"a request takes one input, got a list of {len(value)}; send one request each")
+    return value[0]
+
+
+def _renderable(data: Any, params: OutputParams) -> Any:
+    """Return the prompt for a model without an input mapper, which vLLM renders."""
+    for option in params.reads:
+        raise OptionError(
+            f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM", param=option
+        )
+    if isinstance(data, Mapping):
+        has_prompt = any(key in data for key in _PROMPT_KEYS - {"multi_modal_data"})
+        return data if has_prompt else {**data, "prompt_token_ids": [1]}
+    if isinstance(data, str):
+        return data
+    raise InputError(
+        f'this model has no input mapper: give vLLM\'s prompt dict {{"multi_modal_data": ...}} or a text, got'
+        f" {type(data).__name__}; or register a mapper with MULTIMODAL_INPUT_REGISTRY.register_input_mapper"
+    )

@@ -1,0 +1,144 @@
+"""Target: the file that a result is written to, checked before the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.request.request import Finish, as_it_is
+from vllm_mmout.errors import OptionError, SaveError
+from vllm_mmout.geo import check_bucket, is_folder, place_of, same_file
+from vllm_mmout.models.inputs.input_forms import name_of, paths_of
+from vllm_mmout.outputs.base import unknown_suffix
+from vllm_mmout.outputs.formats import FORMATS, other_suffix
+from vllm_mmout.processors.base import formats_for
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.geo import BucketPath, Georeference
+    from vllm_mmout.outputs.base import Source
+    from vllm_mmout.params import OutputParams
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The file or folder that a result is written to."""
+
+    path: Path | BucketPath
+    folder: bool
+    """Whether ``path`` is a folder, in which the file is named after the input."""
+    stem: str
+    """Name of the input without its suffix."""
+
+    @property
+    def folder_here(self) -> Path | None:
+        """Folder of the result, or None if it is in a bucket."""
+        folder = self.path if self.folder else self.path.parent
+        return folder if isinstance(folder, Path) else None
+
+    def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
+        """Return the file of an output. In a folder it gets the suffix of the first of ``formats``."""
+        if self.folder:
+            return self.path / f"{self.stem}{'' if pick is None else f'-{pick}'}{next(iter(formats))}"
+        return self.path if pick is None else self.path.with_name(f"{self.path.stem}-{pick}{self.path.suffix}")
+
+
+def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
+    """Raise if two requests of one call would write to the same file."""
+    seen = set()
+    for data, params in requests:
+        if params.path is None:
+            continue
+        place = place_of(params.path)
+        file = place / name_of(data) if is_folder(params.path) else place
+        if file in seen:
+            raise OptionError(
+                f"path: several results of this call would be written to {file}; give each its own path, or name a"
+                " folder, with a / at its end, for inputs of different names"
+            )
+        seen.add(file)
+
+
+def target_of(path: str | None, data: Any) -> Target | None:
+    """Return the target that ``path`` names, and make its folder; None without a path."""
+    if path is None:
+        return None
+    target, folder = place_of(path), is_folder(path)
+    if not isinstance(target, Path):
+        check_bucket(target)
+        return Target(target, folder, name_of(data))
+    parent = target if folder else target.parent
+    if folder:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaveError(f"{path}: the folder cannot be made: {error.strerror}; choose another path") from error
+    if not parent.is_dir():
+        raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
+    return Target(target, folder, name_of(data))
+
+
+def spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
+    """Raise if the result would overwrite its own input."""
+    if target is None or isinstance(params.processor, tuple):
+        return  # with several picks their names are part of the file's
+    (name,) = binding.choice.pick(params.processor)
+    file = target.file(formats_for(binding.processors[name], params) or {"": ""})
+    for source in paths_of(data) if not isinstance(file, Path) or file.is_file() else ():
+        if same_file(file, source):
+            raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
+
+
+def finishing(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:
+    """Return the function that gives an output its place in the input, and saves it if there is a target."""
+    if source is None and target is None:
+        return as_it_is
+
+    def finish(output: Any, pick: str | None) -> Any:
+        if source is not None:
+            output = source.made_by(model, pick or first_pick).lay(output)
+        if target is not None:
+            if not hasattr(output, "save"):
+                raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
+            output.path = str(output.save(target.file(getattr(output, "formats", {".npz": ""}), pick)))
+        return output
+
+    return finish
+
+
+def check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
+    """Raise if the suffix of the target is not a format of the result, before a scene runs rather than after."""
+    if target is None or target.folder:
+        return
+    for name in binding.choice.pick(params.processor):
+        formats = formats_for(binding.processors[name], params)
+        if formats is not None and target.path.suffix.lower() not in formats:
+            raise unknown_suffix(target.path, formats, "; a folder ends with /")
+
+
+def check_place(
+    binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
+) -> None:
+    """Raise if a format cannot store the input's georeference, or needs a package, before the model runs.
+
+    The rasters of ``tiles`` are joined in a GeoTIFF, whatever the format of the result.
+    """
+    for name in binding.choice.pick(params.processor):
+        processor = binding.processors[name]
+        format_ = _checked_format(formats_for(binding.processors[name], params), target, place)
+        if place is not None and processor.modality == "raster" and (tiles or format_ == "tiff"):
+            place.to_rasterio()
+
+
+def _checked_format(formats: Mapping[str, str] | None, target: Target | None, place: Georeference | None) -> str | None:
+    """Return the name of the result's format; raise if it cannot store a georeference, or needs a package."""
+    if target is None:
+        return None
+    formats = formats or {"": ""}
+    suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # the usual one
+    format_ = formats.get(suffix)
+    if format_ is not None and format_ in FORMATS:
+        FORMATS[format_].check_place(place, other_suffix(formats, format_))
+    return format_
