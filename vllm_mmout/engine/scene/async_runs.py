@@ -195,7 +195,7 @@ class AsyncRun:
         if growing is not None:
             growing.awaited = True
 
-    def when_done(self, forget: Callable[[], None]) -> None:
+    def when_done(self, forget: Callable[[], object]) -> None:
         """Call ``forget`` when nothing of the run is left; now, if nothing is."""
         if self._running is None or self._running.done():
             forget()
