@@ -1,1 +1,1 @@
-"""Measurements; ``python -m benchmarks`` runs them all."""
+"""Benchmarks of vllm_mmout; ``python -m benchmarks`` runs them."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME ...]``: run benchmarks and print what they find; `docs/benchmarks.md` is made of it."""
+"""The command ``python -m benchmarks [NAME ...]``, which runs benchmarks, prints results and writes the page."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from benchmarks.records import keep, measure, read
 from benchmarks.report import as_table
 
 ELSEWHERE = ("compiled", "gpu", "peer_faults", "peers", "ray_overhead")
-"""Benchmarks that need another environment (``make bench-peers``) or a GPU; they run where they are named."""
+"""Benchmarks that need another environment (``make bench-peers``) or a GPU, and run only if they are named."""
 
 
 def main() -> int:
-    """Run the benchmarks asked for; the exit status is 1 if one misses what is asked of it, or fails."""
-    known = benchmarks()
+    """Run the named benchmarks and return the exit status, which is 1 if one of them fails or misses its target."""
+    available = benchmarks()
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; all but {', '.join(ELSEWHERE)} by default")
-    parser.add_argument("--no-record", action="store_true", help="print what is found, and keep nothing of it")
-    parser.add_argument("--note", default="", help="what else is to be known, such as other work on the machine")
-    parser.add_argument("--page", action="store_true", help="run nothing: make the page of what is recorded")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(available)} (default: all but {', '.join(ELSEWHERE)})")
+    parser.add_argument("--no-record", action="store_true", help="print the results, but do not record them")
+    parser.add_argument("--note", default="", help="text to record with the results, such as other work on the machine")
+    parser.add_argument("--page", action="store_true", help="only write docs/benchmarks.md from the records")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in known]
+    unknown = [name for name in options.names if name not in available]
     if unknown:
-        parser.error(f"unknown benchmarks {', '.join(unknown)} (known: {', '.join(known)})")
+        parser.error(f"unknown benchmarks {', '.join(unknown)} (choose from {', '.join(available)})")
     if options.page:
         write_page(read())
         return 0
-    names = options.names or [name for name in known if name not in ELSEWHERE]
+    names = options.names or [name for name in available if name not in ELSEWHERE]
     if len(names) > 1:
         return max(_apart(name, options) for name in names)
     return _run(names[0], options)
 
 
 def benchmarks() -> list[str]:
-    """The modules beside this one that have a function ``run``."""
+    """Return the names of the modules in this folder that have a function ``run``."""
     return sorted(
         path.stem for path in Path(__file__).parent.glob("*.py") if "\ndef run(" in path.read_text(encoding="utf-8")
     )
 
 
 def _apart(name: str, options: argparse.Namespace) -> int:
-    """Run a benchmark in a process of its own, so that none leaves anything to the next; gives its exit status."""
+    """Run a benchmark in its own process, so that it cannot affect the next one, and return its exit status."""
     flags = ["--note", options.note, *["--no-record"] * options.no_record]
     return subprocess.run([sys.executable, "-m", "benchmarks", name, *flags], check=False).returncode
 

@@ -1,9 +1,9 @@
-"""Plain PyTorch on the tiles of a scene, for comparison.
+"""Plain PyTorch forwards on the tiles of a scene, for comparison with a server.
 
-``python -m benchmarks.bare_forwards FOLDER CPUS...`` builds the network of the folder with TerraTorch, in bfloat16,
-binds its threads to the CPUs given, and writes a line; then, for each number of tiles that it reads, a line of JSON:
-batch size -> seconds a tile, for batches of 1, 2, 4 and 8. ``BareForwards`` runs it beside something else, and takes
-turns with it: the speed of a machine changes within a minute.
+``python -m benchmarks.bare_forwards FOLDER CPUS...`` builds the folder's network with TerraTorch in bfloat16, binds its
+threads to the given CPUs, and prints "ready". For each number of tiles that it reads from its input, it then prints a
+JSON object that maps batch sizes (1, 2, 4 and 8) to seconds per tile. ``BareForwards`` runs this program beside a
+server and alternates with it, because the speed of a machine changes within a minute.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BATCHES = (1, 2, 4, 8)
 
 
 class BareForwards:
-    """A process with the network, which computes when it is told to.
+    """A process that holds the network and computes forwards on request.
 
     Args:
-        folder: of the model.
-        cpus: to which its threads are bound, one each.
+        folder: The model folder.
+        cpus: The CPUs that the threads are bound to, one thread each.
 
     """
 
@@ -36,7 +36,7 @@ class BareForwards:
         self._read()
 
     def round(self, tiles: int) -> dict[int, float]:
-        """Have tiles computed in batches of each size; gives the seconds that one tile takes, by size."""
+        """Compute ``tiles`` tiles in batches of each size, and return the seconds per tile by batch size."""
         assert self._process.stdin is not None
         print(tiles, file=self._process.stdin, flush=True)
         return {int(batch): seconds for batch, seconds in json.loads(self._read()).items()}
@@ -45,20 +45,20 @@ class BareForwards:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the bare forwards have ended")
+            raise RuntimeError("the process of the bare forwards has ended; its error is on stderr")
         return line
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.communicate()  # closes its input, which ends it
+        self._process.communicate()  # closes its input, and the process ends
 
 
 def main() -> None:
-    """Measure."""
+    """Build the network, then answer each line of input with seconds per tile."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries print
+    os.dup2(2, 1)  # keep what libraries print out of the answers
     folder, *cpus = sys.argv[1:]
     os.sched_setaffinity(0, {int(cpu) for cpu in cpus})
     import torch
@@ -73,22 +73,22 @@ def main() -> None:
     place = torch.tensor([[[45.0, 10.0]]], dtype=torch.bfloat16)
 
     def seconds(batch: int, forwards: int) -> float:
-        given = {
+        inputs = {
             "pixel_values": torch.randn(batch, *shape, dtype=torch.bfloat16),
             "location_coords": place.expand(1, batch, 2),
         }
         started = time.perf_counter()
         for _ in range(forwards):
-            network(**given)
+            network(**inputs)
         return (time.perf_counter() - started) / (forwards * batch)
 
     with torch.inference_mode():
         for batch in BATCHES:
-            seconds(batch, 1)  # the first one chooses kernels
+            seconds(batch, 1)  # the first forward chooses kernels
         print("ready", file=answers, flush=True)
         for line in sys.stdin:
-            found = {batch: seconds(batch, max(1, int(line) // batch)) for batch in BATCHES}
-            print(json.dumps(found), file=answers, flush=True)
+            seconds_per_tile = {batch: seconds(batch, max(1, int(line) // batch)) for batch in BATCHES}
+            print(json.dumps(seconds_per_tile), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The embedded model with two convolutions beside it, which take a processor far longer than reading a tile does."""
+"""The embedded model with two more convolutions, which take the processor far longer than reading a tile does."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from vllm_mmout import embedded_model
 from vllm_mmout.models.embedded.water_index import WaterIndex
 
 CHANNELS = 96
-"""A tile of 256 takes one thread as long as Prithvi tiny does, some 70 ms."""
+"""Channels of the convolutions. With 96, one thread takes some 70 ms for a tile of 256, as long as Prithvi tiny."""
 
 
 class BoundWaterIndex(WaterIndex):
-    """Answers as ``WaterIndex``."""
+    """A ``WaterIndex`` with two extra convolutions that do not change its output."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        made = torch.Generator().manual_seed(0)
-        for name, given in (("first", BANDS), ("second", CHANNELS)):
-            kernel = torch.randn(CHANNELS, given, 3, 3, generator=made)
+        generator = torch.Generator().manual_seed(0)
+        for name, channels_in in (("first", BANDS), ("second", CHANNELS)):
+            kernel = torch.randn(CHANNELS, channels_in, 3, 3, generator=generator)
             self.register_buffer(name, kernel, persistent=False)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Convolve, then as ``WaterIndex``."""
+        """Run the two convolutions, and return the output of ``WaterIndex``."""
         convolve = torch.nn.functional.conv2d
-        beside = convolve(convolve(pixel_values.float() * 1e-4, self.first, padding=1), self.second, padding=1)
-        return super().forward(pixel_values) + 0.0 * beside[:, :1]
+        extra = convolve(convolve(pixel_values.float() * 1e-4, self.first, padding=1), self.second, padding=1)
+        return super().forward(pixel_values) + 0.0 * extra[:, :1]
 
 
 def bound_folder(folder: Path) -> str:
-    """The embedded model's folder, copied into ``folder``, with the class that takes long."""
+    """Copy the embedded model's folder into ``folder``, with ``BoundWaterIndex`` as its class, and return its path."""
     copy = Path(shutil.copytree(embedded_model("water-index"), folder / "bound"))
     config = json.loads((copy / "config.json").read_text())
     config["architectures"] = [BoundWaterIndex.__name__]

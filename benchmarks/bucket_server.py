@@ -1,6 +1,7 @@
-"""An S3 server of the files in a folder that answers late: ``python -m benchmarks.bucket_server FOLDER SECONDS``.
+"""An S3 server of the files in a folder that delays each answer.
 
-It prints its port. Each request waits so long before it is answered, as one to a bucket in another place does.
+``python -m benchmarks.bucket_server FOLDER SECONDS`` prints its port, and waits for the given seconds before each
+answer, like a bucket in another region.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ BUCKET = "bucket"
 
 
 class Late(BaseHTTPRequestHandler):
-    """Answers for parts of ``/bucket/NAME``."""
+    """A handler of ``GET /bucket/NAME``, with byte ranges."""
 
     protocol_version = "HTTP/1.1"
     folder: Path
     wait_s: float
 
     def do_GET(self) -> None:
-        """Send a part, or all, of a file."""
+        """Send a file, or the byte range of it that the request names."""
         time.sleep(self.wait_s)
         path = self.folder / Path(self.path).name
         size = path.stat().st_size
-        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        first, last = (int(found[1]), min(int(found[2]), size - 1)) if found else (0, size - 1)
-        self.send_response(206 if found else 200)
-        if found:
+        byte_range = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (int(byte_range[1]), min(int(byte_range[2]), size - 1)) if byte_range else (0, size - 1)
+        self.send_response(206 if byte_range else 200)
+        if byte_range:
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         self.send_header("Content-Length", str(last + 1 - first))
         self.send_header("ETag", f'"{path.stat().st_mtime_ns:x}"')
@@ -42,12 +43,12 @@ class Late(BaseHTTPRequestHandler):
             self.connection.sendfile(file, first, last + 1 - first)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def late_bucket(folder: Path, wait_s: float) -> Iterator[dict[str, str]]:
-    """Serve a folder as a bucket; gives the environment through which it is found."""
+    """Serve a folder as a bucket, and yield the environment variables that point clients to it."""
     command = [sys.executable, "-m", "benchmarks.bucket_server", str(folder), str(wait_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,10 +1,10 @@
 """A scene from a bucket whose server answers each request 20 ms late, and the same scene from disk, in turns.
 
-By ``LLM.generate``: with the embedded model, whose forward is next to nothing, so that all is reading and writing, and
-with one that has a small network's work, so that the engine is what takes the time. Each result is compared with what
-it must be.
+Both are read by ``LLM.generate``, once with the embedded model, whose forward takes next to no time, so that only
+reading and writing count, and once with a model that does the work of a small network, so that the engine takes most of
+the time. Each result is compared with the expected one.
 
-``BUCKETS_SIZE=4096`` and ``BUCKETS_ROUNDS=1`` make a shorter run; ``SCENE_FOLDER`` says where the scenes are.
+``BUCKETS_SIZE=4096`` and ``BUCKETS_ROUNDS=1`` make a shorter run. ``SCENE_FOLDER`` sets where the scenes are written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLOTTED = ("bucket s", "disk s")
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(3 * SIZE**2 * BANDS) as name:
         folder = Path(name)
         scene, small = make_scene(folder, SIZE, "tiled"), make_scene(folder, SIZE // 2, "tiled")
@@ -41,7 +41,7 @@ def run() -> list[Row]:
             ]
 
 
-def _measured(model: str, what: str, scene: Scene) -> Row:
+def _measured(model: str, model_name: str, scene: Scene) -> Row:
     from vllm import LLM
 
     llm: Any = LLM(model, gpu_memory_utilization=0.3, distributed_executor_backend="uni")
@@ -50,12 +50,12 @@ def _measured(model: str, what: str, scene: Scene) -> Row:
     for number in range(ROUNDS + 1):
         for where, source in sources.items():
             seconds = _seconds(llm, source, scene)
-            if number:  # the first round is for what only the first ones cost
+            if number:  # the first round warms up and is not counted
                 walls[where].append(seconds)
     llm.llm_engine.engine_core.shutdown()
     figures = {f"{where} s": Figure.of(times) for where, times in walls.items()}
     figures["ratio"] = Figure.ratio(walls["bucket"], walls["disk"], at_most=ASKED_RATIO)
-    return Row(f"a scene of {scene.size}, {what}", figures)
+    return Row(f"a scene of {scene.size}, {model_name}", figures)
 
 
 def _seconds(llm: Any, source: str, scene: Scene) -> float:

@@ -1,11 +1,11 @@
-"""What it costs to write a cloud-optimised GeoTIFF block by block, where no model takes its time.
+"""Cost of writing a cloud-optimised GeoTIFF block by block, without a model.
 
-Classes, whose overviews take the nearest, and float32, whose overviews are means. Each is written in a process of its
-own, which says how long blocks and the last pass (`GeoTiffBlocks.finish`: statistics, overviews, the file in its order)
-took, and how much memory it had at most.
+The rasters hold classes, whose overviews use the nearest pixel, and float32 values, whose overviews are means. Each is
+written in its own process, which reports the time of the blocks, the time of the last pass (`GeoTiffBlocks.finish`:
+statistics, overviews, the file in its final order) and its peak memory.
 
-``COG_PASS_SIZE=4096`` takes rasters of that and of twice as many pixels square, in place of 8192 and 16384;
-``SCENE_FOLDER`` says where they are.
+``COG_PASS_SIZE=4096`` writes rasters of 4096 and 8192 pixels square instead of 8192 and 16384. ``SCENE_FOLDER`` sets
+where they are written.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ _SIDE = 512
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     rows = []
     with disk_folder(4 * 4 * (2 * SIZE) ** 2) as folder:
         for kind in KINDS:
-            found = {}
+            figures = {}
             for size in (SIZE, 2 * SIZE):
                 rounds = [_measured(folder, kind, size) for _ in range(ROUNDS)]
-                found[size] = {name: Figure.of(one[name] for one in rounds) for name in rounds[0]}
-                rows.append(Row(f"{kind} of {size} by blocks", found[size]))
-            growth = found[2 * SIZE]["peak MiB"].median - found[SIZE]["peak MiB"].median
-            more = {"more MiB": Figure(growth, at_most=ASKED_GROWTH_MIB)}
+                figures[size] = {name: Figure.of(one_round[name] for one_round in rounds) for name in rounds[0]}
+                rows.append(Row(f"{kind} of {size} by blocks", figures[size]))
+            growth = figures[2 * SIZE]["peak MiB"].median - figures[SIZE]["peak MiB"].median
+            more = {"growth MiB": Figure(growth, at_most=ASKED_GROWTH_MIB)}
             rows.append(Row(f"{kind}: {2 * SIZE} against {SIZE}", more))
     return rows
 
 
 def _measured(folder: str, kind: str, size: int) -> dict[str, float]:
-    """The figures of one process."""
+    """Run one process and return its figures."""
     command = [sys.executable, "-m", __spec__.name, folder, kind, str(size)]
-    found: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return found
+    figures: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return figures
 
 
 def write(folder: Path, kind: str, size: int) -> dict[str, float]:
-    """Write a raster and remove it; what it took."""
+    """Write a raster, delete it, and return its times in seconds and the peak memory in MiB."""
     from vllm_mmout.geo import Georeference
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
     pool = [_pixels(kind, number) for number in range(16)]
     place = Georeference("EPSG:32614", (10.0, 0.0, 5e5, 0.0, -10.0, 5e6))
-    told: dict[str, Any] = {"nodata": -9999.0}
+    metadata: dict[str, Any] = {"nodata": -9999.0}
     if kind == "classes":
-        told = {"nodata": 255, "palette": np.arange(24, dtype=np.uint8).reshape(8, 3), "class_names": "abcdefgh"}
+        metadata = {"nodata": 255, "palette": np.arange(24, dtype=np.uint8).reshape(8, 3), "class_names": "abcdefgh"}
     processor, started = time.process_time(), time.perf_counter()
     blocks = GeoTiffBlocks(folder, bands=1, height=size, width=size, dtype=pool[0].dtype)
     for number, (row, col) in enumerate(np.ndindex(size // _SIDE, size // _SIDE)):
         blocks.write(row, col, pool[number % len(pool)])
     written = time.perf_counter()
-    blocks.finish(georeference=place, **told).unlink()
+    blocks.finish(georeference=place, **metadata).unlink()
     ended = time.perf_counter()
     return {
         "s": ended - started,
@@ -79,7 +79,7 @@ def write(folder: Path, kind: str, size: int) -> dict[str, float]:
 
 
 def _pixels(kind: str, seed: int) -> Any:
-    """A block of a smooth surface with noise: eight classes, or numbers."""
+    """Return a block [1, 512, 512] of a smooth surface with noise, as eight classes or as float32."""
     random = np.random.default_rng(seed)
     waves = np.sin(np.arange(_SIDE) / 40 + seed)
     surface = 2 * np.add.outer(waves, waves) + random.normal(scale=0.05, size=(_SIDE, _SIDE))

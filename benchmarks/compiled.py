@@ -1,9 +1,9 @@
-"""Compiled forwards against eager ones: Prithvi tiny with UPerNet, a U-Net (ResNet-18), ViT-B/16; random weights.
+"""Compiled against eager forwards: Prithvi tiny with UPerNet, a U-Net (ResNet-18), ViT-B/16; random weights.
 
-Eager and compiled take turns, in batches of 1 and 4; the engine's own `CompiledForward` compiles for 1, 2 and 4. Needs
-TerraTorch: ``.venv-terratorch/bin/python -m benchmarks compiled``. ``COMPILED_ROUNDS`` and ``COMPILED_DTYPES`` make
-shorter runs.
-Kernels are compiled anew for each, in a cache of its own; a second start takes them from there.
+Eager and compiled forwards take turns, in batches of 1 and 4. The engine's own `CompiledForward` compiles for batches
+of 1, 2 and 4, with a fresh cache of kernels for each network and dtype (a second start would reuse the kernels). It
+needs TerraTorch: ``.venv-terratorch/bin/python -m benchmarks compiled``. ``COMPILED_ROUNDS`` and ``COMPILED_DTYPES``
+make shorter runs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ PACKAGES = ("terratorch", "segmentation-models-pytorch", "timm")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is measured."""
+    """A network to measure."""
 
     name: str
     make: Callable[[], nn.Module]
     shape: tuple[int, int, int]
-    """Bands, height and width of an input."""
+    """Bands, height and width of an input in pixels."""
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     networks = (
         Network("Prithvi tiny", _prithvi, (6, 224, 224)),
         Network("U-Net", _unet, (6, 256, 256)),
@@ -80,7 +80,7 @@ def _vit() -> nn.Module:
 
 
 def _served(network: nn.Module) -> nn.Module:
-    """As a model that is served: keywords in, a tensor out."""
+    """Return the network as a served model, whose ``forward`` takes keyword arguments and returns a tensor."""
     from torch import nn
 
     class Served(nn.Module):
@@ -100,13 +100,13 @@ def _own_cache() -> Iterator[None]:
     import torch
     from torch._inductor.utils import fresh_cache
 
-    torch._dynamo.reset()  # noqa: SLF001 - it has no public name
+    torch._dynamo.reset()  # noqa: SLF001 - there is no public function for this
     with torch.inference_mode(), fresh_cache():
         yield
 
 
 def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[int] = BATCHES) -> Iterator[Row]:
-    """A network's figures by batch, of a single-pass model as the engine compiles it."""
+    """Yield a row for each batch size of a network that the engine compiles as a single-pass model."""
     import torch
 
     from vllm_mmout.models.author import run as eager
@@ -125,7 +125,7 @@ def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[in
         forward = CompiledForward(ours, inputs(1)[0], max(batches))
         start_s = time.perf_counter() - started
         for batch in batches:
-            pairs = [_pair(lambda given: eager(plain, given), forward.run, inputs(batch)) for _ in range(ROUNDS)]
+            pairs = [_pair(lambda tensors: eager(plain, tensors), forward.run, inputs(batch)) for _ in range(ROUNDS)]
             eager_s, compiled_s, differences, differing = zip(*pairs, strict=True)
             figures = {
                 "ratio": Figure.ratio(eager_s, compiled_s),
@@ -140,7 +140,7 @@ def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[in
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of a call and what it gives; of a CUDA device's work until it is done."""
+    """Return the seconds of a call and its result. On a CUDA device, wait until the device has finished."""
     import torch
 
     settle = torch.cuda.synchronize if torch.cuda.is_available() else int
@@ -152,15 +152,16 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _pair(
-    eager: Callable[[Sequence[Any]], Any], compiled: Callable[[Sequence[Any]], Any], given: Sequence[Any]
+    eager: Callable[[Sequence[Any]], Any], compiled: Callable[[Sequence[Any]], Any], inputs: Sequence[Any]
 ) -> tuple[float, float, float, int]:
-    """Seconds of both, the largest difference as a part of the largest value, and classes that differ but for ties.
+    """Return eager and compiled seconds, the relative difference and the number of pixels whose classes differ.
 
-    A tie is a margin of at most twice the largest difference.
+    The relative difference is the largest difference divided by the largest value. Ties are not counted. A pixel is a
+    tie if its two best logits differ by at most twice the largest difference.
     """
-    eager_s, wanted = timed(lambda: eager(given).float())
-    compiled_s, found = timed(lambda: compiled(given).float())
-    off = float((found - wanted).abs().max())
-    first, second = wanted.topk(2, dim=1).values.unbind(1)
-    differing = (found.argmax(1) != wanted.argmax(1)) & (first - second > 2 * off)
-    return eager_s, compiled_s, off / float(wanted.abs().max()), int(differing.sum())
+    eager_s, expected = timed(lambda: eager(inputs).float())
+    compiled_s, output = timed(lambda: compiled(inputs).float())
+    difference = float((output - expected).abs().max())
+    first, second = expected.topk(2, dim=1).values.unbind(1)
+    differing = (output.argmax(1) != expected.argmax(1)) & (first - second > 2 * difference)
+    return eager_s, compiled_s, difference / float(expected.abs().max()), int(differing.sum())

@@ -1,8 +1,9 @@
 """Bytes that are allocated for a scene on its way through one process, by module: how often its pixels are copied.
 
-A scene of ``COPIES_SIZE`` (4096), six bands of uint16, so twelve bytes a pixel, goes through ``LLM.generate`` once for
-what only the first one costs, and once more. Blocks from 64 KiB on are counted, where they are asked for, whether or
-not the allocator has them at hand. memray counts them (``pip install memray``); without it nothing is measured.
+A scene of ``COPIES_SIZE`` (4096) pixels square with six bands of uint16, so twelve bytes a pixel, goes through
+``LLM.generate`` twice; the second run is counted. Allocations of 64 KiB and more count where they are requested,
+whether or not the allocator has a free block of that size. memray counts them (``pip install memray``); without memray,
+nothing is measured.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ LARGE = 2**16
 PACKAGE = Path(vllm_mmout.__file__).parent
 THE_MODEL, THE_FILE = "models.embedded", ("geo.raster.writing", "geo.raster.geotiff")
 ASKED = 5 * 2 * BANDS
-"""Bytes a pixel: as it is stored, decoded, in its window and in its batch; its class from the logits to the file."""
+"""Bytes a pixel: stored, decoded, in its window and in its batch; and its class, from the logits to the file."""
 
 
 def run() -> list[Row]:
-    """Count."""
+    """Run the benchmark and return its rows."""
     if find_spec("memray") is None:
-        return [Row("left out: memray is not there (pip install memray)", {})]
+        return [Row("not measured: memray is not installed (pip install memray)", {})]
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
 
@@ -38,15 +39,15 @@ def run() -> list[Row]:
         scene = make_scene(folder, SIZE, "tiled")
         llm: Any = LLM(vllm_mmout.embedded_model("water-index"), gpu_memory_utilization=0.3)
         for number in range(2):
-            found = _allocated(llm, scene.path, folder / f"{number}.tif")
+            allocated = _allocated(llm, scene.path, folder / f"{number}.tif")
         scene.check(folder / "1.tif")
-    path = sum(count for module, count in found.items() if not module.startswith((THE_MODEL, *THE_FILE)))
-    rows = [Row(module, {"bytes a pixel": count / SIZE**2}) for module, count in found.most_common()]
-    return [*rows, Row("all but the model and GDAL's", {"of all bytes a pixel": Figure(path / SIZE**2, at_most=ASKED)})]
+    path = sum(count for module, count in allocated.items() if not module.startswith((THE_MODEL, *THE_FILE)))
+    rows = [Row(module, {"bytes a pixel": count / SIZE**2}) for module, count in allocated.most_common()]
+    return [*rows, Row("all modules except the model and the GDAL writer", {"total bytes a pixel": Figure(path / SIZE**2, at_most=ASKED)})]
 
 
 def _allocated(llm: Any, scene: Path, out: Path) -> Counter[str]:
-    """Bytes by module of the package, the one that is next to the allocation."""
+    """Return the allocated bytes by module, which is the package's module closest to the allocation in the stack."""
     import memray
 
     frees = (memray.AllocatorType.FREE, memray.AllocatorType.MUNMAP)
@@ -54,12 +55,12 @@ def _allocated(llm: Any, scene: Path, out: Path) -> Counter[str]:
         notes = Path(folder, "notes")
         with memray.Tracker(notes):
             llm.generate(str(scene), vllm_mmout.OutputParams(path=str(out)), use_tqdm=False)
-        found: Counter[str] = Counter()
+        allocated: Counter[str] = Counter()
         with memray.FileReader(notes) as reader:
-            for one in reader.get_allocation_records():
-                if one.size >= LARGE and one.allocator not in frees:
-                    found[_module(one.stack_trace())] += one.size
-    return found
+            for record in reader.get_allocation_records():
+                if record.size >= LARGE and record.allocator not in frees:
+                    allocated[_module(record.stack_trace())] += record.size
+    return allocated
 
 
 def _module(stack: list[tuple[str, str, int]]) -> str:

@@ -1,4 +1,4 @@
-"""The embedded model, which notes the size of every batch that it is run on, or has more to do."""
+"""Variants of the embedded model: one records the size of each batch, the other does more work."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from vllm_mmout import embedded_model
 from vllm_mmout.models.embedded.water_index import WaterIndex
 
 VARIABLE = "BENCHMARK_BATCHES"
-"""Names the file that batches are noted in, a line each: seconds of the monotonic clock, requests."""
+"""Environment variable that names the file of batches. A line holds seconds of ``time.monotonic`` and a batch size."""
 
 
 class CountedWaterIndex(WaterIndex):
-    """Answers as ``WaterIndex``."""
+    """A ``WaterIndex`` that appends the time and size of each batch to a file."""
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Note the batch, then as ``WaterIndex``."""
+        """Record the batch, and return the output of ``WaterIndex``."""
         with Path(os.environ[VARIABLE]).open("a") as file:
             file.write(f"{time.monotonic()} {pixel_values.shape[0]}\n")
         return super().forward(pixel_values)
 
 
 class HeavyWaterIndex(WaterIndex):
-    """Answers as ``WaterIndex``, and does as much as a small network beside."""
+    """A ``WaterIndex`` that also does the work of a small network."""
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Three convolutions that nobody needs, then as ``WaterIndex``."""
-        found = pixel_values.float()
+        """Run three convolutions whose result is not used, and return the output of ``WaterIndex``."""
+        features = pixel_values.float()
         for _ in range(3):
-            weight = torch.full((32, found.shape[1], 3, 3), 1e-3, device=found.device)
-            found = torch.nn.functional.conv2d(found, weight, padding=1)
+            weight = torch.full((32, features.shape[1], 3, 3), 1e-3, device=features.device)
+            features = torch.nn.functional.conv2d(features, weight, padding=1)
         return super().forward(pixel_values)
 
 
 def model_folder(folder: Path, model: type[WaterIndex]) -> Path:
-    """The embedded model's folder, copied into ``folder``, with one of these classes."""
+    """Copy the embedded model's folder into ``folder``, with ``model`` as its class, and return the path."""
     copy = Path(shutil.copytree(embedded_model("water-index"), folder / model.__name__))
     config = json.loads((copy / "config.json").read_text())
     config["architectures"] = [model.__name__]
@@ -52,17 +52,17 @@ def model_folder(folder: Path, model: type[WaterIndex]) -> Path:
 
 
 def batches_between(began: float, ended: float) -> list[int]:
-    """Sizes of the batches that ran between two times of ``time.monotonic``, in order."""
+    """Return the sizes of the batches that ran between two times of ``time.monotonic``, in order."""
     lines = (line.split() for line in Path(os.environ[VARIABLE]).read_text().splitlines())
     return [int(size) for moment, size in lines if began <= float(moment) <= ended]
 
 
 def while_many_remain(batches: Iterable[int], most: int) -> list[int]:
-    """The batches of one scene at whose start at least ``most`` of its tiles had not been run."""
+    """Return the batches of a scene that started while at least ``most`` of its tiles had not been run."""
     batches = list(batches)
-    remaining, found = sum(batches), []
+    remaining, full_batches = sum(batches), []
     for batch in batches:
         if remaining >= most:
-            found.append(batch)
+            full_batches.append(batch)
         remaining -= batch
-    return found
+    return full_batches

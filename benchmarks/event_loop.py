@@ -1,7 +1,7 @@
-"""Gaps of the event loop while 64 outputs of 2 x 512 x 512 float32 become PNGs; in the pool, and on the loop itself.
+"""Gaps of the event loop while 64 outputs of 2 x 512 x 512 float32 become PNGs, in the pool and on the loop itself.
 
-The engine is real (multiprocess); a task that wakes every millisecond notes how late it is. The control takes the same
-raw tensors from ``AsyncLLM.encode`` and decodes them in the task that asked, as a server without a decode pool would.
+The engine is real (multiprocess). A task that wakes every millisecond records how late it is. As a control, the raw
+tensors come from ``AsyncLLM.encode`` and the requesting task decodes them, as a server without a decode pool would.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLOTTED = ("p99 ms",)
 
 
 def run() -> list[Row]:
-    """Measure; each round runs both ways in turn, in one process with one engine."""
+    """Run the benchmark and return its rows. Each round measures both ways in turn, with one engine in one process."""
     return asyncio.run(_measure())
 
 
@@ -73,7 +73,7 @@ async def _measure(rounds: int = 5) -> list[Row]:
 
 
 async def _gaps_while(way: Callable[[int], Awaitable[bytes]]) -> tuple[list[float], float]:
-    """Lateness of each tick, in ms, and seconds, while all outputs are made at once."""
+    """Return the lateness of each tick in ms, and the seconds until all outputs, requested at once, are done."""
     late: list[float] = []
 
     async def tick() -> None:
@@ -97,6 +97,6 @@ def _row(name: str, late: list[float], walls: list[float]) -> Row:
         "p50 ms": percentile(late, 50),
         "p99 ms": Figure(percentile(late, 99), at_most=ASKED_P99_MS if pool else None),
         "worst ms": Figure(max(late), at_most=ASKED_WORST_MS if pool else None),
-        "all s": Figure.of(walls),
+        "total s": Figure.of(walls),
     }
     return Row(f"{OUTPUTS} PNGs decoded in the {name}{' (control)' * (not pool)}", figures)

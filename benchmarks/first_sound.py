@@ -1,10 +1,10 @@
-"""When the first sound of an utterance of 30 s is there: after how many of its tokens, and after how long.
+"""Delay of the first sound of an utterance of 30 s: how many of its tokens and how much time it takes.
 
-Mimi and DAC, as transformers configures them, with random weights, decode what a small Llama writes: any codes. Mimi
-never looks ahead, DAC does. Sounds come in chunks of half a second through ``AsyncLLM``, whose engine is in another
-process, and the first is made into the first bytes of a WAV.
+Mimi and DAC, in the sizes that transformers configures and with random weights, decode the random codes that a small
+Llama generates. Mimi never looks ahead, DAC does. Sounds come in chunks of half a second through ``AsyncLLM``, whose
+engine is in another process, and the first chunk is encoded as the first bytes of a WAV file.
 
-``FIRST_SOUND_ROUNDS`` makes shorter runs, ``FIRST_SOUND_SECONDS`` other utterances.
+``FIRST_SOUND_ROUNDS`` makes shorter runs. ``FIRST_SOUND_SECONDS`` changes the length of the utterance.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ROUNDS = int(setting("FIRST_SOUND_ROUNDS", "3"))
 SECONDS = float(setting("FIRST_SOUND_SECONDS", "30"))
 CHUNK_S = 0.5
 ASKED = 10.0
-"""Percent of the tokens."""
+"""Maximum percentage of the utterance's tokens that may have come with the first sound."""
 TOLERANCE = 1e-5
-"""Of the loudest sample, by which chunks may differ from the whole."""
+"""Maximum difference between the chunks and the whole sound, relative to the loudest sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A decoder of sounds."""
+    """A decoder of sounds, with its token format."""
 
     name: str
     codebooks: int
@@ -42,18 +42,18 @@ class Codec:
 
     @property
     def tokens(self) -> int:
-        """Of an utterance."""
+        """Number of tokens of an utterance."""
         return round(SECONDS * self.frames_per_s) * self.codebooks
 
     @property
     def layout(self) -> dict[str, object]:
-        """All codebooks have the same token ids, and a prompt is followed by the first code."""
+        """The layout of the tokens. Codebooks share a range of token ids, and an answer starts with the first code."""
         return {
             "modality": "audio", "first": WORDS, "size": self.codes, "codebooks": self.codebooks, "opened": True
         }  # fmt: skip
 
     def write(self, folder: Path) -> None:
-        """Write the decoder."""
+        """Write a decoder with random weights into a folder."""
         import torch
         import transformers
 
@@ -61,7 +61,7 @@ class Codec:
         kind = {"mimi": "Mimi", "dac": "Dac"}[self.name]
         model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")())
         for name, tensor in model.state_dict().items():
-            if name.endswith("embed_sum"):  # zero in a new model
+            if name.endswith("embed_sum"):  # zero in a new model, so it is randomised here
                 tensor.copy_(torch.randn(tensor.shape))
         model.eval().save_pretrained(folder)
 
@@ -71,17 +71,17 @@ CODECS = (Codec("mimi", 8, 12.5, 2048), Codec("dac", 2, 50.0, 1024))
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One utterance."""
+    """The measurements of one utterance."""
 
     percent: float
-    """Of its tokens that had come with the first sound."""
+    """Percentage of its tokens that had come with the first sound."""
     first_s: float
     whole_s: float
     chunks: int
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     return [_measured(codec) for codec in CODECS]
 
 
@@ -103,10 +103,10 @@ def _measured(codec: Codec) -> Row:
         file.write_text(json.dumps(json.loads(file.read_text()) | {"mmout": table}))
         rounds = asyncio.run(_rounds(folder, codec))
     figures = {
-        "first sound % of tokens": Figure.of((one.percent for one in rounds), at_most=ASKED),
-        "first sound s": Figure.of(one.first_s for one in rounds),
-        "whole s": Figure.of(one.whole_s for one in rounds),
-        "chunks": Figure.of(one.chunks for one in rounds),
+        "first sound % of tokens": Figure.of((utterance.percent for utterance in rounds), at_most=ASKED),
+        "first sound s": Figure.of(utterance.first_s for utterance in rounds),
+        "whole s": Figure.of(utterance.whole_s for utterance in rounds),
+        "chunks": Figure.of(utterance.chunks for utterance in rounds),
     }
     return Row(f"{SECONDS:g} s of {codec.name}, {codec.tokens} tokens", figures)
 
@@ -126,14 +126,14 @@ async def _rounds(folder: Path, codec: Codec) -> list[Spoken]:
         )
     )
     try:
-        await _spoken(engine, codec, "warm", tokens=60 * codec.codebooks)  # what only the first one costs
+        await _spoken(engine, codec, "warm", tokens=60 * codec.codebooks)  # warms up
         return [await _spoken(engine, codec, f"round {number}", codec.tokens) for number in range(ROUNDS)]
     finally:
         engine.shutdown()
 
 
 async def _spoken(engine: Any, codec: Codec, name: str, tokens: int) -> Spoken:
-    """Speak once; the chunks must be the sound, and that the decode of its codes at once."""
+    """Generate one utterance, and check that its chunks make up its sound and equal the decode of all its codes."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -169,9 +169,9 @@ def _check(engine: Any, codec: Codec, written: list[int], chunks: list[Any], sou
     from vllm_mmout.wings.tokens.layouts import Medium
 
     joined = np.concatenate([chunk.samples for chunk in chunks], axis=1)
-    assert np.array_equal(joined, sound.samples), "the chunks are not the sound"
+    assert np.array_equal(joined, sound.samples), "the chunks do not make up the sound"
     codes = tuple((np.array(written) - WORDS).reshape(-1, codec.codebooks).T)
     processor = next(iter(engine.output_processor.binding.processors.values()))
     whole = processor.decode(Medium(0, len(written), codes, complete=True), OutputParams()).samples
-    assert joined.shape == whole.shape, "samples are lost"
-    assert np.abs(joined - whole).max() <= TOLERANCE * np.abs(whole).max(), "the chunks are another sound"
+    assert joined.shape == whole.shape, "the chunks and the whole sound differ in length"
+    assert np.abs(joined - whole).max() <= TOLERANCE * np.abs(whole).max(), "the chunks differ from the whole sound"

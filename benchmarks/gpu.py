@@ -1,8 +1,7 @@
-"""On a GPU: served megapixels a second beside the bare encoder's, ``reduce`` beside copied logits, compiled forwards.
+"""Speed on a GPU: a scene served and by the bare encoder, ``reduce`` against copied logits, compiled forwards.
 
-``python -m benchmarks gpu`` measures where there is a CUDA device, in bfloat16 with random weights, and says what it
-would measure where there is none. ``GPU_TRY=1`` runs all of it on the CPU with a
-small encoder, to try the code.
+``python -m benchmarks gpu`` measures in bfloat16 with random weights on a CUDA device. Without a device, it lists what
+it would measure. ``GPU_TRY=1`` runs everything on the CPU with a small encoder, to test the code.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "in
 DEVICE = "cpu" if TRIED else "cuda"
 DTYPE = "bfloat16"
 SIDE = int(setting("GPU_SIDE", "512" if TRIED else "8192"))
-"""Of the scene, in pixels."""
+"""Height and width of the scene in pixels."""
 BATCH = 4 if TRIED else 32
-"""Tiles of a forward, bare and served; as many as `compile` has at most."""
+"""Tiles of a forward, bare and served. It is also the largest batch that is compiled."""
 ROUNDS = 3 if TRIED else 7
 CLASSES = (2, 19, 150)
 PLOTTED = ("ratio",)
 
 
 def run() -> list[Row]:
-    """Measure; a part that fails takes no other with it."""
+    """Run the benchmark and return its rows. A part that fails becomes a row, and the other parts still run."""
     import torch
 
     parts: Mapping[str, Callable[[], Iterator[Row]]] = {
@@ -41,13 +40,13 @@ def run() -> list[Row]:
         f"a scene of {SIDE} x {SIDE} served, and bare encoders on as many tiles, ViT-B/16 and ViT-L/16": _served,
     }
     if not (TRIED or torch.cuda.is_available()):
-        return [Row(f"not measured, no CUDA device: {what}", {}) for what in parts]
+        return [Row(f"not measured, no CUDA device: {description}", {}) for description in parts]
     rows: list[Row] = []
-    for what, measure in parts.items():
+    for description, measure in parts.items():
         try:
             rows += measure()
-        except Exception as error:  # noqa: BLE001 - it is told, and the others have been measured
-            rows.append(Row(f"failed, {type(error).__name__}: {error}: {what}", {}, "figures", met=False))
+        except Exception as error:  # noqa: BLE001 - the row reports it, and the results of the other parts are kept
+            rows.append(Row(f"failed, {type(error).__name__}: {error}: {description}", {}, "figures", met=False))
     return rows
 
 
@@ -58,7 +57,7 @@ def _sizes() -> Mapping[str, Mapping[str, int]]:
 
 
 def _copies() -> Iterator[Row]:
-    """What a step sends to the host: packed class ids, or the logits themselves."""
+    """Time the copy of a step's results to the host: packed class ids against the logits."""
     import torch
 
     from vllm_mmout import OutputParams
@@ -73,10 +72,10 @@ def _copies() -> Iterator[Row]:
     with torch.inference_mode():
         for classes in CLASSES:
             logits = torch.randn((count, classes, 512, 512), device=DEVICE, dtype=torch.bfloat16)
-            # A copy of memory that is on the host already would be none.
+            # On the CPU, logits.cpu would copy nothing.
             copied = logits.clone if TRIED else logits.cpu
             pairs = [(timed(copied), timed(reduced)) for _ in range(ROUNDS + 1)][1:]
-            logits_ms, classes_ms = ([1e3 * one[side][0] for one in pairs] for side in (0, 1))
+            logits_ms, classes_ms = ([1e3 * pair[side][0] for pair in pairs] for side in (0, 1))
             figures = {
                 "ratio": Figure.ratio(logits_ms, classes_ms),
                 "logits ms": Figure.of(logits_ms),
@@ -96,7 +95,7 @@ def _compiled() -> Iterator[Row]:
 
 
 def _served() -> Iterator[Row]:
-    """``LLM.generate`` of a file to a file, and the encoder alone on tiles in the device's memory, in turns."""
+    """Yield rows for a scene file served to a result file, against the encoder alone on tiles in device memory."""
     from benchmarks.scene_files import make_scene
 
     with tempfile.TemporaryDirectory() as name:
@@ -131,7 +130,7 @@ def _one_served(folder: Path, scene: str, network: str, size: Mapping[str, int],
             alone_s, _ = timed(bare_forwards)
             served_s, _ = timed(lambda: llm.generate(scene, OutputParams(path=out), use_tqdm=False))
             pairs.append((forwards * BATCH * TILE**2 / 1e6 / alone_s, SIDE**2 / 1e6 / served_s))
-    del pairs[0]  # what only the first one costs
+    del pairs[0]  # the first round warms up
     alone, served = zip(*pairs, strict=True)
     figures = {
         "served Mpx/s": Figure.of(served),

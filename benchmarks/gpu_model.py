@@ -1,4 +1,4 @@
-"""A vision transformer that gives logits of each pixel: the model of `benchmarks.gpu`."""
+"""The model of `benchmarks.gpu`: a vision transformer that returns logits of each pixel."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SIZES = {
 
 
 def encoder(size: Mapping[str, int]) -> ViTModel:
-    """The encoder, of random weights: pixels [n, 6, 224, 224] to 196 tokens and one more."""
+    """Return an encoder with random weights, which maps pixels [n, 6, 224, 224] to 197 tokens (196 patches and CLS)."""
     config = ViTConfig(image_size=TILE, patch_size=PATCH, num_channels=BANDS, **size)
     return ViTModel(config, add_pooling_layer=False).eval()
 
 
 class EncoderAndHead(nn.Module):
-    """The encoder, a linear head and bilinear upsampling: [n, 6, 224, 224] to logits [n, 2, 224, 224]."""
+    """A network of encoder, linear head and bilinear upsampling: [n, 6, 224, 224] to logits [n, 2, 224, 224]."""
 
     def __init__(self, size: Mapping[str, int]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class EncoderAndHead(nn.Module):
         self.head = nn.Conv2d(size["hidden_size"], 2, 1)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Of reflectance, in the weights' dtype."""
+        """Return the logits of reflectances in the dtype of the weights."""
         tokens = self.encoder(pixels).last_hidden_state[:, 1:]
         side = TILE // PATCH
         patches = self.head(tokens.transpose(1, 2).unflatten(2, (side, side)))
@@ -49,7 +49,7 @@ class EncoderAndHead(nn.Module):
 @register_output_processor(SegmentationProcessor)
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
 class SegmentingViT(nn.Module):
-    """Takes reflectance times 10,000, as the scenes' files hold it."""
+    """A segmentation model whose input is reflectance times 10,000, as in the files of the scenes."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -57,16 +57,16 @@ class SegmentingViT(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """What gets floats."""
+        """The module that the engine compiles; its input is floats."""
         return self.network
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Of integers or floats [n, 6, 224, 224]."""
+        """Return the logits of integers or floats [n, 6, 224, 224]."""
         return self.network((pixel_values.float() * 1e-4).to(self.network.head.weight.dtype))
 
 
 def write_folder(folder: Path, size: Mapping[str, int], dtype: str) -> str:
-    """Write a model folder."""
+    """Write a model folder and return its path."""
     config = {
         "architectures": [SegmentingViT.__name__],
         "model_type": "mmout",

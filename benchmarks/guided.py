@@ -1,11 +1,12 @@
-"""Whole media by guided requests: what unguided requests lose beside the logits processor, and what guiding costs.
+"""Cost of guided requests, which generate whole media, and of the logits processor for unguided requests.
 
-Two engines of one small model run in this process on one core, one of them without the processor, and take turns;
-seconds are those of the processor, which other work on the machine lengthens little. Pictures of guided requests stand
-beside those of requests that are given the codes alone (``allowed_token_ids``); their decoder costs next to nothing.
-Then a hundred answers of random weights at temperature 1, guided and free.
+Two engines of one small model, one of them without the logits processor, run in this process on one core and take
+turns. Seconds are CPU time, which other work on the machine changes little. Pictures of guided requests are compared
+turns. Seconds are CPU time, which other work on the machine changes little. Pictures of guided requests are compared
+with pictures of requests that restrict tokens to codes (``allowed_token_ids``); their decoder costs next to nothing.
 
-``GUIDED_ROUNDS``, ``GUIDED_TOKENS`` (of each text) and ``GUIDED_SIDE`` (codes of a row, and rows) make shorter runs.
+``GUIDED_ROUNDS``, ``GUIDED_TOKENS`` (tokens of each text) and ``GUIDED_SIDE`` (rows and columns of codes) make shorter
+runs.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ ASKED = 0.98
 
 
 class Grey:
-    """A decoder: each code is a pixel."""
+    """A decoder that turns each code into a grey pixel."""
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """Codes [n, rows, columns] to pixels [n, 1, rows, columns]."""
+        """Return pixels [n, 1, rows, columns] of codes [n, rows, columns]."""
         return codes.float()[:, None] / (CODES - 1) * 2 - 1
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if hasattr(os, "sched_getaffinity"):
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(min(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as name:
         model = write_text_model(Path(name, "model"), vocab_size=WORDS + CODES, max_position_embeddings=256, **SMALL)
         guiding, plain = _engine(model, guides=True), _engine(model, guides=False)
-        for llm in (guiding, plain):  # what only the first ones cost
+        for llm in (guiding, plain):  # warm up
             _tokens_per_s(llm, _text())
         turns = [(_tokens_per_s(guiding, _text()), _tokens_per_s(plain, _text())) for _ in range(ROUNDS)]
         pictures = [(_tokens_per_s(guiding, _guided()), _tokens_per_s(guiding, _codes())) for _ in range(ROUNDS)]
         return [
-            _row("text of unguided requests, beside the same without the processor", turns, at_least=ASKED),
-            _row("pictures of guided requests, beside those of the codes alone", pictures),
+            _row("text of unguided requests, with and without the processor", turns, at_least=ASKED),
+            _row("pictures of guided requests and of requests restricted to codes", pictures),
             _whole(guiding),
         ]
 
@@ -64,7 +65,7 @@ def run() -> list[Row]:
 def _engine(model: Path, *, guides: bool) -> Any:
     from vllm import LLM
 
-    reason = None if guides else "a benchmark leaves it out"
+    reason = None if guides else "the benchmark disables it"
     with patch("vllm_mmout.wings.tokens.guided.configure.why_not", lambda _: reason):
         llm = LLM(
             str(model),
@@ -108,21 +109,21 @@ def _tokens_per_s(llm: Any, params: Any) -> float:
 
 
 def _row(name: str, turns: list[tuple[float, float]], at_least: float | None = None) -> Row:
-    ones, others = zip(*turns, strict=True)
-    ratio = Figure.ratio(ones, others, at_least=at_least)
-    return Row(name, {"tokens/s": Figure.of(ones), "beside it tokens/s": Figure.of(others), "ratio": ratio})
+    values, baselines = zip(*turns, strict=True)
+    ratio = Figure.ratio(values, baselines, at_least=at_least)
+    return Row(name, {"tokens/s": Figure.of(values), "baseline tokens/s": Figure.of(baselines), "ratio": ratio})
 
 
 def _whole(llm: Any) -> Row:
-    """How many answers are one whole picture."""
+    """Count the answers that are one whole picture."""
     from vllm import SamplingParams
 
     free = SamplingParams(max_tokens=SIDE**2, temperature=1.0, ignore_eos=True)
-    found = []
+    whole_counts = []
     for params in (_guided(), free):
         results = llm.generate(["draw"] * ANSWERS, params, use_tqdm=False)
         media = [getattr(result, "error", None) is None and result.outputs[0].multimodal for result in results]
-        found.append(sum(bool(one) and not one[0].partial for one in media))
-    figures = {"whole pictures": found[0], "of free ones": found[1]}
-    asked = f"all {ANSWERS} guided ones"
-    return Row(f"{ANSWERS} answers at temperature 1", figures, asked=asked, met=found[0] == ANSWERS)
+        whole_counts.append(sum(bool(pictures) and not pictures[0].partial for pictures in media))
+    figures = {"whole pictures": whole_counts[0], "unguided whole pictures": whole_counts[1]}
+    asked = f"all {ANSWERS} guided answers are whole"
+    return Row(f"{ANSWERS} answers at temperature 1", figures, asked=asked, met=whole_counts[0] == ANSWERS)

@@ -1,9 +1,9 @@
 """Heads of transformers through the engine against transformers itself: SegFormer B0, ViT-B/16, YOLOS tiny.
 
-Their real sizes, random weights, 32 pictures in one batch. Both run in this process, on the same threads, in turns:
-``LLM.generate`` of a folder, and the processor, the forward and the ``post_process_*`` of transformers. "tensors" begin
-behind the processor on both sides, "pictures" before it. ``HEADS_ROUNDS`` makes shorter runs, ``HEADS_ONLY="ViT"`` some
-of them, ``HEADS_SIDE`` smaller pictures for YOLOS.
+The models have their real sizes and random weights, and 32 pictures form one batch. Both sides run in this process on
+the same threads, in turns: ``LLM.generate`` of a folder, and the processor, the forward and the ``post_process_*`` of
+transformers. Rows of "tensors" start after the processor on both sides, rows of "pictures" before it. ``HEADS_ROUNDS``
+makes shorter runs, ``HEADS_ONLY="ViT"`` selects heads by name, and ``HEADS_SIDE`` makes pictures for YOLOS smaller.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COUNT = 32
 PLOTTED = ("ratio",)
 PACKAGES = ("transformers",)
 LEAST = 0.9
-"""Of the throughput of transformers."""
+"""Minimum ratio of the throughput to that of transformers."""
 _SIZE = (480, 640)
-"""Height and width of a picture."""
+"""Height and width of a picture in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is measured."""
+    """A model with a head of transformers, to be measured."""
 
     name: str
     architecture: str
@@ -66,9 +66,9 @@ HEADS = (
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    kept: list[Any] = []  # with the first engine that goes all others lose vLLM's parallel groups
+    kept: list[Any] = []  # when the first engine is freed, all others lose vLLM's parallel groups
     return [row for head in HEADS if ONLY in head.name for row in _rows(head, kept)]
 
 
@@ -95,9 +95,9 @@ def _rows(head: Head, kept: list[Any]) -> Iterator[Row]:
     sized = {"target_sizes": torch.tensor(_SIZE)} if head.post_process else {}
     requests = [{"pixel_values": values, **sized} for values in features["pixel_values"]]
 
-    def plain(given: Any) -> Any:
+    def plain(features_of_batch: Any) -> Any:
         with torch.inference_mode():
-            output = model(given["pixel_values"])
+            output = model(features_of_batch["pixel_values"])
             if not head.post_process:
                 return output.logits.softmax(-1)
             return getattr(processor, head.post_process)(output, target_sizes=[_SIZE] * COUNT)

@@ -1,9 +1,9 @@
-"""Polls a server's ``/health`` from a process of its own: ``python -m benchmarks.health_poller HOST PORT``.
+"""A process that polls a server's ``/health``: ``python -m benchmarks.health_poller HOST PORT``.
 
-Every five milliseconds a poll is sent, whether or not those before it were answered: a server that stands still for
-three seconds makes six hundred late answers, not one. A poll takes a connection that is free, or opens one. Each line
-of input names a phase that begins; the answer to it is a line, and at the end of the input the latencies of all phases
-in milliseconds come as JSON.
+It sends a poll every five milliseconds, whether or not the previous polls were answered: a server that blocks for three
+seconds gives six hundred late answers, not one. A poll uses a free connection or opens a new one. Each line of input
+names a phase that begins, and is confirmed with a line. At the end of the input, the process prints the latencies of
+all phases as JSON, in milliseconds.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _REQUEST = b"GET /health HTTP/1.1\r\nHost: benchmark\r\n\r\n"
 
 
 class HealthPoller(PhasedProcess):
-    """Starts the polling process; polls that are sent from the beginning of a phase on belong to it."""
+    """A context manager for the polling process. A poll belongs to the phase that had begun when it was sent."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(["benchmarks.health_poller", host, str(port)])
 
     def latencies(self) -> dict[str, list[float]]:
-        """End the polling and give for each phase the latency of each poll in milliseconds."""
-        found: dict[str, list[float]] = self.measured()
-        return found
+        """End the polling, and return the latencies of the polls in milliseconds, by phase."""
+        latencies: dict[str, list[float]] = self.measured()
+        return latencies
 
 
 class Polls:
-    """The polls of all phases."""
+    """A client that polls a server and keeps the latencies by phase, in milliseconds."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -43,7 +43,7 @@ class Polls:
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def run(self, ended: asyncio.Event) -> None:
-        """Poll until the end."""
+        """Poll until ``ended`` is set."""
         loop = asyncio.get_running_loop()
         due, polls = loop.time(), set()
         while not ended.is_set():
@@ -68,7 +68,7 @@ class Polls:
                 break
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
-                if not reused:  # one that lay idle for long is closed by the server
+                if not reused:  # the server may have closed a connection that was idle for long
                     raise
         latencies.append(1e3 * (time.perf_counter() - started))
         lines = head.decode().lower().split("\r\n")
@@ -93,7 +93,7 @@ async def _main(host: str, port: int) -> None:
 
 
 def main() -> None:
-    """Poll until the input ends."""
+    """Poll until the input ends, and print the latencies."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.health_poller")
     parser.add_argument("host")
     parser.add_argument("port", type=int)

@@ -1,10 +1,14 @@
-"""Requests of a diffusion model at different steps: a short one beside long ones, eight of a length, many.
+"""Requests of a diffusion model at different steps: one short beside long requests, eight of equal length, and many.
 
-The model is a class-conditional DiT-S/4 of diffusers with random weights, served from its folder by an engine in this
-process. A request of 4 steps comes while eight of 50 run: the engine's steps until it ends. Eight requests, of
-``ITERATIVE_STEPS`` (10), by ``LLM.generate``, and diffusers' own call of the eight as one batch on as many threads, in
-turns, with the pictures compared. Eight times as many requests as run at once: how many states there are at most, and
-how much further memory grows than with those that run at once alone. ``ITERATIVE_ROUNDS`` (5) takes more rounds.
+The model is a class-conditional DiT-S/4 of diffusers with random weights, which an engine in this process serves. Three
+things are measured:
+
+- the engine steps until a request of 4 steps ends that starts while eight requests of 50 steps run;
+- the speed of eight requests of ``ITERATIVE_STEPS`` (10) steps by ``LLM.generate``, and of diffusers' own call of one
+  batch of eight with as many threads, in turns, with the pictures compared;
+- the largest number of states, and the extra memory, of eight times as many requests as run at once.
+
+``ITERATIVE_ROUNDS`` (5)
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ PLOTTED = ("pictures/s",)
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     with tempfile.TemporaryDirectory(prefix="mmout-bench-") as name:
         folder = _folder(Path(name))
@@ -43,7 +47,7 @@ def run() -> list[Row]:
 
 
 def _folder(folder: Path) -> str:
-    """DiT-S/4 (33 million weights, 8 x 8 patches), and a small decoder of 256 x 256 pixels."""
+    """Write DiT-S/4 (33 million weights, 8 x 8 patches) and a small decoder to 256 x 256 pixels. Return the folder."""
     import torch
     from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel
 
@@ -95,7 +99,7 @@ def _short_beside_long(llm: Any) -> Row:
         steps += 1
     while engine.has_unfinished_requests():
         engine.step()
-    name = f"a request of 4 steps that comes beside {AT_ONCE} of 50"
+    name = f"a request of 4 steps beside {AT_ONCE} requests of 50"
     return Row(name, {"engine steps until it ends": Figure.of([steps], at_most=ASKED_STEPS)})
 
 
@@ -125,16 +129,16 @@ def _beside_diffusers(llm: Any, folder: str) -> list[Row]:
 
     def theirs() -> list[Any]:
         noise = [torch.Generator().manual_seed(seed) for seed in labels]
-        made = own(class_labels=labels, num_inference_steps=STEPS, guidance_scale=1.0, generator=noise)
-        return [np.asarray(picture) for picture in made.images]
+        result = own(class_labels=labels, num_inference_steps=STEPS, guidance_scale=1.0, generator=noise)
+        return [np.asarray(picture) for picture in result.images]
 
-    for one, other in zip(ours(), theirs(), strict=True):
-        assert np.abs(one.astype(int) - other.astype(int)).max() <= 1, "a picture differs from diffusers' own"
+    for mine, other in zip(ours(), theirs(), strict=True):
+        assert np.abs(mine.astype(int) - other.astype(int)).max() <= 1, "a picture differs from diffusers' own"
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
-        for call, found in zip((ours, theirs), times, strict=True):
-            found.append(_seconds(call))
-    rates = [[AT_ONCE / seconds for seconds in found] for found in times]
+        for call, seconds_of_rounds in zip((ours, theirs), times, strict=True):
+            seconds_of_rounds.append(_seconds(call))
+    rates = [[AT_ONCE / seconds for seconds in seconds_of_rounds] for seconds_of_rounds in times]
     names = ("by LLM.generate", "by diffusers' own call of one batch")
     rows = [
         Row(f"{AT_ONCE} pictures of {STEPS} steps, {name}", {"pictures/s": Figure.of(rate)})
@@ -156,15 +160,15 @@ def _many(llm: Any) -> list[Row]:
         Row(
             f"{8 * (AT_ONCE + 1)} requests, {AT_ONCE + 1} at once",
             {
-                "states at most": Figure.of([states], at_most=AT_ONCE + 1),
-                "MiB beyond those at once alone": (grown[1][0] - grown[0][0]) / 2**20,
+                "peak states": Figure.of([states], at_most=AT_ONCE + 1),
+                "extra MiB over the requests at once": (grown[1][0] - grown[0][0]) / 2**20,
             },
         )
     ]
 
 
 def _growth(llm: Any, count: int) -> tuple[int, int]:
-    """The most bytes of this process, and the most states, while so many requests run."""
+    """Return the peak memory of this process in bytes and the largest number of states while ``count`` requests run."""
     engine, process = llm.llm_engine, psutil.Process()
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     for number in range(count):

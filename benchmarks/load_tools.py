@@ -1,12 +1,12 @@
-"""Load tools that know nothing of us, against ``vllm-mmout serve``: `vllm bench serve` and GuideLLM, as they are.
+"""Load tools that do not know this package, against ``vllm-mmout serve``: `vllm bench serve` and GuideLLM, unmodified.
 
-Both post to ``/pooling`` of a server of the embedded model with the plugin ``mmout``: rasters of 512 x 512 in six bands
-of uint16, in base64, so many at once, answered as GeoTIFF. The tools take turns; requests a second and latencies are
-those that they print themselves. What is answered is looked at before: each pixel must be right. ``vllm bench serve``
-runs as the module behind that command, which fails where vLLM was installed without its metadata (the wheel for CPUs).
-GuideLLM is looked for in ``.venv-guidellm`` (``make setup-bench``) and left out where it is not.
+Both post to ``/pooling`` of a server that runs the embedded model with the plugin ``mmout``. Requests are rasters of
+512 x 512 pixels in six bands of uint16, in base64, and ``LOAD_AT_ONCE`` of them run at once; answers are GeoTIFFs. The
+tools take turns, and requests per second and latencies are the tools' own figures. Before the tools start, each pixel
+of the answers is checked. ``vllm bench serve`` runs as the module behind that command, because the command fails if
+vLLM has no metadata (the wheel for CPUs). GuideLLM runs from ``.venv-guidellm`` (``make setup-bench``), if it is there.
 
-``LOAD_ROUNDS``, ``LOAD_REQUESTS`` and ``LOAD_AT_ONCE`` make other runs.
+``LOAD_ROUNDS``, ``LOAD_REQUESTS`` and ``LOAD_AT_ONCE`` change the run.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ main(parser.parse_args())
 PLOTTED = ("requests/s", "p99 ms")
 TIMEOUT_S = 600.0
 
-Found = dict[str, float]
+Measured = dict[str, float]
 
 
 def run() -> list[Row]:
-    """Measure."""
-    tools: dict[str, Callable[[Path, int], Found]] = {"vllm bench serve": _vllm_bench}
+    """Run the benchmark and return its rows."""
+    tools: dict[str, Callable[[Path, int], Measured]] = {"vllm bench serve": _vllm_bench}
     if GUIDELLM.exists():
         tools[_call([str(GUIDELLM), "--version"]).strip().replace("guidellm version:", "GuideLLM")] = _guidellm
     with tempfile.TemporaryDirectory() as name:
@@ -60,9 +60,9 @@ def run() -> list[Row]:
             for image in images:
                 _check(image, port, folder / "answer.tif")
             rounds = [{tool: measure(folder, port) for tool, measure in tools.items()} for _ in range(ROUNDS)]
-    rows = [_row(tool, [found[tool] for found in rounds]) for tool in tools]
+    rows = [_row(tool, [round_[tool] for round_ in rounds]) for tool in tools]
     if not GUIDELLM.exists():
-        rows.append(Row("GuideLLM: left out, it is not in .venv-guidellm (make setup-bench)", {}))
+        rows.append(Row("GuideLLM: not measured, it is not in .venv-guidellm (make setup-bench)", {}))
     return rows
 
 
@@ -72,15 +72,15 @@ def _data(image: Scene) -> dict[str, str]:
 
 
 def _check(image: Scene, port: int, target: Path) -> None:
-    """Ask once; each pixel of the answer must be right."""
+    """Send one request, and check each pixel of the answer."""
     body = {"model": MODEL, "data": _data(image)}
     answer = httpx.post(f"http://{HOST}:{port}/pooling", json=body, timeout=TIMEOUT_S, trust_env=False)
     target.write_bytes(base64.b64decode(answer.raise_for_status().json()["data"]["data"]))
     image.check(target)
 
 
-def _vllm_bench(folder: Path, port: int) -> Found:
-    """What vLLM's own tool writes into its file of results."""
+def _vllm_bench(folder: Path, port: int) -> Measured:
+    """Run ``vllm bench serve``, and return the figures from its file of results."""
     flags: dict[str, Any] = {
         "backend": "vllm-pooling",
         "base-url": f"http://{HOST}:{port}",
@@ -97,16 +97,16 @@ def _vllm_bench(folder: Path, port: int) -> Found:
     }
     written = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
     _call([sys.executable, "-c", VLLM_BENCH, *written, "--skip-tokenizer-init", "--save-result"])
-    found = json.loads((folder / "vllm.json").read_text())
+    results = json.loads((folder / "vllm.json").read_text())
     return {
-        "requests/s": found["request_throughput"],
-        **{f"p{percent} ms": found[f"p{percent}_e2el_ms"] for percent in (50, 95, 99)},
-        "failed": REQUESTS - found["completed"],
+        "requests/s": results["request_throughput"],
+        **{f"p{percent} ms": results[f"p{percent}_e2el_ms"] for percent in (50, 95, 99)},
+        "failed": REQUESTS - results["completed"],
     }
 
 
-def _guidellm(folder: Path, port: int) -> Found:
-    """What GuideLLM writes into its report."""
+def _guidellm(folder: Path, port: int) -> Measured:
+    """Run GuideLLM, and return the figures from its report."""
     options = {
         "backend": f"kind=openai_http,target=http://{HOST}:{port},model={MODEL},request_format=/pooling",
         "profile": f"kind=concurrent,streams={AT_ONCE}",
@@ -127,7 +127,7 @@ def _guidellm(folder: Path, port: int) -> Found:
 
 
 def _call(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """What a command prints."""
+    """Run a command and return its stdout."""
     variables = {**os.environ, **(environment or {})}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     if done.returncode:
@@ -135,7 +135,7 @@ def _call(command: list[str], environment: Mapping[str, str] | None = None) -> s
     return done.stdout
 
 
-def _row(tool: str, rounds: list[Found]) -> Row:
-    figures: dict[str, float | Figure] = {name: Figure.of(found[name] for found in rounds) for name in rounds[0]}
-    figures["failed"] = Figure(max(found["failed"] for found in rounds), rounds=len(rounds), at_most=0)
+def _row(tool: str, rounds: list[Measured]) -> Row:
+    figures: dict[str, float | Figure] = {name: Figure.of(round_[name] for round_ in rounds) for name in rounds[0]}
+    figures["failed"] = Figure(max(round_["failed"] for round_ in rounds), rounds=len(rounds), at_most=0)
     return Row(f"{tool}, {REQUESTS} requests of 512 x 512, {AT_ONCE} at once", figures)

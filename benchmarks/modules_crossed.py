@@ -1,8 +1,8 @@
-"""How many modules of the package run code while one scene is answered, by process.
+"""Number of the package's modules that run code while one scene is answered, by process.
 
-A GeoTIFF of many tiles goes through ``LLM.generate``, and through ``/v1/images/edits`` of a server. Counted are modules
-of which a function was called, in any thread; importing is not. Each way is gone once before it is counted.
-``MODULES_SHOWN=1`` prints their names.
+A GeoTIFF of many tiles goes through ``LLM.generate``, and through ``/v1/images/edits`` of a server. A module counts if
+one of its functions is called, in any thread; an import does not count. Each way runs once before it is counted.
+``MODULES_SHOWN=1`` prints the modules' names.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SIZE = 1024
 TILE = 256
 ASKED_SERVED, ASKED_GENERATE = 45, 35
 NOTING = Path(__file__).parent / "crossed"
-"""Its ``sitecustomize.py`` notes the modules of each process while a file is there."""
+"""Folder of a ``sitecustomize.py`` that records the modules of each process while a file exists."""
 _WAIT_S = 60.0
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         scene = make_scene(folder, SIZE, "tiled").path
@@ -58,10 +58,10 @@ def run() -> list[Row]:
 
 @contextmanager
 def _recorded(calls: Path, process: int) -> Iterator[None]:
-    """Have every process note what it crosses; ``process`` is one that must."""
+    """Record the modules of every process inside the context, at least of ``process``."""
     (calls / "on").touch()
     _wait(calls / f"{process}.ready")
-    time.sleep(0.2)  # the others look every 20 ms
+    time.sleep(0.2)  # the other processes check every 20 ms
     yield
     (calls / "on").unlink()
     for ready in list(calls.glob("*.ready")):
@@ -72,16 +72,16 @@ def _wait(path: Path) -> None:
     ends = time.monotonic() + _WAIT_S
     while not path.exists():
         if time.monotonic() > ends:
-            raise RuntimeError(f"{path.name} did not come")
+            raise RuntimeError(f"{path.name} was not written in time")
         time.sleep(0.02)
 
 
 def _rows(name: str, calls: Path, frontend: int, asked: int) -> list[Row]:
-    """What the caller's or the server's own process crosses, and what the engine's does."""
-    found = {int(path.stem): frozenset(json.loads(path.read_text())) for path in calls.glob("*.json")}
-    own = found.pop(frontend)
+    """Return a row for the process of the caller or the server, and one for the engine's processes."""
+    modules_by_process = {int(path.stem): frozenset(json.loads(path.read_text())) for path in calls.glob("*.json")}
+    own = modules_by_process.pop(frontend)
     rows = [Row(name, {"modules": Figure(len(own), at_most=asked)})]
-    engine = frozenset[str]().union(*found.values())
+    engine = frozenset[str]().union(*modules_by_process.values())
     if engine:
         rows.append(Row(f"{name}, the engine's processes", {"modules": len(engine)}))
     if os.environ.get("MODULES_SHOWN"):
@@ -102,7 +102,7 @@ def _edit(scene: Path, port: int) -> None:
 
 
 def _generate(scene: str) -> None:
-    """The way of a caller in Python, in a process of its own."""
+    """Run the scene through ``LLM.generate``, in the process that `run` starts for it."""
     from vllm import LLM
 
     model = str(vllm_mmout.embedded_model("water-index"))

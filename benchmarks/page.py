@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md`` and its plots, from the records alone."""
+"""Writer of ``docs/benchmarks.md`` and its plots, which come from the records alone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from benchmarks.report import Figure, Row, told
 HEAD = """\
 # Benchmarks
 
-What `python -m benchmarks` found, the latest run of each; made from [benchmarks/results.json](benchmarks/results.json),
-never written by hand. [benchmarks/README.md](../benchmarks/README.md) says what each measures and how to run it.
-A figure is the median of its rounds, in brackets the least and the most of them. A ratio is the median of ratios of
-paired turns.
+These are the results of `python -m benchmarks`, the latest run of each benchmark. The page is generated from
+[benchmarks/results.json](benchmarks/results.json): do not edit it. [benchmarks/README.md](../benchmarks/README.md) says
+what each benchmark measures and how to run it. A figure is the median of its rounds, followed by their minimum and
+maximum in brackets. A ratio is the median of the ratios of paired turns.
 
-## What is asked
+## Targets
 
-| benchmark | measurement | asked | found | met |
+| benchmark | measurement | target | measured | met |
 |---|---|---|---|---|
 """
 
 
 def write_page(records: Mapping[str, Record], results: Path = RESULTS) -> None:
-    """Write the page above the folder of the results, and the plots beside them."""
+    """Write the page beside the folder of the results file, and the plots into that folder."""
     plots = {drawing.file: drawing for drawing in drawings(records)}
     for old in results.parent.glob("*.svg"):
         if old.name not in plots:
@@ -37,7 +37,7 @@ def write_page(records: Mapping[str, Record], results: Path = RESULTS) -> None:
 
 
 def page(records: Mapping[str, Record]) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     asked = [
         f"| [{name}](#{name}) | {row.name} | {row.asks} | {_found(row)} | {told(row.is_met)} |"
         for name, record in records.items()
@@ -49,7 +49,7 @@ def page(records: Mapping[str, Record]) -> str:
 
 
 def _found(row: Row) -> str:
-    """The figures that bounds are put on, or all where words say what is asked."""
+    """Return the figures that have bounds, or all figures if the target is given in words."""
     bound = [(name, figure) for name, figure in row.each() if row.asked or figure.met is not None]
     return ", ".join(f"{name} {figure}" for name, figure in bound)
 
@@ -75,7 +75,7 @@ def _circumstances(record: Record) -> str:
 
 
 def _tables(rows: Iterable[Row]) -> Iterator[str]:
-    """A table for all rows in a row whose figures have the same names."""
+    """Yield a table for each run of consecutive rows whose figures have the same names."""
     for names, group in itertools.groupby(rows, key=lambda row: tuple(row.figures)):
         of_group = list(group)
         rounds = any(row.rounds > 1 for row in of_group)
@@ -92,12 +92,14 @@ def _cell(figure: Figure) -> str:
 
 
 class Drawing:
-    """A figure of all rows of a benchmark that have it, as bars; least and most are whiskers, what is asked a line.
+    """A bar chart of one figure over all rows of a benchmark that have it.
+
+    Whiskers mark minimum and maximum, and a line marks the target.
 
     Args:
-        benchmark: its name.
-        figure: the figure's name.
-        rows: those that have it.
+        benchmark: The name of the benchmark.
+        figure: The name of the figure.
+        rows: The rows that have the figure.
 
     """
 
@@ -109,12 +111,12 @@ class Drawing:
 
     @property
     def data(self) -> str:
-        """What it shows, as JSON; it stands in the file, so that a file that is behind can be told."""
+        """The plotted values as JSON, which are stored in the SVG so that a test can detect an outdated plot."""
         shown = {name: [bar.least, bar.median, bar.most, bar.at_least, bar.at_most] for name, bar in self.bars.items()}
         return json.dumps(shown)
 
     def draw(self, folder: Path) -> None:
-        """Write the file; the same bars give the same bytes."""
+        """Write the SVG. The same values give the same bytes."""
         import matplotlib as mpl
         from matplotlib.figure import Figure as Canvas
 
@@ -135,12 +137,12 @@ class Drawing:
             axes.invert_yaxis()
             axes.set_xlabel(self.figure)
             axes.spines[["top", "right"]].set_visible(False)
-            told = {"Date": None, "Creator": None, "Description": self.data}
-            canvas.savefig(folder / self.file, format="svg", metadata=told)
+            metadata = {"Date": None, "Creator": None, "Description": self.data}
+            canvas.savefig(folder / self.file, format="svg", metadata=metadata)
 
 
 def drawings(records: Mapping[str, Record]) -> list[Drawing]:
-    """The plots of all records."""
+    """Return the plots of all records."""
     return [drawing for name, record in records.items() for drawing in _drawings(name, record)]
 
 

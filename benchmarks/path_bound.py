@@ -1,11 +1,12 @@
-"""A scene whose model costs next to nothing, so that the path is measured: the stock pattern and ours, in turns.
+"""A scene whose model costs next to nothing, so that the data path is measured: the stock pattern and ours, in turns.
 
-The embedded model, 8192 x 8192 pixels in six bands of uint16, deflate, asked by ``POST /pooling`` of vLLM's own server
-with an IO Processor plugin in the pattern of TerraTorch's (`stock_plugin`), and of ``vllm-mmout serve``; one API server
-and one engine each, both started before the first turn. Each answer, base64 of a GeoTIFF, is compared with what it must
-be. Then a traced engine runs the scene in more than ten thousand tiles: what the 10,000th costs beside the 16th.
+The embedded model answers 8192 x 8192 pixels in six bands of uint16 (deflate), through ``POST /pooling`` of vLLM's own
+server with an IO Processor plugin in TerraTorch's pattern (`stock_plugin`), and of ``vllm-mmout serve``. Each has one
+API server and one engine, started before the first turn. Each answer, a GeoTIFF in base64, is compared with the
+expected result. Then an engine with a trace runs the scene in more than ten thousand tiles, and the cost of the
+10,000th tile is compared with that of the 16th.
 
-``PATH_BOUND_SIZE=4096`` takes a smaller scene, ``PATH_BOUND_ROUNDS=1`` fewer rounds; ``SCENE_FOLDER`` says where it is.
+``PATH_BOUND_SIZE=4096`` takes a smaller scene, ``PATH_BOUND_ROUNDS=1`` fewer rounds. ``SCENE_FOLDER`` sets the folder.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PLOTTED = ("Mpx/s",)
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
         folder = Path(name)
         scene = make_scene(folder, SIZE, "tiled")
@@ -69,7 +70,7 @@ def _speeds(folder: Path, scene: Scene) -> list[Row]:
         for number in range(1 + ROUNDS):
             for side, (port, process) in servers.items():
                 turn = Turn(scene, port, process)
-                if number:  # not what only the first scene costs
+                if number:  # the first scene warms up and is not counted
                     turns[side].append(turn)
     rows = [
         Row(
@@ -92,7 +93,7 @@ def _speeds(folder: Path, scene: Scene) -> list[Row]:
 
 
 class Turn:
-    """A scene that a server answers: seconds, of the clock and of processors."""
+    """A scene that a server answers, with its wall clock time and processor time in seconds."""
 
     def __init__(self, scene: Scene, port: int, process: int) -> None:
         data = {"data": str(scene.path), "data_format": "path", "image_format": "tiff", "out_data_format": "b64_json"}
@@ -113,14 +114,14 @@ class Turn:
 
 
 def _processor_s(process: int) -> float:
-    """What a server and its engine have taken of processors."""
+    """Return the processor time of a server and its engine so far, in seconds."""
     server = psutil.Process(process)
-    times = [one.cpu_times() for one in (server, *server.children(recursive=True))]
-    return sum(one.user + one.system for one in times)
+    times = [family_member.cpu_times() for family_member in (server, *server.children(recursive=True))]
+    return sum(times_of_one.user + times_of_one.system for times_of_one in times)
 
 
 def _tiles(folder: Path, scene: Scene) -> Row:
-    """What late tiles cost beside early ones: medians of so many, from the trace of a scene each round."""
+    """Compare late with early tiles, by medians of ``COUNTED`` tiles in the trace of a scene in each round."""
     file = folder / "trace.json"
     early, late = [], []
     for _ in range(ROUNDS):
@@ -139,7 +140,7 @@ def _tiles(folder: Path, scene: Scene) -> Row:
 
 
 def tile_costs(events: list[dict[str, Any]]) -> list[float]:
-    """Seconds that each tile of a trace took of those who worked on it, in the order in which they were read."""
+    """Return the seconds of work on each tile of a trace, in reading order. A forward is split among its tiles."""
     costs: dict[int, float] = {}
     order: dict[int, float] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""What `benchmarks.peer_faults` sends, and what the plain network makes of it."""
+"""Files that `benchmarks.peer_faults` sends, and the plain network's answers to them."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from numpy.typing import NDArray
 EXAMPLES = Path(__file__).parents[1] / "examples" / "terratorch"
 CLASSES, TILE, SIZE, LARGE = 4, 224, 448, 1024
 OBLONG = (224, 448)
-"""Height and width of the tiles of the other model."""
+"""Height and width of the oblong model's tiles in pixels."""
 NODATA = -9999
 HOLE = (100, 120)
-"""Row and column of the pixel that is NaN."""
+"""Row and column of the NaN pixel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Model folders, scenes and right answers."""
+    """Model folders, scenes and correct answers."""
 
     folder: Path
-    """The one that clients may name files of."""
+    """The folder whose files clients may name."""
     outside: Path
-    """A scene elsewhere."""
+    """A scene outside that folder."""
     square: Path
     oblong: Path
     scenes: dict[str, Path] = field(default_factory=dict)
     right: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """Class ids [height, width] by the name of the scene.
+    """Correct class ids [height, width] by the name of the scene.
 
-    "oblong" and "float32" are those of "scene" by the oblong model and in float32; "sunk" are those of "mostly" with
-    gaps as low as the scale makes them, not 0.
+    "oblong" and "float32" are the answers to "scene" of the oblong model and in float32. "sunk" is the answer to
+    "mostly" with its nodata values scaled like observations instead of set to 0.
     """
     gaps: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Pixels [height, width] without an observation."""
+    """Mask [height, width] of the pixels without an observation, by the name of the scene."""
 
 
 class Plain:
-    """The network of a folder in plain PyTorch, each tile run alone."""
+    """The network of a folder in plain PyTorch, which runs each tile alone."""
 
     def __init__(self, folder: Path, dtype: str = "bfloat16") -> None:
         import torch
@@ -61,28 +61,28 @@ class Plain:
         self._tile: tuple[int, int] = tuple(config["input"]["data"]["pixel_values"]["shape"][-2:])
 
     def classes(self, pixels: NDArray[Any], place: tuple[float, float] | None) -> NDArray[np.int64]:
-        """Class ids of pixels [bands, height, width] that whole tiles cover, at (latitude, longitude) if anywhere."""
+        """Return class ids of pixels [bands, height, width] in whole tiles, at (latitude, longitude) or nowhere."""
         import torch
         from make_model import standardised
 
         height, width = self._tile
-        found = np.empty(pixels.shape[1:], np.int64)
-        where = {} if place is None else {"location_coords": torch.tensor([place], dtype=self._dtype)}
-        for row in range(0, found.shape[0], height):
-            for col in range(0, found.shape[1], width):
+        classes = np.empty(pixels.shape[1:], np.int64)
+        inputs = {} if place is None else {"location_coords": torch.tensor([place], dtype=self._dtype)}
+        for row in range(0, classes.shape[0], height):
+            for col in range(0, classes.shape[1], width):
                 spot = np.s_[row : row + height, col : col + width]
                 image = standardised(self._module, pixels[:, spot[0], spot[1]]).to(self._dtype)
                 with torch.inference_mode():
-                    output = self._network(image, **where).output[0]
-                found[spot] = output.float().argmax(0).numpy()
-        return found
+                    output = self._network(image, **inputs).output[0]
+                classes[spot] = output.float().argmax(0).numpy()
+        return classes
 
 
 def make_cases(folder: Path) -> Cases:
-    """Make all of it.
+    """Write the models and scenes, and compute the correct answers.
 
     Args:
-        folder: a new one.
+        folder: An empty folder.
 
     """
     sys.path.insert(0, str(EXAMPLES))
@@ -95,7 +95,7 @@ def make_cases(folder: Path) -> Cases:
     scene = make_scene(own / "scene.tif", SIZE)
     data_of, recipe = make_model.data_of, make_model.Recipe(classes=CLASSES)
     with patch.object(make_model, "data_of", lambda recipe: data_of(replace(recipe, classes=2))):
-        # The data module of Sen1Floods11 takes reflectances, as the stock plugin makes them whatever the module says.
+        # The data module of Sen1Floods11 scales reflectances, as the stock plugin does with any data module.
         square = make_model.make_model(folder / "square", recipe, scene)
         oblong = make_model.make_model(folder / "oblong", replace(recipe, tile=OBLONG), scene)
     cases = Cases(own, Path(shutil.copy(scene, folder / "outside")), square, oblong)
@@ -113,8 +113,8 @@ def _write_others(cases: Cases) -> None:
 
     def write(name: str, changed: NDArray[Any], **fields: Any) -> None:
         path = cases.folder / f"{name}.tif"
-        given = {**profile, **fields, "count": len(changed), "dtype": changed.dtype.name}
-        with rasterio.open(path, "w", **given) as file:
+        options = {**profile, **fields, "count": len(changed), "dtype": changed.dtype.name}
+        with rasterio.open(path, "w", **options) as file:
             file.write(changed)
         cases.scenes[name] = path
 
@@ -125,7 +125,7 @@ def _write_others(cases: Cases) -> None:
     holed[:, *HOLE] = np.nan
     write("nan", holed)
     write("few", pixels[:3])
-    write("many", np.concatenate([pixels[:1] // 2 + 3000, pixels]))  # another band comes first
+    write("many", np.concatenate([pixels[:1] // 2 + 3000, pixels]))  # the additional band is the first
     write("nowhere", pixels, crs=None)
     content = scene.read_bytes()
     for name, wrong in {"text": b"no raster at all, " * 20, "cut": content[: len(content) // 2]}.items():
@@ -148,6 +148,6 @@ def _answer(cases: Cases) -> None:
 
 
 def _read(path: Path) -> tuple[NDArray[Any], tuple[float, float] | None]:
-    """Pixels of a scene, and latitude and longitude of its middle."""
+    """Return the pixels of a scene, and the latitude and longitude of its centre or None."""
     with rasterio.open(path) as file:
         return file.read(), file.lnglat()[::-1] if file.crs else None

@@ -1,4 +1,4 @@
-"""A server that `benchmarks.peer_faults` asks: vLLM's own with TerraTorch's plugin, or ours."""
+"""A server for `benchmarks.peer_faults`: vLLM's own with TerraTorch's plugin, or ours."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ HEALTH_S = 5.0
 STOCK = ("--model-impl", "terratorch", "--skip-tokenizer-init", "--enforce-eager", "--enable-mm-embeds")
 STOCK_PLUGIN = (*STOCK, "--io-processor-plugin", "terratorch_segmentation", "--model")
 STOCK_IDS = np.arange(CLASSES) * 255 % 256
-"""What class ids become in uint8."""
+"""The stock plugin's uint8 value of each class id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
-    """Of HTTP; 0: nothing came."""
+    """The HTTP status, or 0 if no answer came."""
     ids: NDArray[np.uint8] | None = None
-    """Of a good answer, as the file holds them."""
+    """The pixels of a successful answer, as the file stores them."""
     nodata: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server that runs."""
+    """A running server."""
 
     peer: str
     port: int
@@ -50,22 +50,22 @@ class Side:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The base URL of the server."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def received(self) -> int:
-        """Bytes from the engine so far."""
+        """The number of bytes that have come from the engine so far."""
         return int.from_bytes(self.count.read_bytes(), "little")
 
     def ask(self, data: Any, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
-        """Ask for an answer; data is the name of a scene, a path, or what else stands in ``data``."""
+        """Send a request. ``data`` is the name of a scene, a path or any other value of the request's ``data``."""
         if isinstance(data, str) and data in self.cases.scenes:
             data = str(self.cases.scenes[data])
         inner = {"data": data, "data_format": "path", "image_format": "tiff", "out_data_format": "b64_json", **fields}
-        asked = {"json": {"data": inner, "softmax": False}, "headers": headers, "timeout": PATIENCE_S}
+        request = {"json": {"data": inner, "softmax": False}, "headers": headers, "timeout": PATIENCE_S}
         try:
-            answer = httpx.post(f"{self.url}/pooling", trust_env=False, **asked)  # type: ignore[arg-type]
+            answer = httpx.post(f"{self.url}/pooling", trust_env=False, **request)  # type: ignore[arg-type]
         except httpx.TransportError:
             return Answer(0)
         if answer.status_code != httpx.codes.OK:
@@ -77,7 +77,7 @@ class Side:
             return Answer(answer.status_code, file.read(1), file.nodata)
 
     def alive(self) -> bool:
-        """Whether it answers."""
+        """Return whether ``/health`` answers."""
         try:
             answer = httpx.get(f"{self.url}/health", timeout=HEALTH_S, trust_env=False)
         except httpx.TransportError:
@@ -85,30 +85,30 @@ class Side:
         return answer.status_code == httpx.codes.OK
 
     def classes(self, answer: Answer) -> NDArray[np.int64]:
-        """The class ids of a good answer, -1 where there is none."""
-        names = STOCK_IDS if self.peer == "stock" else np.arange(CLASSES)
-        found = np.full(256, -1)
-        found[names] = np.arange(CLASSES)
-        return found[answer.ids]
+        """Return the class ids of a successful answer, with -1 for values that do not stand for a class."""
+        stored_ids = STOCK_IDS if self.peer == "stock" else np.arange(CLASSES)
+        class_of_id = np.full(256, -1)
+        class_of_id[stored_ids] = np.arange(CLASSES)
+        return class_of_id[answer.ids]
 
     def agree(self, answer: Answer, name: str, *others: str) -> float:
-        """The share of the observed pixels that are right, by the scene's right answer or another that could be."""
+        """Return the share of observed pixels that are correct, by the best match of ``name`` and ``others``."""
         if answer.ids is None:
             return 0.0
-        seen = ~self.cases.gaps[name] if name in self.cases.gaps else np.ones(answer.ids.shape, bool)
-        found = self.classes(answer)[seen]
-        return max(float((found == self.cases.right[one][seen]).mean()) for one in (name, *others))
+        observed = ~self.cases.gaps[name] if name in self.cases.gaps else np.ones(answer.ids.shape, bool)
+        classes = self.classes(answer)[observed]
+        return max(float((classes == self.cases.right[scene][observed]).mean()) for scene in (name, *others))
 
 
 @contextmanager
 def running(peer: str, model: Path, cases: Cases, dtype: str) -> Iterator[Side]:
-    """Serve a model by one of the two.
+    """Serve a model by one of the two servers.
 
     Args:
         peer: "stock" or "ours".
-        model: the folder.
-        cases: which files there are.
-        dtype: of the network; the stock plugin's inputs are brought to bfloat16, and left as they are for float32.
+        model: The model folder.
+        cases: The scenes and correct answers.
+        dtype: The dtype of the network. The stock plugin's inputs are cast to bfloat16, but left unchanged for float32.
 
     """
     count, log = cases.folder.parent / f"{peer}.count", cases.folder.parent / f"{peer}.log"
@@ -121,14 +121,14 @@ def running(peer: str, model: Path, cases: Cases, dtype: str) -> Iterator[Side]:
     if (peer, dtype) == ("stock", "float32"):
         entry = ("vllm.entrypoints.openai.api_server",)
     environment = {"HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "NO_ALBUMENTATIONS_UPDATE": "1"}
-    environment |= {"VLLM_PLUGINS": "terratorch_segmentation"} if peer == "stock" else {}  # nothing of ours
+    environment |= {"VLLM_PLUGINS": "terratorch_segmentation"} if peer == "stock" else {}  # without our plugin
     with served(log, ("-m", *entry, *flags), environment) as (port, process):
         below = psutil.Process(process).children(recursive=True)
         side = Side(peer, port, process, count, cases)
         try:
             yield side
         finally:
-            if not side.alive():  # it hangs, or its engine outlives it
-                for one in (*below, psutil.Process(process)):
+            if not side.alive():  # the server hangs, or its engine outlives it
+                for each_process in (*below, psutil.Process(process)):
                     with suppress(psutil.NoSuchProcess):
-                        one.kill()
+                        each_process.kill()

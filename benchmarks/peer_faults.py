@@ -1,12 +1,12 @@
 """The sixteen faults of vLLM's IO Processor plugins with TerraTorch's, fired at that plugin and at ours.
 
-``python -m benchmarks peer_faults``. Prithvi tiny with random weights and four classes, tiles of 224, bfloat16; the
-same requests go to ``POST /pooling`` of vLLM's own server with ``terratorch_segmentation`` and of ``vllm-mmout serve``
-with ``mmout``, one after the other. A status of 0 means that no answer came in 20 seconds, or that the connection
-broke; ``agree`` is the share of the pixels with an observation that are those of plain PyTorch, by class whatever its
-number in the file; ``alive`` says whether ``/health`` answered after it. A server that does not is started anew.
+``python -m benchmarks peer_faults`` uses Prithvi tiny with random weights, four classes, tiles of 224 pixels and
+bfloat16. The same requests go to ``POST /pooling`` of vLLM's own server with ``terratorch_segmentation``, then of
+``vllm-mmout serve`` with ``mmout``. A status of 0 means that no answer came within 20 seconds or that the connection
+broke. ``agree`` is the share of observed pixels whose class is that of plain PyTorch, whatever number the file stores
+for a class. ``alive`` says whether ``/health`` answered afterwards; if it did not, the server is restarted.
 
-What can only be read in the code is marked so.
+Faults that show only in the code are marked "(read)".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.serving_health import Memory
 
 OVERLAP = 64
 RIGHT = 0.99
-"""Share of pixels from which on an answer is right: of four classes in bfloat16 the order of additions shows."""
+"""Minimum share of correct pixels of a correct answer. In bfloat16, the order of additions changes a few classes."""
 MIB = 1 << 20
 PACKAGES = ("terratorch",)
 
@@ -44,18 +44,18 @@ Figures = dict[str, float]
 
 
 def share_right(side: Side, name: str, *others: str, **fields: Any) -> Figures:
-    """Ask for a scene."""
+    """Request a scene, and return the status and the share of correct pixels."""
     answer = side.ask(name, **fields)
     return {"status": answer.status, "agree": side.agree(answer, name, *others)}
 
 
 def status(side: Side, data: Any, **fields: Any) -> Figures:
-    """Ask for what is a mistake."""
+    """Send a faulty request, and return its status."""
     return {"status": side.ask(data, **fields).status}
 
 
 def large_scene(side: Side) -> Figures:
-    """Faults 2 to 5: health, growth, bytes and time of a larger scene."""
+    """Measure faults 2 to 5: ``/health`` latency, memory growth, bytes from the engine and time of a larger scene."""
     side.ask("scene")  # the first forward chooses kernels
     with HealthPoller(HOST, side.port) as poller, Memory(side.process) as memory:
         poller.begin("warm")
@@ -79,7 +79,7 @@ def large_scene(side: Side) -> Figures:
 
 
 def seams(side: Side) -> Figures:
-    """Fault 6: how often neighbours across the border of two tiles differ, and other neighbours."""
+    """Measure fault 6: how often neighbouring pixels differ at the border of two tiles, and elsewhere."""
     answer = side.ask("scene", overlap=OVERLAP)
     if answer.ids is None:
         return {"status": answer.status}
@@ -87,23 +87,23 @@ def seams(side: Side) -> Figures:
     columns, rows = (ids[:, 1:] != ids[:, :-1]).mean(0), (ids[1:] != ids[:-1]).mean(1)
     starts = range(0, SIZE - TILE + 1, TILE if side.peer == "stock" else TILE - OVERLAP)
     middle = [start + (0 if side.peer == "stock" else OVERLAP // 2) - 1 for start in starts if start]
-    at = np.concatenate([columns[middle], rows[middle]]).mean()
+    at_seams = np.concatenate([columns[middle], rows[middle]]).mean()
     return {
         "status": answer.status,
-        "differ_at_seams": float(at),
+        "differ_at_seams": float(at_seams),
         "differ_elsewhere": float(np.concatenate([np.delete(columns, middle), np.delete(rows, middle)]).mean()),
     }
 
 
 def class_ids(side: Side) -> Figures:
-    """Fault 7."""
+    """Measure fault 7: the class ids in the file."""
     answer = side.ask("scene")
-    known = {} if answer.ids is None else {f"id{n}": float(one) for n, one in enumerate(np.unique(answer.ids))}
-    return {"status": answer.status, "agree": side.agree(answer, "scene"), **known}
+    ids = {} if answer.ids is None else {f"id{n}": float(class_id) for n, class_id in enumerate(np.unique(answer.ids))}
+    return {"status": answer.status, "agree": side.agree(answer, "scene"), **ids}
 
 
 def nodata(side: Side) -> Figures:
-    """Fault 8: which share of what was observed the file hides, and of the gaps."""
+    """Measure fault 8: the shares of the observed pixels and of the gaps that the file marks as nodata."""
     answer, gaps = side.ask("gaps"), side.cases.gaps["gaps"]
     if answer.ids is None:
         return {"status": answer.status}
@@ -114,15 +114,15 @@ def nodata(side: Side) -> Figures:
 
 
 def nan(side: Side) -> Figures:
-    """Fault 10: what is right in the tile with the pixel that is NaN."""
+    """Measure fault 10: the share of correct pixels in the tile that has a NaN pixel."""
     answer = side.ask("nan")
     if answer.ids is None:
         return {"status": answer.status}
     classes, right = side.classes(answer)[:TILE, :TILE], side.cases.right["nan"][:TILE, :TILE]
-    seen = ~side.cases.gaps["nan"][:TILE, :TILE]
+    observed = ~side.cases.gaps["nan"][:TILE, :TILE]
     return {
         "status": answer.status,
-        "agree_in_tile": float((classes == right)[seen].mean()),
+        "agree_in_tile": float((classes == right)[observed].mean()),
         "class_0_in_tile": float((classes == 0).mean()),
         "class_0_is": float((right == 0).mean()),
     }
@@ -130,7 +130,7 @@ def nan(side: Side) -> Figures:
 
 @contextmanager
 def fetchable(cases: Cases) -> Iterator[str]:
-    """The address of a scene on this machine."""
+    """Serve a scene over HTTP on this machine, and yield its URL."""
     handler = partial(Quiet, directory=cases.outside.parent)
     with ThreadingHTTPServer((HOST, 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -139,36 +139,36 @@ def fetchable(cases: Cases) -> Iterator[str]:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Writes no log."""
+    """A handler that logs nothing."""
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def any_address(side: Side) -> Figures:
-    """Fault 14: an address that only the server's machine can see."""
+    """Try fault 14: a URL that only the server's machine can reach."""
     with fetchable(side.cases) as address:
         return status(side, address, data_format="url")
 
 
 def out_path(side: Side) -> Figures:
-    """Fault 14: the client says where the server writes."""
+    """Try fault 14: the client chooses the folder that the server writes to."""
     folder = side.cases.folder.parent / f"written-{side.peer}"
     folder.mkdir()
-    found = status(side, "scene", out_data_format="path", out_path=str(folder))
-    return {**found, "files_written": len(list(folder.iterdir()))}
+    figures = status(side, "scene", out_data_format="path", out_path=str(folder))
+    return {**figures, "files_written": len(list(folder.iterdir()))}
 
 
 def one_name(side: Side) -> Figures:
-    """Fault 15: two requests in flight have one id."""
+    """Try fault 15: two concurrent requests with the same id."""
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda name: side.ask(name, {"X-Request-Id": "mine"}), ("scene", "gaps")))
-    good = [side.agree(answer, name) for answer, name in zip(answers, ("scene", "gaps"), strict=True)]
-    return {"first": answers[0].status, "second": answers[1].status, "least_agree": min(good)}
+    shares = [side.agree(answer, name) for answer, name in zip(answers, ("scene", "gaps"), strict=True)]
+    return {"first": answers[0].status, "second": answers[1].status, "least_agree": min(shares)}
 
 
 def gone(side: Side) -> Figures:
-    """Fault 15: a client goes away in the middle of a scene; then the next one is answered."""
+    """Try fault 15: a client disconnects in the middle of a scene. Then request another scene."""
     content = httpx.Request(
         "POST", side.url, json={"data": {"data": str(side.cases.scenes["large"]), "data_format": "path"}}
     ).read()
@@ -182,22 +182,22 @@ def gone(side: Side) -> Figures:
 
 
 def itself(side: Side) -> Figures:
-    """Fault 11: an address of the server's own."""
+    """Try fault 11: a URL of the server itself."""
     started = time.perf_counter()
-    found = status(side, f"{side.url}/health", data_format="url")
-    return {**found, "ms": 1e3 * (time.perf_counter() - started)}
+    figures = status(side, f"{side.url}/health", data_format="url")
+    return {**figures, "ms": 1e3 * (time.perf_counter() - started)}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One row."""
+    """A fault, which is a row of the result."""
 
     name: str
     fire: Callable[[Side], Figures] | None
-    """None: it can only be read."""
+    """The function that tries the fault, or None for a fault that shows only in the code."""
     asked: str = ""
     right: Callable[[Figures], bool] | None = None
-    """Whether the figures of ours are what is asked."""
+    """A function that returns whether our figures meet the target."""
 
 
 def _agrees(figures: Figures) -> bool:
@@ -251,7 +251,7 @@ FLOAT32 = (Fault("11 float32, as its plugin sends it", lambda side: share_right(
 
 
 def run() -> list[Row]:
-    """Fire all of them at both."""
+    """Try all faults at both servers, and return a row for each."""
     with tempfile.TemporaryDirectory(prefix="mmout-faults-") as name:
         cases = make_cases(Path(name))
         stock, ours = (
@@ -267,25 +267,25 @@ def run() -> list[Row]:
 
 
 def _fired(start: Callable[[], AbstractContextManager[Side]], faults: tuple[Fault, ...]) -> dict[str, Figures]:
-    """What faults do to a server, which is started anew where one ends it."""
-    found: dict[str, Figures] = {}
+    """Try faults at a server, restart it if a fault breaks it, and return the figures by the name of the fault."""
+    figures_by_fault: dict[str, Figures] = {}
     waiting = [fault for fault in faults if fault.fire is not None]
     while waiting:
         with start() as side:
             while waiting:
                 fault = waiting.pop(0)
                 assert fault.fire is not None
-                figures = found[fault.name] = fault.fire(side)
+                figures = figures_by_fault[fault.name] = fault.fire(side)
                 figures["alive"] = float(side.alive())
                 print(side.peer, fault.name, figures, flush=True)
                 if not figures["alive"]:
                     break
-    return found
+    return figures_by_fault
 
 
 def _row(fault: Fault, stock: Figures, ours: Figures) -> Row:
     figures = {
-        f"{peer}_{name}": value for peer, found in (("stock", stock), ("ours", ours)) for name, value in found.items()
+        f"{peer}_{name}": value for peer, values in (("stock", stock), ("ours", ours)) for name, value in values.items()
     }
     met = None if fault.right is None else bool(fault.right(ours) and ours["alive"])
     return Row(fault.name, figures, fault.asked, met)

@@ -1,11 +1,11 @@
-"""The API server of one of two peers, in which the bytes that come from the engine are counted.
+"""The API server of one of two peers, with a count of the bytes that come from its engine.
 
 ``python -m benchmarks.peer_server stock|ours COUNT ARGUMENTS``: stock is vLLM's own server with TerraTorch's IO
-Processor plugin, ours is ``vllm-mmout serve``. COUNT is a file in which the number of bytes stands, 8 bytes, little
-endian.
+Processor plugin, ours is ``vllm-mmout serve``. COUNT is a file that holds the number of bytes as a little-endian
+integer of 8 bytes.
 
-TerraTorch's plugin sends float16, whatever dtype the model has: on a CPU a forward of 512 x 512 then takes half a
-minute instead of a third of a second. Its inputs are brought to the model's dtype here, in its favour.
+TerraTorch's plugin sends float16, whatever the model's dtype is. On a CPU, a forward of 512 x 512 then takes half a
+minute instead of a third of a second. In its favour, this server casts its inputs to the model's dtype.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def count_into(file: Path) -> None:
-    """Count what this process decodes of its engine's messages."""
+    """Add the size of each engine message that this process decodes to the number in a file."""
     from vllm.v1 import serial_utils
     from vllm.v1.engine import EngineCoreOutputs
 
@@ -28,18 +28,18 @@ def count_into(file: Path) -> None:
     decode = serial_utils.MsgpackDecoder.decode
 
     def counting(self: Any, bufs: Any) -> Any:
-        found = decode(self, bufs)
-        if isinstance(found, EngineCoreOutputs):
+        message = decode(self, bufs)
+        if isinstance(message, EngineCoreOutputs):
             frames = [bufs] if isinstance(bufs, bytes | bytearray | memoryview) else bufs
             total = int.from_bytes(counted[:], "little") + sum(memoryview(frame).nbytes for frame in frames)
             counted[:] = total.to_bytes(8, "little")
-        return found
+        return message
 
     serial_utils.MsgpackDecoder.decode = counting  # type: ignore[method-assign]  # a measurement
 
 
 def cast_inputs() -> None:
-    """Have TerraTorch's plugin send the model's dtype."""
+    """Patch TerraTorch's plugin to send the model's dtype."""
     from terratorch.vllm.plugins.segmentation import segmentation_io_processor
 
     plugin = segmentation_io_processor.SegmentationIOProcessor
@@ -57,7 +57,7 @@ def cast_inputs() -> None:
 
 
 def main() -> None:
-    """Serve."""
+    """Start the server that the arguments name."""
     peer, count, *arguments = sys.argv[1:]
     count_into(Path(count))
     sys.argv = ["vllm-mmout", "serve", *arguments]
@@ -67,7 +67,7 @@ def main() -> None:
         sys.exit(serve())
     cast_inputs()
     sys.argv[:2] = ["api_server"]
-    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")  # where its main is differs by release
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")  # its main moves between releases
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """TerraTorch's IO Processor plugin on vLLM's own server, and ours, one after the other: ``make bench-peers``.
 
-Prithvi tiny with random weights, bfloat16, and a scene of 4096 x 4096 pixels in six bands; all through
-``POST /pooling``. Of each server: how long the scene takes, in turns with nothing but the network's forwards in a
-process of their own, with nothing else running; how long ``/health``, polled every five milliseconds, takes while
-further scenes are answered; how the API server's process grows then; how many bytes come from the engine; sixteen
-requests of 512 x 512 pixels beside the scene; and how long the engine works on when the client of a scene goes away.
+Both run Prithvi tiny with random weights in bfloat16 on a scene of 4096 x 4096 pixels in six bands, through ``POST
+/pooling``. For each server, these are measured:
 
-``PEERS_SIZE=2048`` takes a smaller scene, ``PEERS_ROUNDS=1`` fewer rounds, ``PEERS_SEQS=8`` steps of eight tiles
+- the time of the scene with nothing else running, in turns with the bare forwards of the network in another process;
+- the latency of ``/health``, polled every five milliseconds while more scenes are answered, the growth of the API
+  server's process meanwhile, and the bytes that come from the engine;
+- sixteen requests of 512 x 512 pixels beside the scene;
+- how long the engine works on after the client of a scene disconnects.
+
+``PEERS_SIZE=2048`` takes a smaller scene, ``PEERS_ROUNDS=1`` fewer rounds, and ``PEERS_SEQS=8`` steps of eight tiles
 instead of four.
 """
 
@@ -49,7 +52,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples" / "terratorch"
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What both servers get."""
+    """Files that both servers get."""
 
     folder: Path
     model: Path
@@ -59,7 +62,7 @@ class Files:
 
 @dataclass(slots=True)
 class Peer:
-    """A server that runs."""
+    """A running server."""
 
     name: str
     port: int
@@ -69,22 +72,22 @@ class Peer:
 
     @property
     def received(self) -> int:
-        """Bytes from the engine so far."""
+        """The number of bytes that have come from the engine so far."""
         return int.from_bytes(self.count.read_bytes(), "little")
 
     @property
     def worker(self) -> psutil.Process:
-        """The process that runs the network."""
+        """The process that runs the network, which is the child with the most memory."""
         children = psutil.Process(self.process).children(recursive=True)
         return max(children, key=lambda child: child.memory_info().rss)
 
     def body(self, file: Path) -> dict[str, Any]:
-        """The JSON of a request."""
+        """Return the JSON body of a request for a file."""
         data = {"data": str(file), "data_format": "path", "image_format": "tiff", "out_data_format": "b64_json"}
         return {"model": str(self.model), "data": data, "softmax": False}
 
     def post(self, file: Path) -> float:
-        """Have a file answered; gives the seconds until the last byte."""
+        """Send a request for a file, and return the seconds until the last byte of the answer."""
         started = time.perf_counter()
         answer = httpx.post(
             f"http://{HOST}:{self.port}/pooling", json=self.body(file), timeout=TIMEOUT_S, trust_env=False
@@ -96,7 +99,7 @@ class Peer:
         return time.perf_counter() - started
 
     def leave(self, file: Path, after_s: float) -> None:
-        """Send a request, and close the connection in the middle of it."""
+        """Send a request, and close the connection after ``after_s`` seconds, in the middle of it."""
         body = json.dumps(self.body(file)).encode()
         fields = ("POST /pooling HTTP/1.1", "Host: a", "Content-Type: application/json", f"Content-Length: {len(body)}")
         head = "\r\n".join((*fields, "", ""))
@@ -105,17 +108,17 @@ class Peer:
             time.sleep(after_s)
 
     def until_idle(self) -> float:
-        """Seconds until the network's process computes no more."""
+        """Return the seconds until the network's process stops computing."""
         started, worker, quiet = time.perf_counter(), self.worker, 0
         while quiet < 10:
             quiet = quiet + 1 if worker.cpu_percent(0.05) < 10 else 0
             if time.perf_counter() - started > TIMEOUT_S:
-                raise RuntimeError(f"{self.name}: the engine does not come to rest")
+                raise RuntimeError(f"{self.name}: the engine does not become idle")
         return time.perf_counter() - started - 10 * 0.05
 
 
 def run() -> list[Row]:
-    """Measure both."""
+    """Run the benchmark at both servers and return its rows."""
     with tempfile.TemporaryDirectory(prefix="mmout-peers-") as name:
         files = _files(Path(name))
         figures, turns = {}, {}
@@ -152,7 +155,7 @@ def _running(peer: str, files: Files) -> Iterator[Peer]:
     if peer == "stock":
         flags += ["--model-impl", "terratorch", "--skip-tokenizer-init", "--enforce-eager", "--enable-mm-embeds"]
         flags += ["--io-processor-plugin", "terratorch_segmentation", "--model", str(files.model)]
-        plugins = {"VLLM_PLUGINS": "terratorch_segmentation"}  # nothing of ours
+        plugins = {"VLLM_PLUGINS": "terratorch_segmentation"}  # without our plugin
     else:
         flags = [
             str(files.model),
@@ -170,11 +173,11 @@ def _running(peer: str, files: Files) -> Iterator[Peer]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A scene by a server, and the bare forwards of as many tiles before it and after it."""
+    """The seconds of a scene, and of bare forwards before and after it."""
 
     scene_s: float
     bare_s: dict[int, float]
-    """By batch size."""
+    """Seconds of bare forwards of as many tiles as the scene has, by batch size."""
 
 
 def _turn(peer: Peer, bare: BareForwards, files: Files) -> Turn:
@@ -186,7 +189,7 @@ def _turn(peer: Peer, bare: BareForwards, files: Files) -> Turn:
 
 
 def _figures(peer: Peer, files: Files) -> dict[str, float]:
-    """What one server does."""
+    """Return the figures of a server while scenes and small requests run, and after a client has disconnected."""
     seconds, received = [], []
     with HealthPoller(HOST, peer.port) as poller, Memory(peer.process) as memory:
         poller.begin("warm")
@@ -208,7 +211,7 @@ def _figures(peer: Peer, files: Files) -> dict[str, float]:
         poller.begin("end")
         latencies = poller.latencies()
     peer.leave(files.scene, min(5.0, seconds[0] / 4))
-    left = peer.until_idle()
+    idle_s = peer.until_idle()
     polls = [latency for number in range(ROUNDS) for latency in latencies[f"scene {number}"]]
     return {
         "polled scene s": percentile(seconds, 50),
@@ -220,7 +223,7 @@ def _figures(peer: Peer, files: Files) -> dict[str, float]:
         "small worst s": max(small),
         "scene s": beside,
         "/health worst ms": max(latencies["beside"]),
-        "after s": left,
+        "idle after s": idle_s,
     }
 
 
@@ -240,24 +243,24 @@ def _wall_rows(turns: Mapping[str, Sequence[Turn]], threads: int) -> list[Row]:
 def _rows(figures: Mapping[str, Mapping[str, float]]) -> list[Row]:
     asked = {"p99 ms": ASKED_P99_MS, "worst ms": ASKED_WORST_MS, "growth MiB": ASKED_GROWTH_MIB}
 
-    def both(what: str, *names: str) -> list[Row]:
+    def both(measurement: str, *names: str) -> list[Row]:
         return [
             Row(
-                f"{peer}: {what}",
-                {name: Figure(found[name], at_most=asked.get(name) if peer == "ours" else None) for name in names},
+                f"{peer}: {measurement}",
+                {name: Figure(values[name], at_most=asked.get(name) if peer == "ours" else None) for name in names},
             )
-            for peer, found in figures.items()
+            for peer, values in figures.items()
         ]
 
-    received = {peer: found["from the engine MiB"] for peer, found in figures.items()}
+    received = {peer: values["from the engine MiB"] for peer, values in figures.items()}
     ratio = Figure(received["ours"] / received["stock"], at_most=ASKED_BYTES)
     return [
         *both(f"/health while a scene of {SIZE} is answered", "p99 ms", "worst ms"),
-        *both("memory and bytes of such a scene", "growth MiB", "from the engine MiB", "polled scene s"),
+        *both("memory growth and bytes of such a scene", "growth MiB", "from the engine MiB", "polled scene s"),
         Row("bytes from the engine, ours to stock", {"ratio": ratio}),
         *both(
             f"{SMALL_REQUESTS} requests of {TILE} x {TILE} beside such a scene",
             *("small median s", "small worst s", "scene s", "/health worst ms"),
         ),
-        *both("the engine comes to rest after a client has left", "after s"),
+        *both("the engine becomes idle after a client disconnects", "idle after s"),
     ]

@@ -1,4 +1,4 @@
-"""A measuring process of its own that is told which phase begins, a line each, and answers each with the same line."""
+"""A measuring process that reads the name of each phase as a line of input and confirms it with the same line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any, Self
 
 
 class PhasedProcess:
-    """Starts ``python -m`` of a measuring module; use it as a context, begin phases, then ask for what it measured.
+    """A measuring process: a context manager that runs ``python -m`` with a module.
+
+    Call `begin` for each phase, then `measured` for the results.
 
     Args:
-        arguments: the module and its arguments.
-        environment: variables beside those of this process.
+        arguments: The module's name and its arguments.
+        environment: Variables added to those of this process.
 
     """
 
@@ -36,15 +38,15 @@ class PhasedProcess:
         self._process.communicate()
 
     def begin(self, phase: str) -> None:
-        """Begin a phase; it has begun when this returns."""
+        """Begin a phase, and return once the measuring process has confirmed it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(phase, file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if answer.strip() != phase:
-            raise RuntimeError(f"the measuring process ended, with status {self._process.wait()}")
+            raise RuntimeError(f"the measuring process ended with status {self._process.wait()}")
 
     def measured(self) -> Any:
-        """End the measuring and give what came of it as JSON, by phase."""
+        """End the measurement and return the decoded JSON that the process printed: its results by phase."""
         answer, _ = self._process.communicate()
         return json.loads(answer)

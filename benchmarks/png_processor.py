@@ -1,4 +1,4 @@
-"""The decoder that benchmarks/event_loop.py measures: two float maps become a picture file."""
+"""The output processor that benchmarks/event_loop.py measures, which encodes two float maps as a PNG."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vllm_mmout import OutputParams, OutputProcessor
 
 
 class LogitsToPNG(OutputProcessor):
-    """Softmax of [2, height, width] logits, as a grey PNG; all of the logits travel, as nothing is reduced."""
+    """A processor of logits [2, height, width]: all logits leave the model, and their softmax becomes a grey PNG."""
 
     modality = "image"
 
     def decode(self, raw: Any, params: OutputParams, state: Any = None) -> bytes:
-        """The file's bytes."""
+        """Return the bytes of the PNG file."""
         grey = (torch.softmax(raw, 0)[1] * 255).round().to(torch.uint8).numpy()
         file = io.BytesIO()
         Image.fromarray(grey).save(file, "PNG")

@@ -1,11 +1,11 @@
 """Memory and speed of polygons: masks of 2048 to 16384 pixels square, saved as GeoJSON and GeoParquet.
 
-Masks of four classes, islands some 20 pixels wide in a background that goes all over; at 16384 pixels more than a
-hundred thousand polygons. Each file is written by a fresh process. What is summed is its proportional set size every
-20 ms, by a process of its own; idle is the median before, with all that is needed imported and the mask open. tmpfs
-counts too: what waits for the rest of its polygon goes to a temporary file beside the result.
+The masks have four classes, with islands some 20 pixels wide in one connected background. At 16384 pixels, a mask has
+more than a hundred thousand polygons. A fresh process writes each file, and another process samples its proportional
+set size every 20 ms. Idle is the median before the start, with all modules imported and the mask open. tmpfs is added,
+because segments that wait for the rest of their polygon go to a temporary file beside the result.
 
-``POLYGON_SIZES=2048,4096`` measures these sizes alone; ``SCENE_FOLDER`` says where the files are made, on a disk.
+``POLYGON_SIZES=2048,4096`` measures only these sizes. ``SCENE_FOLDER`` sets the folder of the files, on a disk.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _LEVELS = (0.7, 1.0, 1.4)
 
 
 def run() -> list[Row]:
-    """Measure; a row for each file, and one for each format that compares the largest mask with the smallest."""
+    """Return a row for each file, and a row for each format that compares the largest mask with the smallest."""
     rows = []
     with disk_folder(4 * SIZES[-1] ** 2) as name:
         folder = Path(name)
         masks = [make_mask(folder / f"mask-{size}.tif", size) for size in SIZES]
         for format_ in FORMATS:
-            found = [_call(mask, folder / f"out.{format_}") for mask in masks]
-            peaks = [figures["peak"] - figures["idle"] for figures in found]
-            for size, figures, peak in zip(SIZES, found, peaks, strict=True):
+            results = [_call(mask, folder / f"out.{format_}") for mask in masks]
+            peaks = [figures["peak"] - figures["idle"] for figures in results]
+            for size, figures, peak in zip(SIZES, results, peaks, strict=True):
                 shown = {
                     "MiB above idle": peak,
                     "s": figures["seconds"],
@@ -53,12 +53,12 @@ def run() -> list[Row]:
                 rows.append(Row(f"{format_} of a mask of {size}", shown))
             growth = peaks[-1] - peaks[0]
             more = Figure(growth, at_most=ASKED_GROWTH_MIB if format_ == "geojson" else None)
-            rows.append(Row(f"{format_}: {SIZES[-1]} against {SIZES[0]}", {"more MiB": more}))
+            rows.append(Row(f"{format_}: {SIZES[-1]} against {SIZES[0]}", {"growth MiB": more}))
     return rows
 
 
 def make_mask(path: Path, size: int) -> Path:
-    """Write a mask, block by block."""
+    """Write a mask block by block, and return its path."""
     from vllm_mmout.geo import Georeference
     from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
@@ -75,14 +75,14 @@ def make_mask(path: Path, size: int) -> Path:
 
 
 def _relief(heights: Any, row: int, col: int, rows: int, cols: int) -> Any:
-    """A smooth surface through random heights (cubic B-splines), so that blocks fit each other."""
+    """Return a block of a smooth surface through random heights (cubic B-splines), so that blocks fit each other."""
     down, across = _weights(row, rows), _weights(col, cols)
     top, left = row // _GRAIN, col // _GRAIN
     return 2.2 * down @ heights[top : top + down.shape[1], left : left + across.shape[1]] @ across.T
 
 
 def _weights(first: int, pixels: int) -> Any:
-    """What each height from that before the first pixel on counts in each pixel."""
+    """Return the weights [pixels, heights] of the heights, from the height before the first pixel on."""
     at = (first % _GRAIN + np.arange(pixels)) / _GRAIN + 1
     apart = np.abs(at[:, np.newaxis] - np.arange(int(at[-1]) + 3))
     near = 2 / 3 - apart**2 + apart**3 / 2
@@ -91,7 +91,7 @@ def _weights(first: int, pixels: int) -> Any:
 
 
 def _call(mask: Path, out: Path) -> dict[str, float]:
-    """Save polygons of a mask in a fresh interpreter."""
+    """Save a mask's polygons in a fresh interpreter, and return its figures."""
     child = subprocess.run(
         [sys.executable, "-m", "benchmarks.polygon_memory", str(mask), str(out)],
         capture_output=True,
@@ -107,7 +107,7 @@ def _call(mask: Path, out: Path) -> dict[str, float]:
 
 
 def measure(mask: Path, out: Path) -> dict[str, float]:
-    """Memory and time of saving polygons of a mask; their number and that of corners are counted afterwards."""
+    """Save a mask's polygons, and return memory in MiB and time, and the counts of polygons and corners."""
     from vllm_mmout.geo import open_raster
     from vllm_mmout.outputs import PolygonsOutput, RasterOutput
     from vllm_mmout.outputs.stored import StoredRaster
@@ -126,20 +126,20 @@ def measure(mask: Path, out: Path) -> dict[str, float]:
         polygons.save(out)
         seconds = time.monotonic() - began
         figures = sampler.figures()
-    found = list(_counts(polygons))
+    counts = list(_counts(polygons))
     return {
         "idle": figures["idle"]["median"],
         "peak": figures["saving"]["sum"],
         "seconds": seconds,
-        "polygons": sum(count for count, _ in found),
-        "corners": sum(corners for _, corners in found),
+        "polygons": sum(count for count, _ in counts),
+        "corners": sum(corners for _, corners in counts),
         "bytes": out.stat().st_size,
     }
 
 
 def _counts(polygons: Any) -> Any:
-    """How many polygons end in each block of them, and its corners."""
-    for block in polygons.traced().pieces:  # what is written is not counted, what is traced can be
+    """Yield the number of polygons that end in each traced block, and the number of its corners."""
+    for block in polygons.traced().pieces:  # the file does not say the counts, so trace once more
         yield len(block.classes) - block.continues, len(block.vertices)
 
 

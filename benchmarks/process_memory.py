@@ -1,11 +1,11 @@
-"""Memory of a process and of what it starts, sampled by a process of its own: proportional set size plus tmpfs.
+"""A process that samples the memory of another process and its descendants: proportional set size plus tmpfs.
 
-``python -m benchmarks.process_memory PID --apart PID ... --before BYTES`` samples PID and its descendants, but neither
-itself nor the processes apart and their descendants, until its input ends. Each line of input names a phase that
-begins; the answer to it is a line, and at the end the figures of all phases as JSON.
+``python -m benchmarks.process_memory PID --apart PID ... --before BYTES`` samples PID and its descendants until its
+input ends. It leaves out itself, and the processes after ``--apart`` with their descendants. Each line of input names a
+phase that begins, and is confirmed with a line. At the end, it prints the figures of all phases as JSON.
 
-The proportional set size counts a page that n processes share as 1/n: sums count nothing twice. (Only in the moment in
-which a process starts another one, and both are one still, is it counted twice; no scene starts processes.)
+The proportional set size counts a page that n processes share as 1/n, so sums count nothing twice. (Only while a
+process is forking is it counted twice, and scenes start no processes.)
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _FIELDS = {"Pss:": "pss", "Pss_Anon:": "anonymous", "Pss_File:": "files"}
 
 
 def memory_of(process: int) -> dict[str, int]:
-    """Bytes of a process's proportional set size, and of its parts; nothing for a process that is gone."""
-    found = {}
+    """Return the bytes of a process's proportional set size and of its parts, or nothing if the process has ended."""
+    sizes = {}
     try:
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             name, value, *_ = line.split()
             if name in _FIELDS:
-                found[_FIELDS[name]] = 1024 * int(value)
+                sizes[_FIELDS[name]] = 1024 * int(value)
     except OSError:
         return {}
-    return found
+    return sizes
 
 
 def tmpfs_used() -> int:
-    """Bytes in all file systems that live in memory."""
+    """Return the bytes used in all file systems in memory."""
     used = {}
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()
@@ -51,52 +51,52 @@ def tmpfs_used() -> int:
         try:
             state = os.statvfs(mount)
             used[Path(mount).stat().st_dev] = (state.f_blocks - state.f_bfree) * state.f_frsize
-        except OSError:  # hidden under another mount, or another user's
+        except OSError:  # hidden under another mount, or owned by another user
             continue
     return sum(used.values())
 
 
 def family(root: int, apart: Iterable[int]) -> set[int]:
-    """A process and its descendants, without those apart and theirs."""
+    """Return a process and its descendants, without the processes of ``apart`` and their descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 text = (entry / "stat").read_text()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, ahead, without = set(), [root], set(apart)
-    while ahead:
-        process = ahead.pop()
-        if process not in without:
-            found.add(process)
-            ahead += children.get(process, [])
-    return found
+    members, queue, excluded = set(), [root], set(apart)
+    while queue:
+        process = queue.pop()
+        if process not in excluded:
+            members.add(process)
+            queue += children.get(process, [])
+    return members
 
 
 class MemorySampler(PhasedProcess):
-    """Starts the sampling process for this one.
+    """A context manager for a process that samples the memory of this process and its descendants.
 
     Args:
-        apart: processes whose memory is not counted: the engine's.
-        before: ``tmpfs_used()`` before anything was started.
+        apart: Processes whose memory is not counted, such as the engine's.
+        before: The value of ``tmpfs_used()`` before anything was started, in bytes.
 
     """
 
     def __init__(self, apart: Iterable[int], before: int) -> None:
         numbers = [str(process) for process in apart]
-        counted = ["benchmarks.process_memory", str(os.getpid()), "--before", str(before)]
-        super().__init__([*counted, "--apart", *numbers])
+        command = ["benchmarks.process_memory", str(os.getpid()), "--before", str(before)]
+        super().__init__([*command, "--apart", *numbers])
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """End the sampling and give for each phase, in MiB, what `_summary` gives."""
+        """End the sampling, and return the figures of `_summary` for each phase, in MiB."""
         figures: dict[str, dict[str, float]] = self.measured()
         return figures
 
 
 def _summary(samples: list[dict[str, float]], seconds: float) -> dict[str, float]:
-    """The sample with the largest sum of a phase, the median sum, and how many samples there are in what time."""
+    """Return a phase's sample with the largest sum, its median sum, its number of samples and its seconds."""
     most = max(samples, key=lambda sample: sample["sum"])
     return {
         **most,
@@ -107,7 +107,7 @@ def _summary(samples: list[dict[str, float]], seconds: float) -> dict[str, float
 
 
 def _sample(root: int, apart: set[int], before: int) -> dict[str, float]:
-    """MiB of a family now, and how many processes it has."""
+    """Return the current memory of a process and its descendants in MiB, and their number."""
     totals: dict[str, float] = dict.fromkeys(_FIELDS.values(), 0)
     processes = family(root, apart)
     for process in processes:
@@ -118,7 +118,7 @@ def _sample(root: int, apart: set[int], before: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Sample until the input ends."""
+    """Sample until the input ends, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.process_memory")
     parser.add_argument("root", type=int)
     parser.add_argument("--apart", type=int, nargs="*", default=[])

@@ -1,9 +1,10 @@
 """Ray's overhead a scene: a folder by one engine of a cluster, and by a loop in one process, in turns.
 
-``.venv-terratorch/bin/python -m benchmarks ray_overhead``: Prithvi tiny with random weights, one thread, scenes
-of 1024 x 1024 pixels in six bands, four tiles each, results to files. Of both the seconds a scene are counted from the
-end of the first batch on, when the engine runs; the loop has half of its scenes before the cluster's and half after.
-``python -m benchmarks.ray_overhead MODEL SCENE OUT`` is the loop: for each line that it reads it runs so many scenes.
+``.venv-terratorch/bin/python -m benchmarks ray_overhead`` runs Prithvi tiny with random weights on one thread, on
+scenes of 1024 x 1024 pixels in six bands, with four tiles each and results in files. For both, seconds per scene are
+counted from the end of the first batch, when the engine runs. The loop runs half of its scenes before the cluster and
+half after. ``python -m benchmarks.ray_overhead MODEL SCENE OUT`` is the loop. Each line of its input is a number of
+scenes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples" / "terratorch"
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with disk_folder(1 << 30) as name:
         folder = Path(name)
@@ -55,7 +56,7 @@ def run() -> list[Row]:
 
 
 def _looped(loop: subprocess.Popen[str], scenes: int) -> float:
-    """Seconds a scene of the loop."""
+    """Have the loop run ``scenes`` scenes, and return its seconds per scene."""
     assert loop.stdin is not None
     assert loop.stdout is not None
     print(scenes, file=loop.stdin, flush=True)
@@ -63,7 +64,7 @@ def _looped(loop: subprocess.Popen[str], scenes: int) -> float:
 
 
 def _on_a_cluster(model: Path, scene: Path, out: Path) -> float:
-    """Seconds a scene of an engine in an actor, as ``vllm-mmout run --ray`` has it."""
+    """Return the seconds per scene of an engine in an actor, as in ``vllm-mmout run --ray``."""
     import ray
 
     from vllm_mmout.params import OutputParams
@@ -94,7 +95,7 @@ def _on_a_cluster(model: Path, scene: Path, out: Path) -> float:
 
 
 def main() -> None:
-    """The loop."""
+    """Run the loop: read numbers of scenes, run these scenes, and print the seconds per scene."""
     from vllm_mmout import OutputParams
     from vllm_mmout.commands.engine import engine
 

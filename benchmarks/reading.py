@@ -1,6 +1,7 @@
-"""A scene read window by window, without a model: with one thread and with as many as there are cores, in turns.
+"""A scene read window by window without a model, with one thread and with a thread per core, in turns.
 
-Windows of 512, six bands of uint16, deflate; ``READING_SIZE=4096`` and ``READING_ROUNDS=1`` make a shorter run.
+The scene has windows of 512 pixels and six bands of uint16, compressed with deflate. ``READING_SIZE=4096`` and
+``READING_ROUNDS=1`` make a shorter run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PLOTTED = ("Mpx/s", "one thread Mpx/s")
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(3 * SIZE**2 * BANDS) as name:
         return [_measured(make_scene(Path(name), SIZE, layout)) for layout in LAYOUTS]
 
@@ -31,13 +32,13 @@ def _measured(scene: Scene) -> Row:
     for number in range(ROUNDS + 1):
         for threads, times in walls.items():
             seconds = _seconds(scene, threads)
-            if number:  # the first round is for what only the first ones cost
+            if number:  # the first round warms up and is not counted
                 times.append(seconds)
-    one, all_of_them = walls[1], walls[sequence.THREADS]
+    one_thread, all_threads = walls[1], walls[sequence.THREADS]
     figures: dict[str, float | Figure] = {
-        "Mpx/s": Figure.of(scene.megapixels / seconds for seconds in all_of_them),
-        "one thread Mpx/s": Figure.of(scene.megapixels / seconds for seconds in one),
-        "ratio": Figure.ratio(one, all_of_them),
+        "Mpx/s": Figure.of(scene.megapixels / seconds for seconds in all_threads),
+        "one thread Mpx/s": Figure.of(scene.megapixels / seconds for seconds in one_thread),
+        "ratio": Figure.ratio(one_thread, all_threads),
         "threads": sequence.THREADS,
     }
     return Row(f"a scene of {scene.size}, {scene.layout}", figures)

@@ -1,4 +1,4 @@
-"""``docs/benchmarks/results.json``: a record for each benchmark, of its latest run, with its own date and machine."""
+"""Records of the benchmarks in ``docs/benchmarks/results.json``: the latest run of each, with its date and machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from benchmarks.report import Row, settings
 
 RESULTS = Path(__file__).parents[1] / "docs" / "benchmarks" / "results.json"
 _DIGITS = 4
-"""Of a figure, that are kept."""
+"""Significant digits of each recorded figure."""
 
 
 class Machine(msgspec.Struct, omit_defaults=True):
-    """Where a benchmark ran."""
+    """The machine that a benchmark ran on."""
 
     cores: int
-    """That the process may use."""
+    """Number of CPU cores that the process may use."""
     cpu: str
-    memory_GiB: float = 0.0  # noqa: N815 - it is how the unit is written
+    memory_GiB: float = 0.0  # noqa: N815 - spelled as the unit is
     gpu: str = "none"
 
 
@@ -36,23 +36,23 @@ class Record(msgspec.Struct, omit_defaults=True):
     """The latest run of one benchmark."""
 
     about: str
-    """The first line of its module."""
+    """The first line of the module's docstring."""
     date: str
     machine: Machine
     versions: dict[str, str]
     rows: list[Row]
     settings: dict[str, str] = {}
-    """Variables of the environment that made it another run than the usual one."""
+    """Environment variables that changed the run, by name."""
     note: str = ""
-    """What else is to be known: other work on the machine."""
+    """Remarks on the run, such as other work on the machine."""
     plotted: list[str] = []
-    """Names of figures, each of which is a plot on the page."""
+    """Names of the figures that the page plots."""
     seconds: float = 0.0
-    """That it took."""
+    """Duration of the run in seconds."""
 
 
 def measure(name: str, note: str = "") -> Record:
-    """Run a benchmark."""
+    """Run a benchmark and return its record."""
     module = importlib.import_module(f"benchmarks.{name}")
     started = time.monotonic()
     rows = module.run()
@@ -70,22 +70,22 @@ def measure(name: str, note: str = "") -> Record:
 
 
 def about(module: ModuleType) -> str:
-    """What a benchmark measures, in a line."""
+    """Return the first line of a benchmark's docstring, which says what it measures."""
     return (module.__doc__ or "").strip().splitlines()[0].rstrip(".").replace("``", "`")
 
 
 def read(file: Path = RESULTS) -> dict[str, Record]:
-    """All records, by the name of their benchmark."""
+    """Return all records by the name of their benchmark."""
     return msgspec.json.decode(file.read_bytes(), type=dict[str, Record]) if file.exists() else {}
 
 
 def keep(name: str, record: Record, file: Path = RESULTS) -> None:
-    """Put a record in the place of the one before; the others stay."""
+    """Write ``record`` in place of the benchmark's previous record, and keep the records of other benchmarks."""
     write({**read(file), name: record}, file)
 
 
 def write(records: Mapping[str, Record], file: Path = RESULTS) -> None:
-    """Write records, a row a line, so that a change shows what has changed."""
+    """Write the records with one row per line, so that a diff shows which rows have changed."""
     texts = []
     for name, record in sorted(records.items()):
         plain = _rounded(msgspec.to_builtins(record))
@@ -100,12 +100,12 @@ def _rounded(value: object) -> object:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+        return {name: _rounded(item) for name, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 def _machine() -> Machine:
-    import torch  # not before memory has been measured
+    import torch  # imported after the measurement, because it uses memory
 
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
@@ -123,7 +123,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
     return {
         "vllm": str(vllm.__version__),
-        "torch": str(torch.__version__),  # a class of its own
+        "torch": str(torch.__version__),  # a subclass of str
         "python": platform.python_version(),
         "vllm_mmout": _commit(),
         **{name: importlib.metadata.version(name) for name in packages},
@@ -131,7 +131,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Of this checkout; with a plus where code differs from it."""
+    """Return the commit of this checkout, with a plus if the code of the package or the benchmarks has changes."""
     here = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:

@@ -1,6 +1,6 @@
-"""What the fresh processes of benchmarks/scene_memory.py do: an engine of its own, and scenes through it.
+"""Processes of benchmarks/scene_memory.py: each has its own engine and runs scenes through it.
 
-``python -m benchmarks.scene_child ROLE ARGUMENTS RESULT``: the arguments are JSON, the result is a JSON file.
+``python -m benchmarks.scene_child ROLE ARGUMENTS RESULT`` takes JSON arguments and writes a JSON file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from benchmarks.scene_files import BANDS
 from vllm_mmout import OutputParams, embedded_model
 
 RING_STEPS = 12
-"""Full steps after which vLLM's ring of messages between core and worker, in tmpfs, is as large as it gets."""
+"""Full steps after which vLLM's ring of messages between core and worker, in tmpfs, has reached its full size."""
 TILE = 512
 SETTLED_S = 1.0
-"""How long the engine is left alone before and while its idle memory is taken."""
+"""Seconds that the engine is left alone before its idle memory is measured, and during the measurement."""
 
 
 def call(role: str, folder: Path, **arguments: Any) -> dict[str, Any]:
-    """Run a role in a fresh interpreter and give its result.
+    """Run a role in a fresh interpreter and return its result.
 
     Raises:
-        RuntimeError: it failed; the message is what it wrote.
+        RuntimeError: The role failed. The message contains its output.
 
     """
     result = folder / f"{role}.json"
@@ -45,9 +45,9 @@ def call(role: str, folder: Path, **arguments: Any) -> dict[str, Any]:
 
 
 def memory(*, scene: str, image: str, out: str, overlap: int, segments: int) -> dict[str, Any]:
-    """Memory of one scene in a process that has seen no other: idle, after some full steps, and while the scene runs.
+    """Measure the memory of one scene in a process that has run no other: idle, after full steps, and with the scene.
 
-    Also how often each segment of the file was decoded, taken from the file that was read when it is closed.
+    The result also has the number of decodes of each segment, which the reader reports when the file is closed.
     """
     before = tmpfs_used()
     counts = note_decodes(scene)
@@ -76,7 +76,7 @@ def memory(*, scene: str, image: str, out: str, overlap: int, segments: int) -> 
 
 
 def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds: int, model: str) -> dict[str, Any]:
-    """Seconds and batches of scenes in one engine: in each round all of them in turn, each as often as it says."""
+    """Measure seconds and batches of scenes in one engine. Each round runs each scene ``repeats`` times in turn."""
     from benchmarks.counted_model import (
         VARIABLE,
         CountedWaterIndex,
@@ -89,7 +89,7 @@ def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds
     llm = _engine(str(model_folder(Path(model), CountedWaterIndex)))
     most = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     llm.generate(image, use_tqdm=False)
-    llm.generate(scenes[0], OutputParams(path=out), use_tqdm=False)  # what only the first scene costs
+    llm.generate(scenes[0], OutputParams(path=out), use_tqdm=False)  # warms up
     seconds: list[list[float]] = [[] for _ in scenes]
     batches: list[list[int]] = [[] for _ in scenes]
     for _ in range(rounds):
@@ -107,7 +107,7 @@ def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds
 
 
 def traced(*, scene: str, out: str, tile: int, trace: str) -> dict[str, Any]:
-    """A scene in small tiles through an engine that is traced."""
+    """Run a scene in small tiles through an engine that writes a trace."""
     llm = _engine(embedded_model("water-index"), additional_config={"mmout": {"trace": trace}})
     llm.generate(scene, OutputParams(path=out, tile=tile), use_tqdm=False)
     llm.llm_engine.engine_core.shutdown()
@@ -115,7 +115,7 @@ def traced(*, scene: str, out: str, tile: int, trace: str) -> dict[str, Any]:
 
 
 def note_decodes(scene: str) -> list[Any]:
-    """Give a list that gets the reader's counts whenever this process closes the scene's file."""
+    """Return a list that receives the reader's decode counts whenever this process closes the scene's file."""
     from vllm_mmout.geo.raster.opened import OpenRaster
 
     counts: list[Any] = []
@@ -137,10 +137,10 @@ def _engine(model: str, **arguments: Any) -> Any:
 
 
 def _engine_processes() -> list[int]:
-    """Processes of the engine that this one has started, workers aside, which are below them."""
-    found = [child.pid for child in multiprocessing.active_children() if child.name.startswith("EngineCore")]
-    assert found, "no engine runs in a process of its own"
-    return [process for process in found if process is not None]
+    """Return the engine core processes of this process. Workers are their children."""
+    processes = [child.pid for child in multiprocessing.active_children() if child.name.startswith("EngineCore")]
+    assert processes, "no engine runs in a process of its own"
+    return [process for process in processes if process is not None]
 
 
 ROLES = {"memory": memory, "speed": speed, "traced": traced}

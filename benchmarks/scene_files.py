@@ -1,9 +1,9 @@
-"""Scenes for benchmarks: made fast and without holding them, and the check that a result is that of its scene.
+"""Scenes for benchmarks, written fast and without holding them in memory, and a check of results against a scene.
 
-A scene repeats one pattern of 1024 rows and 4096 columns, six bands of uint16: water and land with their reflectances,
-texture and a sensor's noise, so that deflate leaves as much of it as of Sentinel-2 products; within the 32 KiB that
-deflate looks back nothing repeats. Each distinct segment is encoded once and its bytes are written as often as it
-occurs.
+A scene repeats one pattern of 1024 rows and 4096 columns in six bands of uint16. The pattern has water and land with
+their reflectances, texture and a sensor's noise, so that deflate compresses it as much as Sentinel-2 products. Nothing
+repeats within the 32 KiB that deflate looks back. Each distinct segment is encoded once, and its bytes are written
+wherever it occurs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 BANDS = 6
 ROWS, COLUMNS = 1024, 4096
-"""Of the pattern."""
+"""Size of the pattern in pixels."""
 TILE = 512
 STRIP = 16
-"""Rows of a strip. GDAL's own default at these widths is one row, which costs wide scenes less than narrow ones."""
+"""Rows of a strip. GDAL's default at these widths is one row, which costs wide scenes less than narrow scenes."""
 EPSG = 32631
 WEST, NORTH, PIXEL = 500_000.0, 5_000_000.0, 10.0
 
@@ -42,34 +42,34 @@ _GREEN, _SWIR = 1, 4
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A square GeoTIFF, and what its pixels are."""
+    """A square GeoTIFF whose pixels are known."""
 
     path: Path
     size: int
     layout: Layout
     first: int = 0
-    """Where in the pattern the first row and column lie."""
+    """The row and column of the pattern where the scene's first pixel is."""
 
     @property
     def megapixels(self) -> float:
-        """Pixels of one band, in millions."""
+        """The number of pixels of one band, in millions."""
         return self.size**2 / 1e6
 
     def segments(self) -> int:
-        """Number of tiles or strips."""
+        """Return the number of tiles or strips."""
         with tifffile.TiffFile(self.path) as tiff:
             return len(tiff.pages[0].dataoffsets)
 
     def classes(self, row: int, rows: int) -> NDArray[np.uint8]:
-        """What the embedded model must answer for some rows: 1 where green outshines SWIR 1, else 0."""
+        """Return the embedded model's expected classes of some rows: 1 where green is larger than SWIR 1, else 0."""
         places = self.first + np.arange(self.size)
         return _pattern_classes()[np.ix_(places[row : row + rows] % ROWS, places % COLUMNS)]
 
     def check(self, result: Path) -> None:
-        """Compare a whole result with what it must be: each pixel, its place and its nodata.
+        """Compare each pixel, the georeference and the nodata value of a result with the expected result.
 
         Raises:
-            AssertionError: they differ; the message says where.
+            AssertionError: They differ. The message says where.
 
         """
         with rasterio.open(self.path) as source, rasterio.open(result) as file:
@@ -83,7 +83,7 @@ class Scene:
 
 
 def make_scene(folder: Path, size: int, layout: Layout) -> Scene:
-    """Write a scene of ``size`` x ``size`` pixels, deflate with predictor 2, pixel interleaved, in UTM."""
+    """Write a scene of ``size`` x ``size`` pixels in UTM: deflate with predictor 2, pixel interleaved."""
     scene = Scene(folder / f"{layout}-{size}.tif", size, layout)
     if size % TILE:
         raise ValueError(f"the size must be a multiple of {TILE}, got {size}")
@@ -92,7 +92,7 @@ def make_scene(folder: Path, size: int, layout: Layout) -> Scene:
 
 
 def make_image(folder: Path, number: int, size: int = TILE) -> Scene:
-    """Write a small image of its own: the pattern shifted by its number."""
+    """Write a small image, which is the pattern shifted by ``7 * number`` pixels, so that images differ."""
     scene = Scene(folder / f"image-{number}.tif", size, "tiled", first=7 * number)
     places = scene.first + np.arange(size)
     _write(scene, iter([_encoded(_pattern()[np.ix_(places % ROWS, places % COLUMNS)])]))
@@ -100,14 +100,14 @@ def make_image(folder: Path, number: int, size: int = TILE) -> Scene:
 
 
 def disk_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder that is on a disk, not in memory, with room; ``SCENE_FOLDER`` names another place for it.
+    """Return a temporary folder on a disk, not in memory, with enough room. ``SCENE_FOLDER`` sets where it is made.
 
     Raises:
-        OSError: there is no such place.
+        OSError: No folder is on a disk with enough room.
 
     """
-    asked = os.environ.get("SCENE_FOLDER")
-    places = [asked] if asked else [tempfile.gettempdir(), "/var/tmp", str(Path.cwd())]  # noqa: S108 - a place to look at
+    configured_folder = os.environ.get("SCENE_FOLDER")
+    places = [configured_folder] if configured_folder else [tempfile.gettempdir(), "/var/tmp", str(Path.cwd())]  # noqa: S108 - only looked at
     for place in places:
         if _kind(place) not in ("tmpfs", "ramfs") and shutil.disk_usage(place).free > nbytes:
             return tempfile.TemporaryDirectory(dir=place, prefix="mmout-scenes-")
@@ -115,7 +115,7 @@ def disk_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
 
 
 def _kind(place: str) -> str:
-    """The file system under a folder, as /proc/mounts calls it."""
+    """Return the file system of a folder, as named in /proc/mounts."""
     device = Path(place).stat().st_dev
     kinds = {}
     for line in Path("/proc/mounts").read_text().splitlines():
@@ -127,7 +127,7 @@ def _kind(place: str) -> str:
 
 @cache
 def _pattern() -> NDArray[np.uint16]:
-    """uint16 [rows, columns, bands]; seamless where it repeats."""
+    """Return the pattern, uint16 [rows, columns, bands], which repeats without seams."""
     random = np.random.default_rng(7)
     down, across = (2 * np.pi * np.arange(n, dtype=np.float32) / n for n in (ROWS, COLUMNS))
     relief = np.zeros((ROWS, COLUMNS), np.float32)
@@ -149,7 +149,7 @@ def _pattern_classes() -> NDArray[np.uint8]:
 
 
 def _encoded(pixels: NDArray[np.uint16]) -> bytes:
-    """A segment as it stands in the file: differences along the row (predictor 2), deflated."""
+    """Return a segment as stored in the file: differences along the row (predictor 2), then deflate."""
     return bytes(imagecodecs.deflate_encode(imagecodecs.delta_encode(np.ascontiguousarray(pixels), axis=-2), level=6))
 
 
@@ -171,8 +171,8 @@ def _strips(size: int) -> Iterator[bytes]:
 
 
 def _write(scene: Scene, segments: Iterator[bytes]) -> None:
-    """Write encoded segments in order, and have them on the disk when this returns."""
-    cut: dict[str, Any] = {"tile": (TILE, TILE)} if scene.layout == "tiled" else {"rowsperstrip": STRIP}
+    """Write encoded segments in order, and flush them to the disk."""
+    tiling: dict[str, Any] = {"tile": (TILE, TILE)} if scene.layout == "tiled" else {"rowsperstrip": STRIP}
     with scene.path.open("wb") as file:
         tifffile.imwrite(
             file,
@@ -186,14 +186,14 @@ def _write(scene: Scene, segments: Iterator[bytes]) -> None:
             predictor=True,
             metadata=None,
             extratags=_geotags(scene.first),
-            **cut,
+            **tiling,
         )
         file.flush()
         os.fsync(file.fileno())
 
 
 def _geotags(first: int) -> list[tuple[int, int, int, Any, bool]]:
-    """GeoTIFF 1.1: north up in UTM, pixels are areas."""
+    """Return the GeoTIFF 1.1 tags: north up in UTM, pixels are areas."""
     corner = (0.0, 0.0, 0.0, WEST + first * PIXEL, NORTH - first * PIXEL, 0.0)
     keys = (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, EPSG)
     return [

@@ -1,11 +1,12 @@
 """Latency of forty single images at once, and of one, alone and while two large scenes go through the same engine.
 
-The engine is real (``AsyncLLM``, multiprocess). A round asks for the forty images several times without the scenes,
-then starts the scenes, asks for the images as often while both run, and lets the scenes end; as often images are asked
-for one after the other. An image's latency is the time from the moment in which all are asked for, or it alone, to its
-own result; images are read from their files like the scenes. Each result is compared with what it must be.
+The engine is real (``AsyncLLM``, multiprocess). A round requests the forty images several times without the scenes.
+Then it starts the scenes, requests the images as many times while both run, and waits for the scenes to end. The same
+is done with images that are requested one after the other. An image's latency is the time from its request, or from the
+request of all forty, to its result. Images are read from files, like the scenes. Each result is compared with the
+expected one.
 
-``SCENE_LATENCY_SIZE=4096`` takes smaller scenes than those of 8192 pixels square; ``SCENE_FOLDER`` says where they are.
+``SCENE_LATENCY_SIZE=4096`` takes scenes of that size instead of 8192 pixels square. ``SCENE_FOLDER`` sets their folder.
 """
 
 from __future__ import annotations
@@ -27,35 +28,35 @@ IMAGES = 40
 SIZE = int(setting("SCENE_LATENCY_SIZE", "8192"))
 ROUNDS = 3
 BURSTS = 3
-"""How often a round asks for the images, without the scenes and with them."""
+"""Number of times that a round requests the images, without the scenes and with them."""
 ASKED_RATIO = 2.0
 PLOTTED = ("median ms",)
 
 
 @dataclass(slots=True)
 class Found:
-    """What all rounds found."""
+    """The measurements of all rounds, in seconds."""
 
     alone: list[list[float]] = field(default_factory=list)
-    """Seconds of each image, by round."""
+    """Seconds of each image in a burst without scenes, by round."""
     beside: list[list[float]] = field(default_factory=list)
     one_alone: list[list[float]] = field(default_factory=list)
-    """The same of images that are asked for one after the other."""
+    """Seconds of each image requested on its own, by round."""
     one_beside: list[list[float]] = field(default_factory=list)
     scenes: list[float] = field(default_factory=list)
-    """Seconds from the start of both scenes to the end of the later one, by round, images included."""
+    """Seconds from the start of both scenes to the end of the later scene, by round, with the images running too."""
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
         folder = Path(name)
         scenes = [make_scene(folder, SIZE, "tiled"), make_scene(folder, SIZE, "striped")]
         images = [make_image(folder, number) for number in range(IMAGES)]
-        found = asyncio.run(_measure(scenes, images))
+        latencies = asyncio.run(_measure(scenes, images))
         for scene in scenes:
             scene.check(_out(scene))
-    return _rows(found)
+    return _rows(latencies)
 
 
 async def _measure(scenes: list[Scene], images: list[Scene]) -> Found:
@@ -67,19 +68,19 @@ async def _measure(scenes: list[Scene], images: list[Scene]) -> Found:
             model=embedded_model("water-index"), gpu_memory_utilization=0.3, distributed_executor_backend="uni"
         )
     )
-    found = Found()
+    latencies = Found()
     try:
-        await _burst(engine, images)  # what only the first ones cost
+        await _burst(engine, images)  # warms up
         for _ in range(ROUNDS):
-            found.alone.append([late for _ in range(BURSTS) for late in await _burst(engine, images)])
-            found.one_alone.append(await _one_by_one(engine, images))
-            await _beside_scenes(engine, scenes, images, found)
+            latencies.alone.append([late for _ in range(BURSTS) for late in await _burst(engine, images)])
+            latencies.one_alone.append(await _one_by_one(engine, images))
+            await _beside_scenes(engine, scenes, images, latencies)
     finally:
         engine.shutdown()
-    return found
+    return latencies
 
 
-async def _beside_scenes(engine: Any, scenes: list[Scene], images: list[Scene], found: Found) -> None:
+async def _beside_scenes(engine: Any, scenes: list[Scene], images: list[Scene], latencies: Found) -> None:
     started = time.perf_counter()
     runs = [SceneRun(engine, scene) for scene in scenes]
     try:
@@ -89,39 +90,39 @@ async def _beside_scenes(engine: Any, scenes: list[Scene], images: list[Scene], 
             late += await _burst(engine, images)
         one_by_one = await _one_by_one(engine, images)
         assert not any(run.task.done() for run in runs), "a scene ended before the images; take a larger one"
-        found.beside.append(late)
-        found.one_beside.append(one_by_one)
+        latencies.beside.append(late)
+        latencies.one_beside.append(one_by_one)
         await asyncio.gather(*(run.task for run in runs))
-        found.scenes.append(time.perf_counter() - started)
+        latencies.scenes.append(time.perf_counter() - started)
     finally:
         for run in runs:
             run.task.cancel()
 
 
 class SceneRun:
-    """A scene that goes through the engine in a task of its own."""
+    """A scene that goes through the engine in its own task."""
 
     def __init__(self, engine: Any, scene: Scene) -> None:
         self.began = asyncio.Event()
-        """Whether tiles of it are done."""
+        """An event that is set when some tiles of the scene are done."""
         self.task = asyncio.create_task(self._run(engine, scene))
-        self.task.add_done_callback(lambda _: self.began.set())  # one that failed must not be waited for
+        self.task.add_done_callback(lambda _: self.began.set())  # nobody may wait for a scene that failed
 
     async def _run(self, engine: Any, scene: Scene) -> None:
         finished = False
         async for result in engine.generate(str(scene.path), OutputParams(path=str(_out(scene)))):
             finished = result.finished
             self.began.set()
-        assert finished, "the last of what a scene gave is not its result"
+        assert finished, "the last output of a scene is not its result"
 
 
 async def _one_by_one(engine: Any, images: list[Scene]) -> list[float]:
-    """Seconds of each of the images, asked for when the one before is there."""
+    """Return the seconds of each image, requested once the image before has its result."""
     return [late for image in images for late in await _burst(engine, [image])]
 
 
 async def _burst(engine: Any, images: list[Scene]) -> list[float]:
-    """Seconds until each of the images is there, all asked for at once."""
+    """Return the seconds until each image has its result, with all images requested at once."""
     started = time.perf_counter()
 
     async def one(image: Scene) -> tuple[float, Any]:
@@ -130,7 +131,7 @@ async def _burst(engine: Any, images: list[Scene]) -> list[float]:
 
     answers = await asyncio.gather(*(one(image) for image in images))
     for image, (_, array) in zip(images, answers, strict=True):
-        assert np.array_equal(array[0], image.classes(0, image.size)), f"{image.path} has another's result"
+        assert np.array_equal(array[0], image.classes(0, image.size)), f"{image.path} has a wrong result"
     return [late for late, _ in answers]
 
 
@@ -138,18 +139,18 @@ def _out(scene: Scene) -> Path:
     return scene.path.with_suffix(".out.tif")
 
 
-def _rows(found: Found) -> list[Row]:
-    medians = [[statistics.median(late) for late in rounds] for rounds in (found.beside, found.alone)]
-    p90s = [[percentile(late, 90) for late in rounds] for rounds in (found.one_beside, found.one_alone)]
+def _rows(latencies: Found) -> list[Row]:
+    medians = [[statistics.median(late) for late in rounds] for rounds in (latencies.beside, latencies.alone)]
+    p90s = [[percentile(late, 90) for late in rounds] for rounds in (latencies.one_beside, latencies.one_alone)]
     name = f"latency of {IMAGES} images at once"
     return [
-        Row(f"{name}, alone", _figures(found.alone)),
-        Row(f"{name}, beside two scenes of {SIZE}", _figures(found.beside)),
+        Row(f"{name}, alone", _figures(latencies.alone)),
+        Row(f"{name}, beside two scenes of {SIZE}", _figures(latencies.beside)),
         Row("ratio of the medians of a round", {"ratio": Figure.ratio(*medians, at_most=ASKED_RATIO)}),
-        Row("latency of one image, alone", _figures(found.one_alone)),
-        Row(f"latency of one image, beside two scenes of {SIZE}", _figures(found.one_beside)),
+        Row("latency of one image, alone", _figures(latencies.one_alone)),
+        Row(f"latency of one image, beside two scenes of {SIZE}", _figures(latencies.one_beside)),
         Row("ratio of the 90th percentiles of a round, one image", {"ratio": Figure.ratio(*p90s, at_most=ASKED_RATIO)}),
-        Row(f"two scenes of {SIZE} at once, images included", {"Mpx/s": Figure.of(map(_speed, found.scenes))}),
+        Row(f"two scenes of {SIZE} at once, images included", {"Mpx/s": Figure.of(map(_speed, latencies.scenes))}),
     ]
 
 
@@ -158,7 +159,7 @@ def _speed(seconds: float) -> float:
 
 
 def _figures(rounds: list[list[float]]) -> dict[str, Figure]:
-    """Over rounds, in milliseconds."""
+    """Return the figures over all rounds, in milliseconds."""
     return {
         "median ms": Figure.of(1e3 * statistics.median(late) for late in rounds),
         "p90 ms": Figure.of(1e3 * percentile(late, 90) for late in rounds),

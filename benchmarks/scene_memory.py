@@ -1,19 +1,20 @@
 """Memory, speed, decodes and batches of whole scenes, from 2048 to 16384 pixels square, tiled and striped.
 
-Six bands of uint16, deflate, through ``LLM.generate`` with the embedded model and the engine in its own process.
+Scenes of six bands of uint16 (deflate) go through ``LLM.generate`` with the embedded model. The engine has its own
+process.
 
-- Memory: each scene in a fresh process, so that no peak is another's. What is summed is the proportional set size of
-  the frontend and all that it started but the engine's processes, plus what tmpfs holds more than before, every 20 ms
-  by a process of its own. Idle is the median after the engine's start and twelve full steps: tmpfs includes the ring
-  of ten messages between vLLM's engine core and its worker, of which each step writes the next, and which is as large
-  as it gets after ten full steps of whatever.
-- Speed and batches: one engine for each layout, all sizes in turn in several rounds, without the sampling, which holds
-  the process up. What is compared are the scenes of one round.
-- Decodes: how often the reader says that it decoded each segment of the file, counted in the runs for memory.
+- Memory: each scene runs in a fresh process, so that its peak is its own. Every 20 ms, another process sums the
+  proportional set size of the frontend and its children except the engine's processes, plus the growth of tmpfs. Idle
+  is the median after the engine's start and twelve full steps, because tmpfs includes the ring of ten messages between
+  vLLM's engine core and its worker: each step writes the next message, so the ring has its full size after ten full
+  steps of any request.
+- Speed and batches: one engine for each layout runs all sizes in turn in several rounds, without the sampling, which
+  slows the process down. Scenes of the same round are compared.
+- Decodes: the reader counts how often it decodes each segment of the file, in the runs for memory.
 
-Each result is compared with what it must be, pixel by pixel, by rasterio. ``SCENE_SIZES=2048,4096`` measures these
-sizes alone, the largest against the smallest; ``SCENE_LAYOUTS=tiled`` measures that layout alone; ``SCENE_FOLDER`` says
-where the scenes are made (some 3 GB, on a disk).
+rasterio compares each result with the expected result, pixel by pixel. ``SCENE_SIZES=2048,4096`` measures only these
+sizes and compares the largest with the smallest. ``SCENE_LAYOUTS=tiled`` measures only that layout. ``SCENE_FOLDER``
+sets the folder of the scenes (some 3 GB, on a disk).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from benchmarks.scene_files import BANDS, Layout, Scene, disk_folder, make_image
 SIZES = tuple(sorted(int(size) for size in setting("SCENE_SIZES", "2048,4096,8192,16384").split(",")))
 LAYOUTS = cast("list[Layout]", setting("SCENE_LAYOUTS", "tiled,striped").split(","))
 OVERLAP = 64
-"""Of one more scene of each layout, where what tiles share would be decoded again and again."""
+"""Overlap in pixels of one more scene of each layout, whose shared pixels could be decoded again and again."""
 OVERLAP_SIZE = 8192
 ROUNDS = 3
 ASKED_GROWTH_MIB = 150.0
@@ -43,7 +44,7 @@ PLOTTED = ("above idle MiB", "Mpx/s")
 
 
 def run() -> list[Row]:
-    """Measure; for each layout a row for each scene and one that compares the largest with the smallest."""
+    """Return for each layout a row for each scene, and a row that compares the largest scene with the smallest."""
     rows = []
     for layout in LAYOUTS:
         with disk_folder(sum(size**2 for size in SIZES) * BANDS * 2) as name:
@@ -63,9 +64,9 @@ def _layout(folder: Path, layout: Layout) -> list[Row]:
 
 
 def _memory(folder: Path, scene: Scene, image: Scene, overlap: int = 0) -> dict[str, Any]:
-    """The figures of ``scene_child.memory``; the result is checked here, where that costs the other process nothing."""
+    """Return the figures of ``scene_child.memory``. The result is checked here, to save that process the memory."""
     out = folder / "out.tif"
-    found = call(
+    figures = call(
         "memory",
         folder,
         scene=str(scene.path),
@@ -76,17 +77,17 @@ def _memory(folder: Path, scene: Scene, image: Scene, overlap: int = 0) -> dict[
     )
     scene.check(out)
     out.unlink()
-    _say(f"memory of {scene.layout} {scene.size}, overlap {overlap}: {found}")
-    return found
+    _say(f"memory of {scene.layout} {scene.size}, overlap {overlap}: {figures}")
+    return figures
 
 
 def _speed(folder: Path, scenes: list[Scene], image: Scene) -> dict[str, Any]:
-    """The figures of ``scene_child.speed``; small scenes are repeated, so that a round gives each size its time."""
+    """Return the figures of ``scene_child.speed``. Small scenes are repeated, so that each size has enough time."""
     out = folder / "out.tif"
     repeats = [max(1, 8 * SIZES[0] ** 2 // scene.size**2) for scene in scenes]
     paths = [str(scene.path) for scene in scenes]
     with tempfile.TemporaryDirectory() as model:
-        found = call(
+        figures = call(
             "speed",
             folder,
             scenes=paths,
@@ -98,19 +99,19 @@ def _speed(folder: Path, scenes: list[Scene], image: Scene) -> dict[str, Any]:
         )
     scenes[-1].check(out)
     out.unlink()
-    _say(f"speed of {scenes[0].layout}: {found['seconds']}")
-    return found
+    _say(f"speed of {scenes[0].layout}: {figures['seconds']}")
+    return figures
 
 
 def _row(scene: Scene, memory: dict[str, Any], speed: dict[str, Any], place: int) -> Row:
     most = speed["max_num_seqs"]
-    batch = statistics.mean(speed["batches"][place] or [most])  # a scene of fewer tiles has no batch to be full
+    batch = statistics.mean(speed["batches"][place] or [most])  # if the scene has fewer tiles than a full batch
     idle, peak = memory["idle"]["median"], memory["scene"]["sum"]
     figures = {
         "idle MiB": idle,
         "peak MiB": peak,
         "above idle MiB": peak - idle,
-        "of it tmpfs MiB": memory["scene"]["tmpfs"] - memory["idle"]["tmpfs"],
+        "tmpfs part MiB": memory["scene"]["tmpfs"] - memory["idle"]["tmpfs"],
         "Mpx/s": scene.megapixels / statistics.median(speed["seconds"][place]),
         f"mean batch of {most}": batch,
         "decodes of a segment": memory["decoded most"],
@@ -131,7 +132,7 @@ def _comparison(layout: Layout, memories: list[dict[str, Any]], speed: dict[str,
         for first, last in zip(speed["seconds"][0], speed["seconds"][-1], strict=True)
     ]
     ratio = statistics.median(ratios)
-    figures = {"peak MiB more": growth, "Mpx/s ratio": ratio, "least ratio of a round": min(ratios)}
+    figures = {"peak growth MiB": growth, "Mpx/s ratio": ratio, "least ratio of a round": min(ratios)}
     asked = f"<= {ASKED_GROWTH_MIB:g} MiB more, >= {ASKED_SPEED:g} of the Mpx/s"
     met = growth <= ASKED_GROWTH_MIB and ratio >= ASKED_SPEED
     return Row(f"scenes, {layout}: {large} against {small}", figures, asked, met)
@@ -143,7 +144,7 @@ def _overlap_row(scene: Scene, memory: dict[str, Any]) -> Row:
         "idle MiB": idle,
         "peak MiB": peak,
         "above idle MiB": peak - idle,
-        "of it tmpfs MiB": memory["scene"]["tmpfs"] - memory["idle"]["tmpfs"],
+        "tmpfs part MiB": memory["scene"]["tmpfs"] - memory["idle"]["tmpfs"],
         "decodes of a segment": memory["decoded most"],
         "mean decodes": memory["decoded mean"],
     }
@@ -153,5 +154,5 @@ def _overlap_row(scene: Scene, memory: dict[str, Any]) -> Row:
 
 
 def _say(text: str) -> None:
-    """All that was found, for who wants to know more than the table says."""
+    """Print all figures, which are more than the table shows, to stderr."""
     print(text, file=sys.stderr, flush=True)

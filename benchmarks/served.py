@@ -1,4 +1,4 @@
-"""Servers for measurements, of the embedded model or by another command."""
+"""Servers for benchmarks, which run the embedded model or another command."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FLAGS = ("--gpu-memory-utilization", "0.3", "--distributed-executor-backend", "u
 def served(
     log: Path, command: Sequence[str] = EMBEDDED, environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[int, int]]:
-    """A server: its port and its process.
+    """Start a server, and yield its port and process id.
 
     Args:
-        log: what it writes goes there.
-        command: arguments of the interpreter; host, port and what keeps the engine small are added.
-        environment: variables beside those of this process.
+        log: The file that the server's output goes to.
+        command: Arguments of the interpreter. Host, port and flags that keep the engine small are added.
+        environment: Variables added to those of this process.
 
     """
     with socket.socket() as probe:
@@ -61,7 +61,7 @@ def served(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        for child in started:  # of a server that was ended while it started
+        for child in started:  # left over if the server was stopped while it started
             if child.is_running():
                 child.kill()
 

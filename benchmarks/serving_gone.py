@@ -1,8 +1,8 @@
-"""How soon the work for a client ends that has gone away, in the middle of a scene of 4096 x 4096.
+"""Delay until the work for a client stops, after the client disconnects in the middle of a scene of 4096 x 4096.
 
-The scene is posted to ``vllm-mmout serve``, cut into tiles of 128. When some of them are done the client closes its
-socket; from then on the server's counters are read: when the last tile became part of the result, and when the engine
-had no request of it any more. ``GONE_ROUNDS=3`` takes fewer rounds.
+The scene is posted to ``vllm-mmout serve`` and cut into tiles of 128. When some tiles are done, the client closes its
+socket. From then on, the server's counters are read: when the last tile became part of the result, and when the engine
+had no more requests of the scene. ``GONE_ROUNDS=3`` takes fewer rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TILES, RUNNING, WAITING = "mmout:tiles_total", "vllm:num_requests_running", "vll
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
         scene = make_scene(Path(name), SIZE, "tiled")
         with served(Path(name) / "server.log") as (port, _):
@@ -41,12 +41,12 @@ def run() -> list[Row]:
         "until the engine is idle s": Figure.of(idle),
         "worst idle s": Figure(max(idle), at_most=ASKED_S),
     }
-    name = f"a client goes away in the middle of {tiles} tiles"
+    name = f"a client disconnects in the middle of {tiles} tiles"
     return [Row(name, figures, f"less than {tiles} tiles", max(done) < tiles)]
 
 
 def _round(scene: Path, port: int) -> tuple[float, float, float]:
-    """Seconds from the closed socket to the last tile and to an idle engine, and how many tiles were done."""
+    """Return the seconds from closing the socket to the last tile and to an idle engine, and the tiles done."""
     before = _counters(port)[TILES]
     connection = _posted(scene, port)
     while _counters(port)[TILES] - before < 100:
@@ -64,7 +64,7 @@ def _round(scene: Path, port: int) -> tuple[float, float, float]:
 
 
 def _posted(scene: Path, port: int) -> HTTPConnection:
-    """A connection on which the scene was sent, and nothing was received."""
+    """Post a scene, and return the connection without receiving anything."""
     form = {"output_format": "tiff", "tile": str(TILE)}
     request = httpx.Request("POST", f"http://{HOST}", files={"image": scene.read_bytes()}, data=form)
     connection = HTTPConnection(HOST, port)
@@ -73,10 +73,10 @@ def _posted(scene: Path, port: int) -> HTTPConnection:
 
 
 def _counters(port: int) -> dict[str, float]:
-    found = dict.fromkeys((TILES, RUNNING, WAITING), 0.0)
+    totals = dict.fromkeys((TILES, RUNNING, WAITING), 0.0)
     text = httpx.get(f"http://{HOST}:{port}/metrics", timeout=30, trust_env=False).text
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name in found:
-                found[sample.name] += sample.value
-    return found
+            if sample.name in totals:
+                totals[sample.name] += sample.value
+    return totals

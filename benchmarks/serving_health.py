@@ -1,11 +1,11 @@
-"""``/health`` of ``vllm-mmout serve`` while it answers a scene of 4096 x 4096: latency, and how the process grows.
+"""``/health`` of ``vllm-mmout serve`` while it answers a scene of 4096 x 4096: latency, and growth of the process.
 
-The server is started as users do, and the scene (six bands of uint16, deflate) is posted to ``/v1/images/edits`` as
-the file of a form; the answer is a GeoTIFF, each pixel of which is compared with what it must be. A process of its own
-polls ``/health`` every five milliseconds, first while nothing else happens and then during each request. The resident
-memory of the process that answers is sampled from before the first request on.
+The server is started as users start it. The scene (six bands of uint16, deflate) is posted to ``/v1/images/edits`` as
+the file of a form. The answer is a GeoTIFF, each pixel of which is compared with the expected result. Another process
+polls ``/health`` every five milliseconds, first while the server is idle and then during each request. The resident
+memory of the server's process is sampled from before the first request.
 
-``SERVING_SIZE=2048`` takes a smaller scene, ``SERVING_ROUNDS=2`` fewer rounds; ``SCENE_FOLDER`` says where it is made.
+``SERVING_SIZE=2048`` takes a smaller scene, ``SERVING_ROUNDS=2`` fewer rounds. ``SCENE_FOLDER`` sets the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.served import HOST, served
 
 SIZE = int(setting("SERVING_SIZE", "4096"))
 ROUNDS = int(setting("SERVING_ROUNDS", "5"))
-"""At least two."""
+"""Number of rounds, at least two."""
 IDLE_S = 5.0
 PERIOD_S = 0.01
 MIB = 1 << 20
@@ -37,7 +37,7 @@ PLOTTED = ("p99 ms", "worst ms")
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(2 * SIZE**2 * BANDS * 2) as name:
         folder = Path(name)
         scene = make_scene(folder, SIZE, "tiled")
@@ -65,7 +65,7 @@ def _measure(scene: Scene, port: int, process: int) -> list[Row]:
     memories = {
         "idle MiB": memory.idle / MIB,
         "growth MiB": Figure(growth, at_most=ASKED_GROWTH_MIB),
-        "growth after the first MiB": (max(memory.peaks[1:]) - memory.first) / MIB,
+        "growth after the first request MiB": (max(memory.peaks[1:]) - memory.first) / MIB,
         "request s": Figure.of(seconds),
     }
     return [
@@ -78,9 +78,9 @@ def _measure(scene: Scene, port: int, process: int) -> list[Row]:
 def _figures(
     rounds: list[list[float]], p99_ms: float | None = None, worst_ms: float | None = None
 ) -> dict[str, float | Figure]:
-    """Of all polls of all rounds; the spread of a percentile is that of the rounds."""
-    polls = [latency for one in rounds for latency in one]
-    p99 = Figure.of(percentile(one, 99) for one in rounds)
+    """Return the figures of all polls. The spread of the 99th percentile is over the rounds."""
+    polls = [latency for polls_of_round in rounds for latency in polls_of_round]
+    p99 = Figure.of(percentile(polls_of_round, 99) for polls_of_round in rounds)
     return {
         "polls": len(polls),
         "p50 ms": percentile(polls, 50),
@@ -90,7 +90,7 @@ def _figures(
 
 
 def _post(scene: Scene, port: int, target: Path) -> float:
-    """Have a scene answered; gives the seconds until the last byte."""
+    """Post a scene, write the answer to a file, and return the seconds until its last byte."""
     started = time.perf_counter()
     form = {"prompt": "water", "output_format": "tiff"}
     with scene.path.open("rb") as file, target.open("wb") as out:
@@ -106,15 +106,15 @@ def _post(scene: Scene, port: int, target: Path) -> float:
 
 @dataclass(slots=True)
 class Memory:
-    """Samples the resident memory of a process, in bytes."""
+    """A sampler of a process's resident memory, in bytes."""
 
     process: int
     idle: int = 0
-    """Before the first request."""
+    """The memory before the first request, in bytes."""
     first: int = 0
-    """Before the second: what the first one has left is in it."""
+    """The memory before the second request, in bytes. It includes memory that the first request left allocated."""
     peaks: list[int] = field(default_factory=list)
-    """The most of each round."""
+    """The peak of each round, in bytes."""
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:

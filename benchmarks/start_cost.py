@@ -1,9 +1,9 @@
 """Time inside the plugin's entry point and hooks while an engine of a text model starts.
 
-Every run is a fresh frontend with a fresh engine core and a fresh worker. What is counted is the wall clock inside the
-import of the entry point, inside ``load()``, and inside each hook net of the function of vLLM that it is put around; in
-all three processes, one after another as they wait for each other. Modules of vLLM that are imported there count as
-ours, also where vLLM would have imported them a little later.
+Every run has a fresh frontend, engine core and worker. The benchmark counts the wall clock inside the import of the
+entry point, inside ``load()``, and inside each hook, without the wrapped function of vLLM. The times of the three
+processes are added, because they wait for each other. Modules of vLLM that our code imports count as our time, even if
+vLLM would import them a little later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LLAMA = {
 
 
 def run(runs: int = RUNS) -> list[Row]:
-    """Measure; one row for each process and one for all together, medians in milliseconds."""
+    """Return a row for each process and a row for all together, with medians in milliseconds."""
     compileall.compile_dir(Path(vllm_mmout.__file__).parent, quiet=1)  # as pip does when it installs
     starts = [_start() for _ in range(runs)]
     rows = []
@@ -57,11 +57,11 @@ def run(runs: int = RUNS) -> list[Row]:
 
 
 Times = dict[str, tuple[float, float]]
-"""What ran, to its seconds of wall clock and of CPU."""
+"""Seconds of wall clock and of CPU by the name of the timed part."""
 
 
 def _start() -> dict[str, Times]:
-    """Start one engine and give the times of each of its processes."""
+    """Start one engine, and return the times of each of its processes."""
     with tempfile.TemporaryDirectory() as name:
         folder, model = Path(name, "times"), Path(name, "llama")
         folder.mkdir()
@@ -89,20 +89,20 @@ def _read(file: Path) -> Times:
 
 
 def _by_process(times: dict[int, Times], frontend: int) -> dict[str, Times]:
-    """Name the processes: the worker is the one that prepares a device."""
+    """Return the times by the role of the process. The worker is the process that prepares a device."""
     named = {}
     for process, parts in times.items():
-        if "load()" not in parts:  # a helper that asks for a model's class loads no plugin, or is none of an engine's
+        if "load()" not in parts:  # a helper process that looks up a model's class, or a process outside the engine
             continue
         name = "frontend" if process == frontend else "worker" if "worker_init_device" in parts else "engine core"
         assert name not in named, f"two processes look like the {name}: {times}"
         named[name] = parts
-    assert len(named) == 3, f"found the processes {', '.join(named)} alone"
+    assert len(named) == 3, f"found only {', '.join(named)}, not all three processes"
     return named
 
 
 def _engine(model: str) -> None:
-    """What a fresh frontend does."""
+    """Start an engine, as a fresh frontend."""
     from vllm import LLM
 
     LLM(

@@ -1,9 +1,9 @@
-"""An IO Processor plugin of the embedded model in the pattern of TerraTorch 1.2.13's, for vLLM's own server.
+"""An IO Processor plugin for the embedded model on vLLM's own server, in the pattern of TerraTorch 1.2.13's plugin.
 
-Its steps are those of ``SegmentationIOProcessor``: ``pre_process`` reads the whole scene, makes float32 of it and cuts
-it into windows, which it returns all as prompts; the engine sends raw logits; ``post_process`` takes the largest class
-of each, puts them together and writes a GeoTIFF, which is answered as base64 in JSON. In its favour nothing is
-standardised tile by tile, and nothing is cast: the model takes float32.
+Its steps are those of ``SegmentationIOProcessor``. ``pre_process`` reads the whole scene, converts it to float32, cuts
+it into windows and returns all windows as prompts. The engine sends raw logits. ``post_process`` takes the argmax of
+each window, joins the windows and writes a GeoTIFF, which is returned as base64 in JSON. To its advantage, it neither
+standardises each tile nor casts the input: the model takes float32.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NODATA = 255
 
 
 def register() -> str:
-    """The name of the plugin's class."""
+    """Return the name of the plugin's class, for the entry point."""
     return f"{__name__}.StockPlugin"
 
 
 def install(folder: Path) -> None:
-    """Make the plugin known to interpreters that have this folder on their path."""
+    """Write an entry point for the plugin, for interpreters that have this folder on their path."""
     info = folder / "stock_pattern-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stock-pattern\nVersion: 1.0\n")
@@ -40,7 +40,7 @@ def install(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is kept of a request between its two steps."""
+    """The data of a request that ``post_process`` needs."""
 
     meta: dict[str, Any]
     height: int
@@ -50,18 +50,18 @@ class Scene:
 
 
 class StockPlugin(IOProcessor):  # type: ignore[type-arg]  # its data is JSON
-    """Reads whole, cuts whole, joins whole."""
+    """A plugin that reads, cuts and joins the scene as a whole."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._scenes: dict[str | None, Scene] = {}
 
     def parse_data(self, data: object) -> Any:
-        """The request's data, which names a path."""
+        """Return the request's data, which names a path, unchanged."""
         return data
 
     def pre_process(self, prompt: Any, request_id: str | None = None, **_: Any) -> list[Any]:
-        """All tiles of the scene as prompts."""
+        """Return all tiles of the scene as prompts."""
         with rasterio.open(BytesIO(Path(prompt["data"]).read_bytes())) as source:
             pixels, meta = source.read(), source.meta
         image = np.stack([np.moveaxis(pixels, 0, -1)])  # frames, height, width, bands
@@ -80,7 +80,7 @@ class StockPlugin(IOProcessor):  # type: ignore[type-arg]  # its data is JSON
         ]
 
     def post_process(self, model_output: Any, request_id: str | None = None, **_: Any) -> Any:
-        """The mask of the scene."""
+        """Return the mask of the scene as a GeoTIFF in base64."""
         scene = self._scenes.pop(request_id)
         tiles = [
             torch.nn.functional.interpolate(output.outputs.data.argmax(dim=0)[None, None].float(), size=TILE)

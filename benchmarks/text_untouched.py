@@ -1,9 +1,9 @@
 """Text tokens a second of a small model with the plugin loaded, and with `VLLM_PLUGINS` leaving it out, in turns.
 
-Two processes, each with an engine of the same Llama (two layers of 64, so that what is not the model shows most) that
-is started as users do. A round has both answer the same requests by ``LLM.generate``, one after the other; which is
-first alternates, and rounds are short: the speed of a machine changes within a second. Both must write the same tokens.
-``TEXT_ROUNDS``, ``TEXT_REQUESTS`` and ``TEXT_TOKENS`` make other runs.
+Two processes each have an engine of the same Llama (two layers of 64, so that overhead outside the model shows most),
+started as users start it. In a round, both answer the same requests by ``LLM.generate``, one after the other. They
+alternate in going first, and rounds are short, because the speed of a machine changes within a second. Both must write
+the same tokens. ``TEXT_ROUNDS``, ``TEXT_REQUESTS`` and ``TEXT_TOKENS`` change the run.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from benchmarks.token_model import WORDS, write_text_model
 ROUNDS = int(setting("TEXT_ROUNDS", "60"))
 REQUESTS = int(setting("TEXT_REQUESTS", "32"))
 TOKENS = int(setting("TEXT_TOKENS", "64"))
-"""Of each request."""
+"""Tokens of each request."""
 ASKED = 0.98
-"""1.00 within the noise of a quiet machine."""
+"""Minimum ratio of the tokens per second: 1.00 less the noise of a quiet machine."""
 PLOTTED = ("tokens/s",)
 PLUGINS = {"with the plugin": {}, "without it": {"VLLM_PLUGINS": ""}}
 _SIZE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         model = write_text_model(Path(name), vocab_size=WORDS, max_position_embeddings=TOKENS + 16, **_SIZE)
         engines = {
@@ -43,21 +43,24 @@ def run() -> list[Row]:
             for side, environment in PLUGINS.items()
         }
         order = list(engines)
-        for number in range(ROUNDS + 1):  # the first one warms
+        for number in range(ROUNDS + 1):  # the first round warms up
             for side in order if number % 2 else reversed(order):
                 engines[side].begin(f"round {number}")
-        found = {side: engine.measured() for side, engine in engines.items()}
-    assert [one["installed"] for one in found.values()] == [True, False]
-    assert len({json.dumps(one["tokens"]) for one in found.values()}) == 1, "the plugin changes what is written"
+        results = {side: engine.measured() for side, engine in engines.items()}
+    assert [result["installed"] for result in results.values()] == [True, False]
+    assert len({json.dumps(result["tokens"]) for result in results.values()}) == 1, "the plugin changes the tokens"
     (with_s, without_s), (with_cpu, without_cpu) = (
-        [one[times][1:] for one in found.values()] for times in ("seconds", "cpu_seconds")
+        [result[times][1:] for result in results.values()] for times in ("seconds", "cpu_seconds")
     )
     rows = [
         Row(
             f"{REQUESTS} texts of {TOKENS} tokens, {side}",
-            {"tokens/s": Figure.of(REQUESTS * TOKENS / one for one in seconds), "CPU s": Figure.of(cpu_seconds)},
+            {
+                "tokens/s": Figure.of(REQUESTS * TOKENS / round_s for round_s in seconds),
+                "CPU s": Figure.of(cpu_seconds),
+            },
         )
-        for side, seconds, cpu_seconds in zip(found, (with_s, without_s), (with_cpu, without_cpu), strict=True)
+        for side, seconds, cpu_seconds in zip(results, (with_s, without_s), (with_cpu, without_cpu), strict=True)
     ]
     ratios = {
         "ratio of tokens/s": Figure.ratio(without_s, with_s, at_least=ASKED),
@@ -67,9 +70,9 @@ def run() -> list[Row]:
 
 
 def main() -> None:
-    """Answer a round for each line; in the end the seconds of all."""
+    """Answer a round of requests for each line of input, and print the seconds of all rounds at the end."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # vLLM logs to where the answers go
+    os.dup2(2, 1)  # keep vLLM's log out of the answers
     from vllm import LLM, SamplingParams
 
     llm: Any = LLM(sys.argv[1], gpu_memory_utilization=0.2, distributed_executor_backend="uni", seed=0)
@@ -85,15 +88,15 @@ def main() -> None:
         tokens = [list(result.outputs[0].token_ids) for result in results]
         print(line.strip(), file=answers, flush=True)
     installed = "vllm_mmout" in sys.modules
-    found = {"seconds": seconds, "cpu_seconds": cpu_seconds, "tokens": tokens, "installed": installed}
-    print(json.dumps(found), file=answers, flush=True)
+    results = {"seconds": seconds, "cpu_seconds": cpu_seconds, "tokens": tokens, "installed": installed}
+    print(json.dumps(results), file=answers, flush=True)
     llm.llm_engine.engine_core.shutdown()
 
 
 def _used(processes: list[psutil.Process]) -> float:
-    """Seconds of a processor that they have used so far."""
+    """Return the processor time that the processes have used so far, in seconds."""
     times = [process.cpu_times() for process in processes]
-    return sum(one.user + one.system for one in times)
+    return sum(times_of_process.user + times_of_process.system for times_of_process in times)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Tiles a second: ``LLM.generate`` (class ids) beside ``LLM.encode`` (raw logits), one engine, in turn.
+"""Tiles a second: ``LLM.generate`` (class ids) against ``LLM.encode`` (raw logits), one engine, in turns.
 
-The raw logits of ``encode`` still have to be turned into class ids by whoever asked for them; that work is counted too.
+The caller of ``encode`` has to turn the raw logits into class ids; the time of that is counted too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLOTTED = ("tiles/s",)
 
 
 def run(rounds: int = 5) -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     from vllm import LLM
 
     llm: Any = LLM(embedded_model("water-index"), gpu_memory_utilization=0.3, distributed_executor_backend="uni")

@@ -1,10 +1,10 @@
-"""Decoding of pictures that a model writes as tokens: in batches against one by one, and what text loses beside it.
+"""Decoding of pictures that a model writes as tokens: in batches and one by one, and its effect on text generation.
 
-The decoder is Janus', with its own channels and random weights, for small pictures: some 0.1 s each on one core. The
-batcher is that of the engine; it gets 64 pictures at once, and one by one they are decoded in the calling thread.
+The decoder is Janus' decoder with its own channels and random weights, for small pictures that take some 0.1 s each on
+one core. The engine's batcher gets 64 pictures at once; for comparison, the calling thread decodes them one by one.
 
-``TOKEN_PICTURES``, ``TOKEN_ROUNDS`` and ``TOKEN_TEXT`` (tokens of each text) make shorter runs, ``TOKEN_SIDE`` other
-pictures.
+``TOKEN_PICTURES``, ``TOKEN_ROUNDS`` and ``TOKEN_TEXT`` (tokens of each text) make shorter runs. ``TOKEN_SIDE`` changes
+the size of the pictures.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from vllm_mmout.wings.tokens.layouts import Medium
 PICTURES = int(setting("TOKEN_PICTURES", "64"))
 ROUNDS = int(setting("TOKEN_ROUNDS", "5"))
 SIDE = int(setting("TOKEN_SIDE", "4"))
-"""Codes of a row, and rows."""
+"""Number of rows, and of columns, of a picture's codes."""
 LOAD = Load(ROUNDS, texts=8, tokens=int(setting("TOKEN_TEXT", "512")), every=8, side=SIDE)
 LONG_S = 600.0
 MOST_DIFFERENT = 2
-"""Grey levels by which a picture of a batch may differ: sums are made in another order there."""
+"""Grey levels that a picture of a batch may differ by, because a batch adds numbers in another order."""
 ASKED = {"cpu": 0.95, "cuda:0": 3.0}
 ASKED_TEXT = 0.95
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     import torch
 
     with tempfile.TemporaryDirectory() as name:
@@ -50,15 +50,15 @@ def run() -> list[Row]:
         if torch.cuda.is_available():
             rows.append(_in_batches(decoder, "cuda:0"))
         else:
-            rows.append(Row("pictures decoded in batches, cuda:0: left out, there is no CUDA device", {}))
+            rows.append(Row("pictures decoded in batches, cuda:0: not measured, there is no CUDA device", {}))
         if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < CORES:
-            return [*rows, Row(f"text beside decoding: left out, there are no {CORES} cores to bind to", {})]
+            return [*rows, Row(f"text beside decoding: not measured, there are fewer than {CORES} cores", {})]
         model = write_model(Path(name, "model"), decoder, SIDE, LOAD.tokens + 16)
         return [*rows, *_text_rows(_beside_text(model))]
 
 
 def _in_batches(decoder: Path, device: str) -> Row:
-    """Pictures a second in batches and one by one, in turns."""
+    """Return pictures per second in batches and one by one, in turns."""
     from vllm_mmout.wings.tokens import VQImageProcessor
     from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 
@@ -66,12 +66,12 @@ def _in_batches(decoder: Path, device: str) -> Row:
     processor = VQImageProcessor.from_config({}, options)
     processor.load()
     codes = np.random.default_rng(1).integers(0, CODES, (PICTURES, SIDE, SIDE))
-    media = [Medium(0, SIDE**2, (one,), complete=True, grid=(SIDE, SIDE)) for one in codes]
+    media = [Medium(0, SIDE**2, (codes_of_picture,), complete=True, grid=(SIDE, SIDE)) for codes_of_picture in codes]
     batcher = MediaBatcher(processor, LONG_S)
     seconds: dict[str, list[float]] = {"batches": [], "one by one": []}
     calls = []
     try:
-        _by_batcher(batcher, media[:1])  # what only the first one costs, and its thread
+        _by_batcher(batcher, media[:1])  # warm up, and start the batcher's thread
         for _ in range(ROUNDS):
             started, before = time.perf_counter(), batcher.calls
             together = _by_batcher(batcher, media)
@@ -93,7 +93,7 @@ def _in_batches(decoder: Path, device: str) -> Row:
 
 
 def _by_batcher(batcher: Any, media: list[Medium]) -> list[Any]:
-    """The pictures of media that are all handed over at once."""
+    """Submit all media at once, and return their pictures."""
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     jobs = [batcher.submit(medium, OutputParams(), done.put) for medium in media]
     for _ in jobs:
@@ -106,24 +106,24 @@ def _by_batcher(batcher: Any, media: list[Medium]) -> list[Any]:
 
 def _check(together: list[Any], alone: list[Any]) -> None:
     for ours, theirs in zip(together, alone, strict=True):
-        assert np.abs(ours.astype(int) - theirs).max() <= MOST_DIFFERENT, "a picture of a batch is another one"
+        assert np.abs(ours.astype(int) - theirs).max() <= MOST_DIFFERENT, "a picture of a batch differs"
 
 
 def _beside_text(model: Path) -> dict[str, list[Run]]:
-    """The runs of a process of their own, by name."""
+    """Run `benchmarks.token_text` in another process, and return its runs by name."""
     command = [sys.executable, "-m", "benchmarks.token_text", str(model), json.dumps(asdict(LOAD))]
     child = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     lines = [line for line in child.stdout.decode().splitlines() if line.startswith("{")]
-    return {name: [Run(**one) for one in runs] for name, runs in json.loads(lines[-1]).items()}
+    return {name: [Run(**run_fields) for run_fields in runs] for name, runs in json.loads(lines[-1]).items()}
 
 
-def _text_rows(found: dict[str, list[Run]]) -> list[Row]:
-    speeds = {name: [one.tokens_per_s for one in runs] for name, runs in found.items()}
+def _text_rows(runs_by_name: dict[str, list[Run]]) -> list[Row]:
+    speeds = {name: [run_.tokens_per_s for run_ in runs] for name, runs in runs_by_name.items()}
     figures = {
         "tokens/s": Figure.of(speeds["decoded"]),
         "ratio": Figure.ratio(speeds["decoded"], speeds["none"], at_least=ASKED_TEXT),
-        "pictures": Figure.of(one.pictures for one in found["decoded"]),
-        "decoded meanwhile": Figure.of(one.meanwhile for one in found["decoded"]),
+        "pictures": Figure.of(run_.pictures for run_ in runs_by_name["decoded"]),
+        "decoded meanwhile": Figure.of(run_.meanwhile for run_ in runs_by_name["decoded"]),
     }
     return [
         Row("text beside pictures that are not decoded", {"tokens/s": Figure.of(speeds["none"])}),

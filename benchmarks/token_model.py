@@ -1,4 +1,4 @@
-"""A model that writes text and pictures as tokens, with random weights, and a picture decoder of a real size."""
+"""A model with random weights that writes text and pictures as tokens, and a picture decoder of realistic size."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 WORDS = 256
-"""The first ids: a token a byte."""
+"""Number of text tokens, which have the first ids: one for each byte."""
 CODES = 16384
-"""The ids behind them: Janus' codebook."""
+"""Number of picture tokens, which have the ids after the text tokens: Janus' codebook."""
 RATE = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8}
-"""Makes a step of a few requests some ten milliseconds on one core."""
+"""Size of a Llama whose step of a few requests takes some ten milliseconds on one core."""
 
 
 def layout(side: int) -> dict[str, object]:
-    """Pictures of ``side`` x ``side`` codes, without markers."""
+    """Return the layout of pictures of ``side`` x ``side`` codes, without markers."""
     return {"modality": "image", "first": WORDS, "size": CODES, "grid": [side, side]}
 
 
@@ -29,13 +29,13 @@ def write_decoder(folder: Path, side: int) -> Path:
 
 
 def write_model(folder: Path, decoder: Path, side: int, length: int) -> Path:
-    """Write a Llama that fits a decoder's codes.
+    """Write a Llama whose tokens include the codes of a decoder.
 
     Args:
-        folder: where to; made.
-        decoder: folder of the picture decoder, which runs on one thread.
-        side: codes of a row, and rows.
-        length: tokens of a request, its prompt included.
+        folder: The folder to create.
+        decoder: The folder of the picture decoder, which runs on one thread.
+        side: Number of rows, and of columns, of a picture's codes.
+        length: Largest number of tokens of a request, with its prompt.
 
     """
     write_text_model(folder, vocab_size=WORDS + CODES, max_position_embeddings=length, num_attention_heads=8, **RATE)
@@ -46,7 +46,7 @@ def write_model(folder: Path, decoder: Path, side: int, length: int) -> Path:
 
 
 def write_text_model(folder: Path, **config: int) -> Path:
-    """Write a Llama with random weights, in float32, and a tokenizer; ``config`` is what its `LlamaConfig` says."""
+    """Write a Llama with random weights in float32, and a tokenizer. ``config`` holds arguments of `LlamaConfig`."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -57,7 +57,7 @@ def write_text_model(folder: Path, **config: int) -> Path:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """A fast one in which each byte is a token."""
+    """Write a fast tokenizer that makes a token of each byte."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

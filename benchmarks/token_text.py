@@ -1,8 +1,8 @@
-"""Text tokens a second of an engine on one core, while the frontend on another core decodes pictures, and while not.
+"""Text tokens a second of an engine on one core, with and without pictures decoded by the frontend on another core.
 
-Both runs have the same requests: some for text, and one for a picture whenever the first of them has got so many tokens
-more. In one run the pictures are decoded, in the other their requests say ``output="none"``. Runs take turns in a
-process of their own, whose threads, and those of the engine, are bound to a core each.
+Both kinds of runs have the same requests: some for text, and one for a picture each time that the first text has grown
+by ``Load.every`` tokens. In one kind the pictures are decoded, in the other their requests say ``output="none"``. Runs
+take turns in a process of their own. Its threads are bound to one core, and the engine's threads to another.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ import psutil
 from benchmarks.token_model import CODES, WORDS
 
 CORES = 2
-"""One for the engine, one for the frontend."""
+"""Number of cores: one for the engine, one for the frontend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each run asks for."""
+    """The requests of each run."""
 
     rounds: int
     texts: int
-    """Requests for text, all at once."""
+    """Number of requests for text, all at once."""
     tokens: int
-    """Of each."""
+    """Tokens of each request for text."""
     every: int
     """Tokens of text from one request for a picture to the next."""
     side: int
-    """Codes of a row of a picture, and rows."""
+    """Number of rows, and of columns, of a picture's codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run found."""
+    """The measurements of one run."""
 
     tokens_per_s: float
-    """Of all requests for text."""
+    """Tokens per second of all requests for text."""
     pictures: int
-    """Requests for pictures."""
+    """Number of requests for pictures."""
     meanwhile: int
-    """Of these, decoded before the last text had ended."""
+    """Number of pictures that were decoded before the last text had ended."""
 
 
 def main() -> None:
-    """Measure; prints a line of JSON, the runs by name."""
+    """Print the runs by name as a line of JSON."""
     model, load = sys.argv[1], Load(**json.loads(sys.argv[2]))
     print(
         json.dumps({name: [asdict(run) for run in runs] for name, runs in asyncio.run(_measure(model, load)).items()})
@@ -75,29 +75,29 @@ async def _measure(model: str, load: Load) -> dict[str, list[Run]]:
             enable_prefix_caching=False,
         )
     )
-    found: dict[str, list[Run]] = {"decoded": [], "none": []}
+    runs: dict[str, list[Run]] = {"decoded": [], "none": []}
     try:
         for process in psutil.Process().children(recursive=True):
             _bind(process.pid, engine_core)
         _bind(os.getpid(), frontend_core)
-        for output in (None, "none"):  # what only the first ones cost
+        for output in (None, "none"):  # warm up
             await _run(engine, replace(load, tokens=2 * load.every), output, f"first {output}")
         for number in range(load.rounds):
-            found["decoded"].append(await _run(engine, load, None, f"decoded {number}"))
-            found["none"].append(await _run(engine, load, "none", f"none {number}"))
+            runs["decoded"].append(await _run(engine, load, None, f"decoded {number}"))
+            runs["none"].append(await _run(engine, load, "none", f"none {number}"))
     finally:
         engine.shutdown()
-    return found
+    return runs
 
 
 def _bind(process: int, core: int) -> None:
-    """Bind all threads of a process; those that they start later are bound with them."""
+    """Bind all threads of a process to a core. Threads that they start later are bound too."""
     for thread in Path(f"/proc/{process}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {core})
 
 
 async def _run(engine: Any, load: Load, output: str | None, name: str) -> Run:
-    """One run; ``output`` is that of the requests for pictures."""
+    """Run the requests once. ``output`` is the ``output`` of the requests for pictures."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

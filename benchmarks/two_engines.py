@@ -1,9 +1,9 @@
-"""A scene through two engines behind one frontend, one thread on a core of its own each, and through one, in turns.
+"""A scene through two engines behind one frontend, each with one thread on its own core, and through one, in turns.
 
-The model is the embedded one with two convolutions (``bound_model``), so that engines and not the frontend are what is
-waited for; both results are compared with what they must be. Processor time is that of the frontend, which shares the
-cores with the engines, and of all that it started. Needs two cores. ``TWO_ENGINES_SIZE=1024`` takes a smaller scene,
-``TWO_ENGINES_ROUNDS`` fewer rounds.
+The model is the embedded model with two more convolutions (``bound_model``), so that the engines and not the frontend
+are the bottleneck. Both results are compared with the expected result. Processor time is counted for the frontend,
+which shares the cores with the engines, and for its child processes. Needs two cores. ``TWO_ENGINES_SIZE=1024`` takes a
+smaller scene, ``TWO_ENGINES_ROUNDS`` fewer rounds.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ PLOTTED = ("tiles/s",)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A scene by some engines."""
+    """A scene that one or two engines ran."""
 
     seconds: float
     share: float
-    """Of the processor time of all, that of the frontend."""
+    """The frontend's share of the processor time of all processes."""
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Run the benchmark and return its rows."""
     with disk_folder(SIZE**2 * BANDS * 2) as name:
         scene = make_scene(Path(name), SIZE, "tiled")
-        found = asyncio.run(_measure(bound_folder(Path(name)), scene))
-    seconds = [[turn.seconds for turn in turns] for turns in found]
+        turns_of_engines = asyncio.run(_measure(bound_folder(Path(name)), scene))
+    seconds = [[turn.seconds for turn in turns] for turns in turns_of_engines]
     tiles = (SIZE // TILE) ** 2
     rows = [
         Row(
             f"{name}, one thread each, a scene of {tiles} tiles",
             {
                 "tiles/s": Figure.of(tiles / turn.seconds for turn in turns),
-                "frontend's part of processor time": Figure.of(turn.share for turn in turns),
+                "frontend's share of processor time": Figure.of(turn.share for turn in turns),
             },
         )
-        for name, turns in zip(("one engine", "two engines"), found, strict=True)
+        for name, turns in zip(("one engine", "two engines"), turns_of_engines, strict=True)
     ]
     return [*rows, Row("two engines to one", {"ratio": Figure.ratio(*seconds, at_least=ASKED_RATIO)})]
 
 
 async def _measure(model: str, scene: Scene) -> tuple[list[Turn], list[Turn]]:
-    found: tuple[list[Turn], list[Turn]] = ([], [])
+    turns_of_engines: tuple[list[Turn], list[Turn]] = ([], [])
     engines: list[Any] = []
     try:
         engines += [_engine(model, cores) for cores in ("0", "0|1")]
         for number in range(ROUNDS + 1):
-            for engine, turns in zip(engines, found, strict=True):
+            for engine, turns in zip(engines, turns_of_engines, strict=True):
                 turn = await _turn(engine, scene)
-                if number:  # the first one has what only the first one costs
+                if number:  # the first round warms up and is not counted
                     turns.append(turn)
     finally:
         for engine in engines:
             engine.shutdown()
-    return found
+    return turns_of_engines
 
 
 def _engine(model: str, cores: str) -> Any:
-    """As many engines behind one frontend as there are lists of cores."""
+    """Return a frontend with one engine for each of the "|"-separated lists of cores."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -101,7 +101,7 @@ async def _turn(engine: Any, scene: Scene) -> Turn:
 
 
 def _processor_times() -> tuple[float, float]:
-    """Seconds of a processor of this process, and of all that it started."""
+    """Return the processor time of this process and of its child processes, in seconds."""
     this = psutil.Process()
-    spent = [sum(one.cpu_times()[:2]) for one in (this, *this.children(recursive=True))]
+    spent = [sum(member.cpu_times()[:2]) for member in (this, *this.children(recursive=True))]
     return spent[0], sum(spent[1:])

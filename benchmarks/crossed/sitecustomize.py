@@ -1,8 +1,8 @@
-"""Notes which modules of the package run code, in every process that starts with this folder on its path.
+"""Recorder of the package's modules that run code, in each process that starts with this folder on its path.
 
-Each function of the package is compiled with a first statement that notes its module: a profile function would slow all
-else down, and reaches no thread that runs already. What is called counts only while the file ``$CROSSED/on`` is there;
-each process answers its appearance with ``PID.ready`` and its removal with ``PID.json``, the names of the modules.
+Each function of the package is compiled with a first statement that records its module. A profile function would slow
+everything down, and would miss threads that already run. Calls count only while the file ``$CROSSED/on`` exists. When
+it appears, each process creates ``PID.ready``; when it is deleted, each process writes the modules to ``PID.json``.
 """  # noqa: INP001 - a folder for PYTHONPATH, not a package
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ crossed: set[str] = set()
 
 
 class Noting(ast.NodeTransformer):
-    """Puts the note at the start of each function.
+    """A transformer that inserts the recording call at the start of each function.
 
     Args:
-        module: what is noted.
+        module: The name of the module, as it is recorded.
 
     """
 
@@ -36,7 +36,7 @@ class Noting(ast.NodeTransformer):
         self._module = module
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        """One function, and those in it."""
+        """Insert the call into a function and into the functions nested in it."""
         self.generic_visit(node)
         first = int(ast.get_docstring(node, clean=False) is not None)
         call = ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(self._module)], [])
@@ -47,7 +47,7 @@ class Noting(ast.NodeTransformer):
 
 
 def noting_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
-    """The code of a module; that of the package with notes."""
+    """Return the code of a module, with recording calls if the module belongs to the package."""
     if fullname.partition(".")[0] != PACKAGE:
         return usual_code(loader, fullname)
     path = loader.get_filename(fullname)
@@ -56,7 +56,7 @@ def noting_code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
 
 
 def watch() -> None:
-    """Answer the file's appearance and removal."""
+    """Start recording when the file ``on`` appears, and write the module names when it is deleted."""
     flag = FOLDER / "on"
     while True:
         while not flag.exists():
@@ -71,7 +71,7 @@ def watch() -> None:
 
 
 def start() -> None:
-    """Watch in a thread."""
+    """Run `watch` in a thread."""
     threading.Thread(target=watch, name="watch", daemon=True).start()
 
 

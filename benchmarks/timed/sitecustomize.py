@@ -1,7 +1,7 @@
-"""Times this package's entry point and hooks in every process that starts with this folder on its path.
+"""Timer of the package's entry point and hooks, in each process that starts with this folder on its path.
 
-Each time is written at once, as a line of ``$START_COST/PID``: what ran, seconds of wall clock, seconds of CPU. A
-hook's time is net of the function of vLLM that it is put around.
+Each time is written at once as a line of ``$START_COST/PID``: the name, seconds of wall clock and seconds of CPU. A
+hook's time excludes the function of vLLM that it wraps.
 """  # noqa: INP001 - a folder for PYTHONPATH, not a package
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ FOLDER = Path(os.environ["START_COST"])
 PACKAGE = "vllm_mmout"
 HOOKS = "vllm_mmout.engine.hooks.wrappers"
 inside: list[list[float]] = []
-"""For each timed call that runs, the wall clock and CPU time spent in vLLM below it."""
+"""Seconds of wall clock and CPU spent in vLLM inside each timed call that is running."""
 
 
 def clock() -> tuple[float, float]:
-    """Seconds of wall clock and of this thread's CPU."""
+    """Return the seconds of wall clock and of this thread's CPU."""
     return time.perf_counter(), time.thread_time()
 
 
 def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Note the time inside a function, net of what ``untimed`` ones take below it."""
+    """Wrap a function to record its time, without the ``untimed`` functions that it calls."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def untimed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave the time inside a function out of that of the one that called it."""
+    """Wrap a function so that its time is not counted in the timed function that calls it."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ def untimed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def time_hooks(wrappers: ModuleType) -> None:
-    """Put timers into what the hook table puts around vLLM's functions."""
+    """Add timers to the wrappers that the hook table puts around vLLM's functions."""
     for name, make in list(vars(wrappers).items()):
         if getattr(make, "__module__", "") == HOOKS and "original" in getattr(make, "__annotations__", {}):
             setattr(wrappers, name, _timed_hook(name, make))
@@ -77,12 +77,12 @@ def _timed_hook(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Timing(importlib.abc.MetaPathFinder):
-    """Finds the module of the hooks and puts the timers in when it has been run."""
+    """A finder of the hooks' module, which adds the timers after the module has run."""
 
     found = False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As Python's finders."""
+        """Return a spec for the hooks' module the first time, and None for other modules."""
         if name != HOOKS or self.found:
             return None
         self.found = True
@@ -95,18 +95,18 @@ class Timing(importlib.abc.MetaPathFinder):
             run(module)
             time_hooks(module)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign] - of this one module's loader
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign] - only of this module's loader
         return spec
 
 
 def load(entry_point: importlib.metadata.EntryPoint, *, original: Callable[..., Any]) -> Any:
-    """Load an entry point; of ours, time the import and what vLLM then calls."""
+    """Load an entry point. For ours, time the import and the function that vLLM then calls."""
     if not entry_point.value.startswith(PACKAGE):
         return original(entry_point)
     return timed("load()", timed("import", original)(entry_point))
 
 
-importlib.metadata.EntryPoint.load = functools.partialmethod(  # type: ignore[assignment] - the way to reach each of them
+importlib.metadata.EntryPoint.load = functools.partialmethod(  # type: ignore[assignment] - reaches every entry point
     load, original=importlib.metadata.EntryPoint.load
 )
 sys.meta_path.insert(0, Timing())
