@@ -43,7 +43,13 @@ def run() -> list[Row]:
         scene.check(folder / "1.tif")
     path = sum(count for module, count in allocated.items() if not module.startswith((THE_MODEL, *THE_FILE)))
     rows = [Row(module, {"bytes a pixel": count / SIZE**2}) for module, count in allocated.most_common()]
-    return [*rows, Row("all modules except the model and the GDAL writer", {"total bytes a pixel": Figure(path / SIZE**2, at_most=ASKED)})]
+    return [
+        *rows,
+        Row(
+            "all modules except the model and the GDAL writer",
+            {"total bytes a pixel": Figure(path / SIZE**2, at_most=ASKED)},
+        ),
+    ]
 
 
 def _allocated(llm: Any, scene: Path, out: Path) -> Counter[str]:

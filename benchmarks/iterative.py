@@ -129,8 +129,8 @@ def _beside_diffusers(llm: Any, folder: str) -> list[Row]:
 
     def theirs() -> list[Any]:
         noise = [torch.Generator().manual_seed(seed) for seed in labels]
-        result = own(class_labels=labels, num_inference_steps=STEPS, guidance_scale=1.0, generator=noise)
-        return [np.asarray(picture) for picture in result.images]
+        generated = own(class_labels=labels, num_inference_steps=STEPS, guidance_scale=1.0, generator=noise)
+        return [np.asarray(picture) for picture in generated.images]
 
     for mine, other in zip(ours(), theirs(), strict=True):
         assert np.abs(mine.astype(int) - other.astype(int)).max() <= 1, "a picture differs from diffusers' own"

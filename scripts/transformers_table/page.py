@@ -1,5 +1,5 @@
-# ruff: noqa: INP001 - scripts are no package
-"""The page of docs/ that says which architectures work, with the folder alone and with the engine argument."""
+# ruff: noqa: INP001 - the scripts are not a package
+"""Writer of docs/transformers-table.md, which shows how architectures work alone and with the engine argument."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from trying import IMAGES, WAYS, architectures, is_left_alone
 ALONE, BY_VLLM, WORKS = "works alone", "alone, by vLLM", "works with the argument"
 WORDS = (ALONE, BY_VLLM, WORKS, "runs", "neither", "transformers itself fails", "not tried")
 TAKEN = "as with it"
-"""Cell of an architecture not tried alone: the folder is taken, and works as with the argument."""
+"""Cell of an architecture not run with the folder alone, because the folder is served as with the argument."""
 LEFT = "vLLM"
-"""Cell of an architecture not tried alone: the folder is left to vLLM."""
+"""Cell of an architecture not run with the folder alone, because the folder is left to vLLM."""
 _ROW = re.compile(r"^\| (\w+) \| [\w ]+ \| (.*) \| (.*) \|$", re.MULTILINE)
 _DATES = re.compile(r"between (\d{4}-\d\d-\d\d) and (\d{4}-\d\d-\d\d)")
 _HEADER = """\
 # Architectures of transformers, tried
 
-Made by `python scripts/transformers_table`, run between {first} and {last}: transformers {transformers},
-torch {torch}, vLLM {vllm}. The models are small and have random weights. Each was asked for two inputs of
+`python scripts/transformers_table` made this table, run between {first} and {last}: transformers {transformers},
+torch {torch}, vLLM {vllm}. The models are small and have random weights. Each model had two inputs of
 different sizes, in a batch and alone.
 
-| column | how it was made |
+| column | how it was measured |
 |---|---|
-| folder alone | Nothing is said. By [its rule](transformers.md#which-folders-are-taken) the product takes the folder, \
-and does the same as with the argument, or leaves it to vLLM. {run} of {all} rows were run: those that are left to \
-vLLM and work with the argument, and a sample of those that are taken. The others say what the rule \
-decides: "as with it", or "vLLM". |
-| with the argument | `additional_config={{"mmout": {{"output_processor": "transformers"}}}}`, by which any folder is \
-taken. Each row was run, pictures with processors of torchvision and timm. |
+| folder alone | The engine argument is not set. By [its rule](transformers.md#which-folders-are-taken), the product \
+serves the folder as with the argument, or leaves it to vLLM. {run} of {all} rows were run: all folders that are left \
+to vLLM and work with the argument, and a sample of the folders that are served. The other cells show what the rule \
+decides: "as with it" or "vLLM". |
+| with the argument | `additional_config={{"mmout": {{"output_processor": "transformers"}}}}`, with which the product \
+serves any folder. Each row was run, pictures with processors of torchvision and timm. |
 
 **An architecture needs the argument** if its result with the folder alone begins with "vLLM".
 
 | result | meaning |
 |---|---|
 | works | equal to transformers called directly with the same processor: labels, their order and pixels exactly, \
-floats within 1e-5, of the largest value if that is above 1 |
-| runs | gives results, and transformers has nothing to compare them with |
-| transformers itself | no configuration that the script makes is one that transformers runs here |
-| as with it | taken, as with the argument; not run |
+floats within 1e-5, relative to the largest value if that is above 1 |
+| runs | gives results, but transformers has no results to compare with |
+| transformers itself | transformers does not run any configuration that the script makes |
+| as with it | served as with the argument; not run |
 | vLLM | left to vLLM; not run |
 | vLLM: classify, equal | left to vLLM, which serves it by this task (`LLM.classify`, `LLM.embed`, `LLM.encode` with \
-this `pooling_task`), with the values of transformers within 1e-3; else what differs is said |
-| vLLM: does not load, vLLM: fails | left to vLLM, which cannot serve it; the error names the argument |
+this `pooling_task`), with the values of transformers within 1e-3; otherwise the difference is shown |
+| vLLM: does not load, vLLM: fails | left to vLLM, which cannot serve it; the error names the engine argument |
 
 | table | {words} |
 {line}
@@ -61,32 +61,32 @@ def page(rows: Path, before: Path) -> str:
     import vllm
 
     text = before.read_text(encoding="utf-8") if before.is_file() else ""
-    found: dict[str, dict[str, str]] = {
+    results: dict[str, dict[str, str]] = {
         name: dict(zip(WAYS, cells, strict=True)) for name, *cells in _ROW.findall(text)
     }
     dates = [date for pair in _DATES.findall(text) for date in pair]
     for row in map(json.loads, rows.read_text().splitlines()):
-        found.setdefault(row["architecture"], {})[row["way"]] = row["result"].replace("|", "/")
+        results.setdefault(row["architecture"], {})[row["way"]] = row["result"].replace("|", "/")
         dates.append(row["date"])
-    tables = {name: table for name, table in architectures().items() if name in found}
+    tables = {name: table for name, table in architectures().items() if name in results}
     for name in tables:
         decided = LEFT if is_left_alone(name) else TAKEN
-        alone = found[name].get("alone", TAKEN)
-        if alone in (TAKEN, LEFT) or alone.startswith(LEFT) != (decided == LEFT):  # or run before the rule changed
-            found[name]["alone"] = decided
+        alone = results[name].get("alone", TAKEN)
+        if alone in (TAKEN, LEFT) or alone.startswith(LEFT) != (decided == LEFT):  # not run, or run under another rule
+            results[name]["alone"] = decided
     header = _HEADER.format(
         first=min(dates),
         last=max(dates),
         transformers=version("transformers"),
         torch=version("torch"),
         vllm=vllm.__version__,
-        run=sum(found[name]["alone"] not in (TAKEN, LEFT) for name in tables),
+        run=sum(results[name]["alone"] not in (TAKEN, LEFT) for name in tables),
         all=len(tables),
         words=" | ".join(WORDS),
         line="|---" * (len(WORDS) + 1) + "|",
     )
-    rows_of_table = (f"| {name} | {table} | {_cells(found[name])} |" for name, table in tables.items())
-    lines = [*_counted(found), "", "| architecture | table | folder alone | with the argument |", "|---|---|---|---|"]
+    rows_of_table = (f"| {name} | {table} | {_cells(results[name])} |" for name, table in tables.items())
+    lines = [*_counted(results), "", "| architecture | table | folder alone | with the argument |", "|---|---|---|---|"]
     return header + "\n".join([*lines, *rows_of_table]) + "\n"
 
 
@@ -94,11 +94,11 @@ def _cells(results: Mapping[str, str]) -> str:
     return " | ".join(results.get(way, "not tried") for way in WAYS)
 
 
-def _counted(found: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the rows of the table of numbers."""
+def _counted(rows: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the rows of the table of counts."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for name, table in architectures().items():
-        results = found.get(name, {})
+        results = rows.get(name, {})
         word = word_of(results.get("argument"))
         counts[table][word] += 1
         counts[table][ALONE] += word == WORKS and works_alone(results["alone"])
@@ -113,12 +113,12 @@ def _counted(found: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def works_alone(result: str) -> bool:
-    """Return whether an architecture that works with the argument works with the folder alone."""
+    """Return whether a result with the folder alone says that the architecture works."""
     return result == TAKEN or result.startswith("works")
 
 
 def word_of(result: str | None) -> str:
-    """Return the heading under which a result with the argument counts."""
+    """Return the heading that a result with the argument counts under."""
     if result is None:
         return "not tried"
     word = result.partition(";")[0].partition(":")[0].replace("transformers itself", "transformers itself fails")

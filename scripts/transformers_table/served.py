@@ -1,5 +1,5 @@
-# ruff: noqa: INP001 - scripts are no package
-"""The same requests over HTTP: what the server of ``vllm-mmout serve`` answers is what ``LLM.generate`` gave."""
+# ruff: noqa: INP001 - the scripts are not a package
+"""Comparison of the answers of ``vllm-mmout serve`` over HTTP with the results of ``LLM.generate``."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ import numpy as np
 
 START_S = 180
 CLOSE = 1e-5
-"""As of `compared`: requests that come together make other batches."""
+"""Tolerance, as in `compared`. Concurrent requests form other batches."""
 
 
-def over_http(folder: str, options: dict[str, Any], inputs: list[Any], found: list[Any]) -> str:
-    """What differs between results and the answers of a server; "" for nothing."""
+def over_http(folder: str, options: dict[str, Any], inputs: list[Any], results: list[Any]) -> str:
+    """Return the first difference between results and the answers of a server, or "" if there is none."""
     import httpx
 
     with _served(folder, options) as url, httpx.Client(timeout=START_S) as client:
         ask = partial(_asked, client, url)
         with ThreadPoolExecutor(len(inputs)) as threads:
-            answers = list(threads.map(ask, inputs, found))
-    return next((f"over HTTP: {said}" for said in answers if said), "")
+            answers = list(threads.map(ask, inputs, results))
+    return next((f"over HTTP: {difference}" for difference in answers if difference), "")
 
 
 @contextmanager
 def _served(folder: str, options: dict[str, Any]) -> Iterator[str]:
-    """The address of a server, in processes of its own."""
+    """Start a server in another process, and yield its address."""
     import httpx
 
     with socket.socket() as free:
@@ -72,65 +72,65 @@ def _served(folder: str, options: dict[str, Any]) -> Iterator[str]:
             process.wait()
 
 
-def _asked(client: Any, url: str, given: Any, found: Any) -> str:
-    """What differs for one request."""
-    if hasattr(found, "samples"):
-        body = {"model": "", "voice": "any", "input": given, "response_format": "pcm"}
+def _asked(client: Any, url: str, request: Any, result: Any) -> str:
+    """Send a request, and return the difference of its answer, or "" if there is none."""
+    if hasattr(result, "samples"):
+        body = {"model": "", "voice": "any", "input": request, "response_format": "pcm"}
         answer = client.post(f"{url}/v1/audio/speech", json=body)
-        told = f"{answer.status_code} {answer.text[:200]}"
+        error = f"{answer.status_code} {answer.text[:200]}"
         if answer.is_error:
-            return told
-        heard = np.frombuffer(answer.content, "<i2") / 32768
-        return _far(heard, found.samples[0].clip(-1, 1), 1 / 16384)
-    answer = client.post(f"{url}/pooling", json={"data": _sendable(given), "output_format": "tif"})
+            return error
+        samples = np.frombuffer(answer.content, "<i2") / 32768
+        return _far(samples, result.samples[0].clip(-1, 1), 1 / 16384)
+    answer = client.post(f"{url}/pooling", json={"data": _sendable(request), "output_format": "tif"})
     if answer.is_error:
-        answer = client.post(f"{url}/pooling", json={"data": _sendable(given)})
+        answer = client.post(f"{url}/pooling", json={"data": _sendable(request)})
     if answer.is_error:
         return f"{answer.status_code} {answer.text[:200]}"
-    return _unlike(answer.json()["data"], found)
+    return _unlike(answer.json()["data"], result)
 
 
-def _sendable(given: Any) -> Any:
-    """A request as JSON: pictures as data URLs, arrays as lists."""
-    if hasattr(given, "getbands"):
+def _sendable(request: Any) -> Any:
+    """Return a request as JSON, with pictures as data URLs and arrays as lists."""
+    if hasattr(request, "getbands"):
         buffer = io.BytesIO()
-        given.save(buffer, "png")
+        request.save(buffer, "png")
         return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    if isinstance(given, dict):
-        return {name: _sendable(value) for name, value in given.items()}
-    if isinstance(given, np.ndarray) and given.dtype == np.uint8:
+    if isinstance(request, dict):
+        return {name: _sendable(value) for name, value in request.items()}
+    if isinstance(request, np.ndarray) and request.dtype == np.uint8:
         from PIL import Image
 
-        return _sendable(Image.fromarray(given))
-    if isinstance(given, np.ndarray):
-        return {"audio": given.tolist(), "sampling_rate": 16_000} if given.ndim == 1 else given.tolist()
-    return [_sendable(one) for one in given] if isinstance(given, list) else given
+        return _sendable(Image.fromarray(request))
+    if isinstance(request, np.ndarray):
+        return {"audio": request.tolist(), "sampling_rate": 16_000} if request.ndim == 1 else request.tolist()
+    return [_sendable(item) for item in request] if isinstance(request, list) else request
 
 
-def _unlike(data: Any, found: Any) -> str:
+def _unlike(data: Any, result: Any) -> str:
     from vllm_mmout.geo import read_raster
 
-    if hasattr(found, "arrays"):
-        told = data if isinstance(data, dict) else {next(iter(found.arrays)): data}
-        return next(filter(None, (_far(told[name], array, CLOSE) for name, array in found.arrays.items())), "")
+    if hasattr(result, "arrays"):
+        answered = data if isinstance(data, dict) else {next(iter(result.arrays)): data}
+        return next(filter(None, (_far(answered[name], array, CLOSE) for name, array in result.arrays.items())), "")
     if "b64_json" in data:
         array = read_raster(base64.b64decode(data["b64_json"])).array
-        return _far(array, found.array, CLOSE if found.array.dtype.kind == "f" else 0)
-    return _unlike_json(data, json.loads(found.model_dump_json()))
+        return _far(array, result.array, CLOSE if result.array.dtype.kind == "f" else 0)
+    return _unlike_json(data, json.loads(result.model_dump_json()))
 
 
-def _unlike_json(told: Any, expected: Any) -> str:
-    if isinstance(expected, dict) and isinstance(told, dict) and expected.keys() == told.keys():
-        return next(filter(None, (_unlike_json(told[name], expected[name]) for name in expected)), "")
-    if isinstance(expected, list) and isinstance(told, list) and len(expected) == len(told):
-        return next(filter(None, map(_unlike_json, told, expected)), "")
-    if isinstance(expected, float) and isinstance(told, float | int):
-        return _far(told, expected, CLOSE)
-    return "" if told == expected else f"{told!r:.60}, not {expected!r:.60}"
+def _unlike_json(answered: Any, expected: Any) -> str:
+    if isinstance(expected, dict) and isinstance(answered, dict) and expected.keys() == answered.keys():
+        return next(filter(None, (_unlike_json(answered[name], expected[name]) for name in expected)), "")
+    if isinstance(expected, list) and isinstance(answered, list) and len(expected) == len(answered):
+        return next(filter(None, map(_unlike_json, answered, expected)), "")
+    if isinstance(expected, float) and isinstance(answered, float | int):
+        return _far(answered, expected, CLOSE)
+    return "" if answered == expected else f"{answered!r:.60}, not {expected!r:.60}"
 
 
-def _far(told: Any, expected: Any, close: float) -> str:
-    array, expected = np.asarray(told), np.asarray(expected)
+def _far(answered: Any, expected: Any, close: float) -> str:
+    array, expected = np.asarray(answered), np.asarray(expected)
     if array.shape != expected.shape:
         return f"shape {list(array.shape)}, not {list(expected.shape)}"
     most = float(np.abs(array.astype(float) - expected).max(initial=0))

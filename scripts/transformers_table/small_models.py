@@ -1,4 +1,4 @@
-# ruff: noqa: INP001 - scripts are no package
+# ruff: noqa: INP001 - the scripts are not a package
 """Models of transformers with few layers and random weights, each with its family's processor and default values."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 400_000_000
-"""Parameters of a model that is tried."""
+"""Largest number of parameters of a model that is tried."""
 _LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
 _PARTS = ("text_config", "vision_config", "audio_config", "qformer_config", "backbone_config", "encoder_config")
 _VIT = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
@@ -86,9 +86,9 @@ ENTRIES = {
     },
     "Sapiens2ForImageMatting": {**_SAPIENS, "num_labels": 4},
 }
-"""Entries of configurations, where those by default make no model that works."""
+"""Entries of configurations, for architectures whose default configuration does not work."""
 _OF_ANOTHER = {"d_fine": "rt_detr", "dab-detr": "conditional_detr", "rt_detr_v2": "rt_detr"}
-"""Families that name no image processor -> the one whose processor their checkpoints have."""
+"""Family whose processor the checkpoints have, for families without an image processor of their own."""
 _EXTRACTORS = {"wav2vec2-bert": "SeamlessM4TFeatureExtractor"}
 _OPTIONS = {
     "eomt": {"do_pad": True},
@@ -112,32 +112,33 @@ _OPTIONS = {
         }.items()
     },
 }
-"""Families whose networks take only what their checkpoints' processors give -> what these are made with."""
+"""Options of the processors of families whose networks accept only inputs like their checkpoints' processors make."""
 _NARROW = {
     "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32, "head_dim": 16,
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4, "num_local_experts": 4,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128,
     "d_model": 64, "d_ff": 128, "d_kv": 16, "ffn_dim": 128, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
 }  # fmt: skip
-"""Sizes of a language model."""
+"""Sizes of a small language model."""
 _FOR_VLLM = {
     "hidden_size": 128, "head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "n_embd": 128,
     "n_head": 4, "d_model": 128, "embedding_size": 128, "dim": 128, "n_heads": 4, "hidden_dim": 256,
     "moe_intermediate_size": 64,
 }  # fmt: skip
-"""Sizes that vLLM's attention on a CPU needs."""
+"""Sizes that vLLM's attention on a CPU supports."""
 _QUIET = {"noise_scale": 0.0, "noise_scale_duration": 0.0, "use_stochastic_duration_prediction": False}
-"""Of models that draw lots, so that two runs are alike."""
+"""Entries that turn off sampling, so that two runs give equal results."""
 _LARGE = 1000
 _SMALLER = {"shortest_edge": 256, "longest_edge": 352}
-"""What pictures are brought to instead of more than so many pixels, as of DETR and its kin."""
+"""Size of pictures for processors with a larger default, such as DETR's."""
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "<s>", "wet", "dry", "field", "a", "of")
 
 
 def candidates(architecture: str, *, by_vllm: bool = False) -> Iterator[Any]:
-    """Models: of few layers, then as the configuration is by default; ValueError: none can be built.
+    """Yield models of an architecture: with few layers, narrow, then with the default configuration.
 
-    ``by_vllm``: first a narrow one whose heads are as wide as vLLM's attention on a CPU needs them.
+    ``by_vllm`` adds a first model whose heads are as wide as vLLM's attention on a CPU needs. Raise ValueError at the
+    end with the last error, if a model could not be built.
     """
     import torch
     import transformers
@@ -159,7 +160,7 @@ def candidates(architecture: str, *, by_vllm: bool = False) -> Iterator[Any]:
                 raise ValueError(f"{count / 1e6:.0f} million parameters")  # noqa: TRY301
             torch.manual_seed(0)
             model = cls(config).eval().float()
-        except Exception as error:  # noqa: BLE001 - the next form may do
+        except Exception as error:  # noqa: BLE001 - the next form may work
             failed.append(f"{type(error).__name__}: {error}")
         else:
             yield model
@@ -170,18 +171,18 @@ def candidates(architecture: str, *, by_vllm: bool = False) -> Iterator[Any]:
 
 
 def _as_it_is(config: Any) -> None:
-    """By default."""
+    """Keep the default configuration."""
 
 
 def _with_lists(config: Any) -> None:
-    """Have lists for tuples, as config.json does."""
+    """Replace tuples with lists, as in config.json."""
     for name, value in vars(config).items():
         if isinstance(value, tuple):
             setattr(config, name, list(value))
 
 
 def _narrower(config: Any, sizes: Mapping[str, int] = _NARROW) -> None:
-    """A language model of a few heads and experts."""
+    """Make a language model with few heads and experts."""
     _fewer_layers(config)
     for name, value in sizes.items():
         if isinstance(getattr(config, name, None), int):
@@ -196,7 +197,7 @@ def _narrow_for_vllm(config: Any) -> None:
 
 
 def _fewer_layers(config: Any, depth: int = 0) -> None:
-    """Leave few layers, where nothing counts on more."""
+    """Reduce the number of layers, unless another entry refers to layers."""
     outs = getattr(config, "out_indices", None) or getattr(config, "backbone_out_indices", None)
     for name in _LAYERS:
         value = getattr(config, name, None)
@@ -215,7 +216,7 @@ def _fewer_layers(config: Any, depth: int = 0) -> None:
 
 
 def save_processor(head: Any, config: Any, folder: str) -> None:
-    """The processor that the model's own family has, with its default values."""
+    """Save the processor of the model's family, with its default values."""
     import transformers
     from transformers.models.auto import (
         feature_extraction_auto,
@@ -237,48 +238,48 @@ def save_processor(head: Any, config: Any, folder: str) -> None:
         getattr(transformers, name)(do_sample_frames=False, **_OPTIONS.get(kind, {})).save_pretrained(folder)
     elif head.takes in ("image", "video"):
         named = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(_OF_ANOTHER.get(kind, kind))
-        if kind == "timm_wrapper":  # its config.json says how pictures are prepared
+        if kind == "timm_wrapper":  # its config.json has the image processing
             return
-        made = image_processor(named, kind)
+        processor = image_processor(named, kind)
         if kind == "oneformer":
             classes = {str(number): {"name": f"class {number}", "isthing": 1} for number in range(config.num_labels)}
             Path(folder, "classes.json").write_text(json.dumps(classes))
-            made = type(made)(repo_path=folder, class_info_file="classes.json", size=_SMALLER)
+            processor = type(processor)(repo_path=folder, class_info_file="classes.json", size=_SMALLER)
         named = processing_auto.PROCESSOR_MAPPING_NAMES.get(kind)
         if head.prompt and named:
             cls = getattr(transformers, named)
             parts = inspect.signature(cls.__init__).parameters
-            given = {"image_processor": made, "tokenizer": tokenizer()}
-            made = cls(**{name: part for name, part in given.items() if name in parts})
-        made.save_pretrained(folder)
+            components = {"image_processor": processor, "tokenizer": tokenizer()}
+            processor = cls(**{name: part for name, part in components.items() if name in parts})
+        processor.save_pretrained(folder)
 
 
 def image_processor(named: Any, kind: str) -> Any:
-    """By default values; that of ViT for families that have none of their own, as backbones."""
+    """Return a family's image processor with default values, or ViT's for families without one, such as backbones."""
     import transformers
 
     names = list(named.values()) if isinstance(named, Mapping) else list(named or ())
-    for name in [one for one in names if one] or ["ViTImageProcessor"]:
+    for name in [name_or_none for name_or_none in names if name_or_none] or ["ViTImageProcessor"]:
         try:
             cls = getattr(transformers, name)
-            made = cls()
+            processor = cls()
         except (ImportError, AttributeError):
             continue
         if kind in _OPTIONS:
             return cls(**_OPTIONS[kind])
-        size = dict(getattr(made, "size", None) or {})
-        return cls(size=_SMALLER) if size.get("longest_edge", 0) > _LARGE else made
-    raise ValueError(f"{kind} has no image processor that can be made here")
+        size = dict(getattr(processor, "size", None) or {})
+        return cls(size=_SMALLER) if size.get("longest_edge", 0) > _LARGE else processor
+    raise ValueError(f"{kind} has no image processor that can be processor here")
 
 
 def tokenizer() -> Any:
-    """A tokenizer of a few words, of no family."""
+    """Return a tokenizer of a few words, which is not of any family."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of text
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(_WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of text
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "eos": "</s>"}
     special["bos"] = "<s>"
     named = {f"{name}_token": token for name, token in special.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=16, **named)
+    return PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=16, **named)

@@ -1,5 +1,5 @@
-# ruff: noqa: INP001 - scripts are no package
-"""Trying one architecture in one way: built, saved as a user would, started by ``vllm.LLM``, asked, and compared."""
+# ruff: noqa: INP001 - the scripts are not a package
+"""Trial of one architecture in one way: build, save, start with ``vllm.LLM``, send requests, and compare."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ IMAGES = (
     "KEYPOINT_MATCHING", "POSE_ESTIMATION", "POINTMAP_ESTIMATION", "TEXT_RECOGNITION",
     "IMAGE_CLASSIFICATION", "MASKED_IMAGE_MODELING", "BACKBONE", "IMAGE",
 )  # fmt: skip
-"""Tables of pictures; all others are counted apart."""
+"""Tables of picture models. All other tables are counted together."""
 OWN = "of their own"
-"""Stands for a table with architectures that no table has."""
+"""Name of the table of architectures that are in no table of transformers."""
 WAYS = ("alone", "argument")
-"""With the folder alone, and with the engine argument."""
+"""The two ways: with the folder alone, and with the engine argument."""
 _SMALL: dict[str, Any] = {
     "gpu_memory_utilization": 0.1,
     "distributed_executor_backend": "uni",
@@ -38,21 +38,21 @@ _WITH_THRESHOLD = ("object-detection", "zero-shot-object-detection", "image-segm
 
 
 def architectures() -> dict[str, str]:
-    """Architecture -> the table that it is served by, pictures first."""
+    """Return the table that each architecture is served by, pictures first."""
     from transformers.models.auto import modeling_auto
 
     from vllm_mmout.wings.transformers.heads import ARCHITECTURES, TABLES
 
-    found: dict[str, str] = {}
+    table_of: dict[str, str] = {}
     for name in [*(name for name in IMAGES if name in TABLES), *(name for name in TABLES if name not in IMAGES)]:
         for classes in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {}).values():
             for architecture in (classes,) if isinstance(classes, str) else classes:
-                found.setdefault(architecture, name)
-    return found | {name: OWN for name in ARCHITECTURES if name not in found}
+                table_of.setdefault(architecture, name)
+    return table_of | {name: OWN for name in ARCHITECTURES if name not in table_of}
 
 
 def is_left_alone(architecture: str) -> bool:
-    """Return whether a folder of the architecture is left to vLLM if nothing else is said."""
+    """Return whether a folder of the architecture is left to vLLM if the engine argument is not set."""
     from vllm_mmout.wings.transformers.heads import head_of
     from vllm_mmout.wings.transformers.left import is_left
 
@@ -61,9 +61,9 @@ def is_left_alone(architecture: str) -> bool:
 
 
 def row_of(architecture: str, way: str, *, served: bool = False) -> dict[str, Any]:
-    """Return architecture, table, way and what became of it: "works", "runs" with nothing to compare, or why not.
+    """Return a row with architecture, table, way and result: "works", "runs" (nothing to compare with), or the error.
 
-    ``way``: "argument", with which the product serves any folder, or "alone". ``served``: over HTTP too.
+    ``way`` is "argument", with which the product serves any folder, or "alone". ``served`` adds requests over HTTP.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -81,20 +81,20 @@ def row_of(architecture: str, way: str, *, served: bool = False) -> dict[str, An
                 result = _tried(architecture, head, model, folder, Way(way, left=left, served=served))
             if not result.startswith("transformers itself"):
                 break
-    except Exception as error:  # noqa: BLE001 - as below
+    except Exception as error:  # noqa: BLE001 - any error is a result
         result = f"transformers itself: {said(error)}" if result.endswith("enough") else result
     return row | {"result": f"vLLM: {result}" if left and not result.startswith("transformers") else result}
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a folder is tried."""
+    """The parameters of a trial of a folder."""
 
     name: str
     left: bool
-    """Whether vLLM serves it."""
+    """Whether vLLM serves the folder."""
     served: bool
-    """Whether a server is asked, too."""
+    """Whether the requests are also sent to a server."""
 
 
 def _tried(architecture: str, head: Any, model: Any, folder: str, way: Way) -> str:
@@ -103,37 +103,37 @@ def _tried(architecture: str, head: Any, model: Any, folder: str, way: Way) -> s
         small_models.save_processor(head, model.config, folder)
         inputs = compared.inputs_of(architecture, head, folder)
         expected = [compared.expected_of(head, model, folder, given) for given in inputs]
-    except Exception as error:  # noqa: BLE001 - it is a row
+    except Exception as error:  # noqa: BLE001 - any error is a result
         return f"transformers itself: {said(error)}"
     return _by_vllm(folder, inputs, expected) if way.left else _result_of(head, folder, inputs, expected, way)
 
 
 def leave_row(architecture: str, way: str, file: str, *, served: bool) -> None:
-    """Try one in a process of its own, which this ends; its row is left as JSON, what was printed beside it."""
+    """Try an architecture, write its row as JSON and its output to a log, and end this process."""
     with Path(f"{file}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     Path(file).write_text(json.dumps(row_of(architecture, way, served=served)))
-    os._exit(0)  # vLLM's threads may wait
+    os._exit(0)  # vLLM's threads may block a normal exit
 
 
 def _by_vllm(folder: str, inputs: list[Any], expected: list[compared.Case]) -> str:
-    """Return what vLLM makes of a folder that is left to it."""
+    """Return the result of a folder that is left to vLLM."""
     from vllm import LLM
     from vllm.model_executor.models import registry
 
-    registry._run_in_subprocess = lambda inspect: inspect()  # noqa: SLF001 - ten seconds of imports, which are made here
+    registry._run_in_subprocess = lambda inspect: inspect()  # noqa: SLF001 - saves ten seconds of imports
     try:
         llm = LLM(folder, **_SMALL, max_model_len=16, enforce_eager=True)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - any error is a result
         return f"does not load: {said(error.__cause__ or error)}"
     try:
         return by_vllm(llm, inputs, expected)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - any error is a result
         return f"fails: {said(error)}"
 
 
-def _result_of(  # noqa: PLR0911 - each step has an end of its own
+def _result_of(  # noqa: PLR0911 - each step may end the trial
     head: Any, folder: str, inputs: list[Any], expected: list[compared.Case], way: Way
 ) -> str:
     from vllm import LLM
@@ -143,46 +143,46 @@ def _result_of(  # noqa: PLR0911 - each step has an end of its own
     options = _options(head, way.name)
     try:
         llm = LLM(folder, **_SMALL, additional_config={"mmout": options})
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - any error is a result
         return f"refused: {said(error)}"
     try:
         together = [*inputs, inputs[0]]
-        found = [one.outputs for one in llm.generate(together, use_tqdm=False)]
-        found += [llm.generate([inputs[0]], use_tqdm=False)[0].outputs]
+        outputs = [result.outputs for result in llm.generate(together, use_tqdm=False)]
+        outputs += [llm.generate([inputs[0]], use_tqdm=False)[0].outputs]
     except MMOutError as error:
         return f"fails: {said(error)}"
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - any error is a result
         return f"ends the engine: {said(error)}"
     try:
-        told = [
-            compared.difference(case, one)
-            for case, one in zip([*expected, expected[0], expected[0]], found, strict=True)
+        differences = [
+            compared.difference(case, output)
+            for case, output in zip([*expected, expected[0], expected[0]], outputs, strict=True)
         ]
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - any error is a result
         return f"runs; transformers' post-processing: {said(error)}"
-    ties = compared.ties_of([said or "" for said in told])
-    if (differs := next(filter(None, told), "")) and not ties:
+    ties = compared.ties_of([text or "" for text in differences])
+    if (differs := next(filter(None, differences), "")) and not ties:
         return f"differs: {differs}"
-    if way.served and (differs := over_http(folder, options, together, found[: len(together)])):
+    if way.served and (differs := over_http(folder, options, together, outputs[: len(together)])):
         return f"differs: {differs}"
     if ties:
-        return f"works; in a batch ties fall otherwise, {ties}"
-    return "works" if None not in told else "runs"
+        return f"works; in a batch, ties are decided differently, {ties}"
+    return "works" if None not in differences else "runs"
 
 
 def _options(head: Any, way: str) -> dict[str, Any]:
-    """What is asked of the output processor."""
+    """Return the options of the output processor."""
     options: dict[str, Any] = {"output_processor": "transformers"} if way == "argument" else {}
     if head.processor in _WITH_THRESHOLD:
         options["threshold"] = compared.THRESHOLD
     if head.processor == "text-to-waveform":
-        options["sampling_rate"] = 16_000  # some config.json say none
+        options["sampling_rate"] = 16_000  # missing in some config.json
     if head.processor == "zero-shot-object-detection":
         options["text_threshold"] = compared.THRESHOLD
     return options
 
 
 def said(error: BaseException) -> str:
-    """An error in a line."""
+    """Return an error in one line of at most 300 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= 300 else f"{text[:297]}..."
