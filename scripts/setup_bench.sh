@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Prepares .venv-guidellm, in which the benchmark load_tools finds GuideLLM:  scripts/setup_bench.sh
+# Prepares .venv-guidellm, where the benchmark load_tools looks for GuideLLM:  scripts/setup_bench.sh
 #
-# Made of the Python of .venv, which scripts/setup.sh must have prepared; GuideLLM brings packages in versions of its own,
-# so nothing is shared. torch is the build for CPUs that .venv has. A second call finds its stamp and installs nothing.
-#   TORCH_CPU_INDEX  as in scripts/setup.sh
+# It uses the Python of .venv, which scripts/setup.sh must have prepared. It shares no packages with .venv, because
+# GuideLLM needs other versions, but installs the same CPU build of torch. A second call finds its stamp and installs
+# nothing. Variables:
+#   TORCH_CPU_INDEX  see scripts/setup.sh
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,7 +22,7 @@ torch="torch==$(.venv/bin/python -c 'import importlib.metadata as m; print(m.ver
 stamp="$guidellm $torch at $PWD"
 [[ -x "$python" && -f "$venv/prepared" && "$(<"$venv/prepared")" == "$stamp" ]] && exit 0
 [[ ! -e "$venv" ]] || "$python" -c 'import os.path, sys; sys.exit(not os.path.samefile(sys.prefix, sys.argv[1]))' "$venv" ||
-    fail "$venv is no environment of this folder's own; remove it and run again"
+    fail "$venv is not an environment of this folder; remove it and run again"
 printf 'setup-bench: making %s (1.5 GB)\n' "$venv"
 [[ -e "$venv" ]] || .venv/bin/python -m venv "$venv"
 options=(--quiet)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prepares .venv-terratorch, in which the tests of TerraTorch's models run:  scripts/setup_terratorch.sh
+# Prepares .venv-terratorch for the tests of TerraTorch's models:  scripts/setup_terratorch.sh
 #
-# It lies over .venv, which scripts/setup.sh must have prepared with "dev": engine, torch, this package and the tools of
-# tests come from there, TerraTorch and what it imports are installed here, in the versions that
-# scripts/terratorch-requirements.txt pins. Nothing outside .venv-terratorch is changed, and a second call finds its
-# stamp and installs nothing.
+# It is a layer over .venv, which scripts/setup.sh must have prepared with "dev". Engine, torch, this package and the tools
+# for tests come from .venv. TerraTorch and its imports are installed here, in the versions of
+# scripts/terratorch-requirements.txt. Nothing outside .venv-terratorch is changed, and a second call finds its stamp
+# and installs nothing.
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONPATH PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,7 +25,7 @@ stamp_of() {
 }
 is_prepared() { [[ -x "$python" && -f "$venv/prepared" && "$(<"$venv/prepared")" == "$(stamp_of)" ]]; }
 
-# Packages are installed below: only where the interpreter is known to keep them here, and is that of .venv.
+# Packages are installed below, so check that the interpreter keeps its packages here and is the interpreter of .venv.
 is_ours() {
     [[ ! -L "$venv" && -x "$python" ]] &&
         "$python" - "$venv" "$("$base/bin/python" -c 'import sys; print(sys.version)')" <<'PYTHON' 2>/dev/null
@@ -36,12 +36,12 @@ PYTHON
 
 make_venv() {
     if [[ -e "$venv" || -L "$venv" ]]; then
-        is_ours || fail "$venv is no environment of this folder's own and of .venv's Python; remove it and run again"
+        is_ours || fail "$venv is not an environment of this folder with .venv's Python; remove it and run again"
     else
         say "making $venv: TerraTorch over .venv (0.6 GB)"
         "$base/bin/python" -m venv --without-pip "$venv"
     fi
-    # A .pth file of its own, with site.addsitedir: what .venv has in .pth files, this package among it, counts as well.
+    # A .pth file with site.addsitedir, so that the .pth files of .venv work too, such as the one of this package.
     "$python" - "$("$base/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" <<'PYTHON'
 import pathlib, sys, sysconfig
 line = f"import site; site.addsitedir({sys.argv[1]!r})\n"
@@ -49,7 +49,7 @@ pathlib.Path(sysconfig.get_path("purelib"), "over-venv.pth").write_text(line)
 PYTHON
 }
 
-# Why torchvision cannot be imported; nothing where it can.
+# Print the error of importing torchvision, or nothing if the import works.
 torchvision_fails() { "$python" -W ignore -c 'import torch, torchvision' 2>&1 >/dev/null </dev/null || true; }
 
 bear_torchvision() {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The tests that need no engine with rasterio 1.4 and with the newest one:  scripts/test_rasterio.sh [ARGUMENTS OF PYTEST]
+# Runs the tests without an engine, with rasterio 1.4 and the newest rasterio:  scripts/test_rasterio.sh [ARGUMENTS OF PYTEST]
 #
-# Each has an environment of its own, .venv-check-rasterio-..., kept for the next time; the newest is asked for again
-# where that is removed. Newest rasterios have wheels for new Pythons only. Read from the environment:
-#   PYTHON  interpreter of the newest one; default: the newest of 3.12 to 3.14 on PATH
+# Each version has its own environment, .venv-check-rasterio-..., which is kept. To get a newer rasterio, remove
+# .venv-check-rasterio-newest. New rasterio releases have wheels only for new Pythons. Variables:
+#   PYTHON  interpreter for the newest rasterio; default: the newest of 3.12 to 3.14 on PATH
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -264,7 +264,7 @@ class TestSetupRefuses:
         (prepare.checkout / ".venv").symlink_to(tmp_path / "elsewhere")
         done, calls = prepare()
         assert (done.returncode, calls) == (1, [])
-        assert "no environment of Python 3.11 to 3.14 of this folder's own; remove it and run again" in done.stderr
+        assert "is not an environment of this folder with Python 3.11 to 3.14; remove it and run again" in done.stderr
 
     def test_a_python_of_the_system_in_place_of_an_environment(self, prepare):
         """A .venv whose Python keeps its packages elsewhere is left alone, too."""
@@ -273,14 +273,14 @@ class TestSetupRefuses:
         python.symlink_to(sys.executable)
         done, _ = prepare()
         assert done.returncode == 1
-        assert "of this folder's own" in done.stderr
+        assert "is not an environment of this folder with" in done.stderr
 
     def test_an_unsuitable_python(self, prepare):
         """A PYTHON that cannot serve is named, with what is asked of it."""
         shutil.rmtree(prepare.checkout / ".venv")
         done, _ = prepare(PYTHON="/bin/false")
         assert done.returncode == 1
-        refusal = "PYTHON=/bin/false is no Python 3.11 to 3.14 with its venv module; name another one"
+        refusal = "PYTHON=/bin/false is not Python 3.11 to 3.14 with its venv module; name another interpreter"
         assert done.stderr == f"setup: {refusal}\n"
 
     def test_a_machine_without_python(self, prepare, tmp_path):
