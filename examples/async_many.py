@@ -1,4 +1,4 @@
-"""Many tiles at once through AsyncLLM: results as they come, one that fails, one that is not wanted any more."""
+"""Many tiles at once through AsyncLLM: results as they arrive, a tile that fails, and a tile that is cancelled."""
 
 import asyncio
 
@@ -14,14 +14,14 @@ PARAMS = OutputParams(nodata=-9999)
 
 
 async def water_in(engine: AsyncLLM, name: str, tile: np.ndarray) -> tuple[str, float]:
-    """The share of a tile [bands, height, width] that is water; closing the generator aborts the request."""
+    """Return the share of water in a tile [bands, height, width]. Closing the generator aborts the request."""
     async for result in engine.generate(tile, PARAMS, request_id=name):
-        mask = result.outputs  # the last result; before it a scene of many tiles says how far it is
+        mask = result.outputs  # keeps the result, the last output; a scene of many tiles reports progress before
     return name, float((mask.array == 1).sum() / (mask.array != mask.nodata).sum())
 
 
 async def main() -> None:
-    """Run all tiles of the embedded scene, at most a few of them at once: generate() itself waits for its turn."""
+    """Run all tiles of the embedded scene. generate() itself limits how many run at once, and makes the others wait."""
     scene = read_raster(embedded_scene("scene.tif")).array
     corners = [(row, col) for row in range(0, 512, TILE) for col in range(0, 512, TILE)]
     tiles = {f"tile {row}/{col}": scene[:, row : row + TILE, col : col + TILE] for row, col in corners}
@@ -30,7 +30,7 @@ async def main() -> None:
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=embedded_model("water-index"), gpu_memory_utilization=0.3))
     try:
         tasks = {name: asyncio.create_task(water_in(engine, name, tile)) for name, tile in tiles.items()}
-        tasks["tile 0/0"].cancel()  # aborts its request, wherever it is
+        tasks["tile 0/0"].cancel()  # aborts its request, even if it already runs
         for next_one in asyncio.as_completed(tasks.values()):
             try:
                 name, share = await next_one

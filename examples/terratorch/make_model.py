@@ -1,13 +1,13 @@
-"""Make a TerraTorch model folder with random weights: a real architecture, and no download.
+"""Command that writes a TerraTorch model folder with random weights: a real architecture, without a download.
 
     python make_model.py flood --backbone prithvi_eo_v2_tiny_tl --task segmentation --tile 224 --centre scene.tif
     python make_model.py crops --backbone prithvi_eo_v2_300_tl --task segmentation --classes 4 --frames 3
     python make_model.py radar --backbone terramind_v1_tiny --task segmentation
 
-The folder is like those that TerraTorch's authors publish: ``config.json`` with "architectures": ["Terratorch"] and
-the configuration of network and data module in "pretrained_cfg", and ``model.pt``. What such a model says means
-nothing; how long it takes, and how results are put together, does. Random weights give nearly all pixels one class:
-``--centre`` fits the last layer to the covers of a scene, so that each class has a tenth of its pixels at least.
+The folder is like the folders that TerraTorch's authors publish: ``config.json`` with "architectures": ["Terratorch"]
+and the configuration of network and data module in "pretrained_cfg", and ``model.pt``. The results of such a model mean
+nothing, but its speed and the way that results are joined are real. With random weights, nearly all pixels get one
+class. ``--centre`` fits the last layer to the covers of a scene, so that each class has at least a tenth of its pixels.
 """
 
 import argparse
@@ -35,7 +35,7 @@ TASKS = {
 BANDS = ["BLUE", "GREEN", "RED", "NIR_NARROW", "SWIR_1", "SWIR_2"]
 MEANS = [494.905781, 815.239594, 924.335066, 2968.881459, 2634.621962, 1739.579917]
 STDS = [284.925432, 357.84876, 575.566823, 896.601013, 951.900334, 921.407808]
-"""Of HLS, as integers hold it."""
+"""Means and standard deviations of the bands of HLS, as stored integers."""
 S2L2A = [
     "COASTAL_AEROSOL",
     "BLUE",
@@ -60,38 +60,38 @@ MODALITY_STDS = {
     "S1GRD": [5.195, 5.890],
 }
 LEAST_SHARE = 0.1
-"""Of the scene's pixels, that each class has of a centred model."""
+"""Minimum share of the scene's pixels for each class of a model made with ``--centre``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a folder is to hold."""
+    """The properties of a model folder."""
 
     backbone: str = "prithvi_eo_v2_tiny_tl"
-    """Prithvi, or TerraMind with Sentinel-2 (S2L2A) and Sentinel-1 (S1GRD)."""
+    """Backbone: Prithvi, or TerraMind with Sentinel-2 (S2L2A) and Sentinel-1 (S1GRD)."""
     task: str = "segmentation"
     classes: int = 2
     tile: tuple[int, int] = (224, 224)
-    """Height and width in pixels."""
+    """Height and width of a tile in pixels."""
     frames: int = 1
-    """Dates of an input."""
+    """Number of dates in an input."""
     seed: int = 0
 
     @property
     def terramind(self) -> bool:
-        """Whether it takes several images."""
+        """Whether the model takes several images."""
         return self.backbone.startswith("terramind")
 
     @property
     def layers(self) -> list[int]:
-        """The four layers of the backbone that the decoder sees."""
+        """The indices of the backbone's four layers that the decoder sees."""
         depth = {"300": 24, "600": 32, "large": 24}
         count = next((layers for size, layers in depth.items() if f"_{size}" in self.backbone), 12)
         return [count * quarter // 4 - 1 for quarter in (1, 2, 3, 4)]
 
     @property
     def named(self) -> dict[str, Any]:
-        """Arguments that all tasks give the network."""
+        """The network's arguments that all tasks have in common."""
         own = {"backbone_pretrained": False, "backbone": self.backbone}
         if self.terramind:
             return {**own, "backbone_modalities": ["S2L2A", "S1GRD"]}
@@ -100,7 +100,7 @@ class Recipe:
 
 
 def input_of(recipe: Recipe) -> dict[str, Any]:
-    """Which tensors the model takes."""
+    """Return the input section: the tensors that the model takes."""
     tensor = "torch.Tensor"
     if recipe.terramind:
         shapes = {"S2L2A": [len(S2L2A), *recipe.tile], "S1GRD": [len(S1GRD), *recipe.tile]}
@@ -113,7 +113,7 @@ def input_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def data_of(recipe: Recipe) -> dict[str, Any]:
-    """The data module, which knows how images are scaled and standardised."""
+    """Return the data section: the data module, which scales and standardises images."""
     arguments: dict[str, Any] = {"batch_size": 16, "num_workers": 0}
     if recipe.terramind:
         name = "GenericMultiModalDataModule"
@@ -141,7 +141,7 @@ def data_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def model_of(recipe: Recipe) -> dict[str, Any]:
-    """The task, which knows the network."""
+    """Return the model section: the task with the arguments of its network."""
     network = recipe.named
     if recipe.task == "embedding":
         prithvi = not recipe.terramind
@@ -176,27 +176,27 @@ def model_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def config_of(recipe: Recipe) -> dict[str, Any]:
-    """``config.json``."""
+    """Return the content of ``config.json``."""
     parts = {"input": input_of(recipe), "data": data_of(recipe), "model": model_of(recipe)}
     return {"architectures": ["Terratorch"], "num_classes": 0, "pretrained_cfg": {"seed_everything": 0, **parts}}
 
 
 def network_of(pretrained: dict[str, Any]) -> "torch.nn.Module":
-    """The network that TerraTorch makes of a configuration, ready to run, with random weights."""
+    """Return the network that TerraTorch builds from a configuration, in evaluation mode with random weights."""
     from terratorch.registry import MODEL_FACTORY_REGISTRY
     from terratorch.tasks.embedding_generation import EmbeddingGenerationTask
 
     model = copy.deepcopy(pretrained["model"])
     (task,) = [name for name, kind in TASKS.items() if model["class_path"].endswith(kind)]
     if task == "embedding":
-        with tempfile.TemporaryDirectory() as folder:  # it makes one for its results
+        with tempfile.TemporaryDirectory() as folder:  # the task creates its output folder
             return EmbeddingGenerationTask(**{**model["init_args"], "output_dir": folder}).model.eval()
     factory = MODEL_FACTORY_REGISTRY.build(model["init_args"]["model_factory"])
     return factory.build_model(task=task, **model["init_args"]["model_args"]).eval()
 
 
 def data_module_of(pretrained: dict[str, Any]) -> Any:
-    """The data module that a configuration names, without its transforms; it looks at no data."""
+    """Return the data module of a configuration, without its transforms. It reads no data."""
     import terratorch.datamodules
 
     name = pretrained["data"]["class_path"].rpartition(".")[2]
@@ -205,22 +205,22 @@ def data_module_of(pretrained: dict[str, Any]) -> Any:
 
 
 def standardised(module: Any, tile: "NDArray[np.generic]", frames: int = 1) -> "torch.Tensor":
-    """A tile [frames * bands, height, width] as a data module hands it to the network: [1, bands, ...].
+    """Return a tile [frames * bands, height, width] as a data module passes it to the network: [1, bands, ...].
 
-    As in vllm_mmout integers are scaled by the data module's ``constant_scale``; floating point is reflectance already.
+    As in vllm_mmout, the data module's ``constant_scale`` scales integers. Floating point is reflectance already.
     """
     import numpy as np
     import torch
 
     scale = np.float32(module.constant_scale) if tile.dtype.kind in "iu" else np.float32(1)
     pixels = torch.from_numpy(tile.astype(np.float32) * scale)
-    if frames > 1:  # the bands of the first date, then of the second
+    if frames > 1:  # the tile has the bands of the first date, then of the next date
         pixels = pixels.unflatten(0, (frames, -1)).movedim(0, 1)
     return module.aug({"image": pixels[None]})["image"]
 
 
 def tiles_of(scene: Path, sides: tuple[int, int]) -> "Iterator[NDArray[np.generic]]":
-    """The whole tiles of a scene."""
+    """Yield the whole tiles of a scene."""
     import rasterio
 
     with rasterio.open(scene) as file:
@@ -234,7 +234,7 @@ def tiles_of(scene: Path, sides: tuple[int, int]) -> "Iterator[NDArray[np.generi
 
 
 def covers_of(tiles: "list[NDArray[np.generic]]", classes: int) -> "list[NDArray[np.int64]]":
-    """A class for each pixel of tiles, by its brightness: where that has gaps, classes end there."""
+    """Return a class for each pixel of the tiles, by k-means of the brightness."""
     import numpy as np
 
     bright = [tile.astype(np.float32).mean(0) for tile in tiles]
@@ -247,10 +247,10 @@ def covers_of(tiles: "list[NDArray[np.generic]]", classes: int) -> "list[NDArray
 
 
 def centre(network: "torch.nn.Module", pretrained: dict[str, Any], scene: Path, recipe: Recipe) -> list[float]:
-    """Fit the last layer of a segmentation, by least squares, to the covers of a scene.
+    """Fit the last layer of a segmentation network to the covers of a scene by least squares.
 
     Returns:
-        The share of the scene's pixels that each class has then.
+        The share of the scene's pixels for each class after the fit.
 
     """
     import torch
@@ -258,18 +258,18 @@ def centre(network: "torch.nn.Module", pretrained: dict[str, Any], scene: Path, 
 
     module = data_module_of(pretrained)
     last = [layer for layer in network.head.modules() if isinstance(layer, torch.nn.Conv2d)][-1]
-    seen: list[torch.Tensor] = []
+    inputs: list[torch.Tensor] = []
     tiles = list(tiles_of(scene, recipe.tile))
     images = [standardised(module, tile, recipe.frames) for tile in tiles]
     with torch.inference_mode():
-        hook = last.register_forward_pre_hook(lambda _, given: seen.append(given[0][0].flatten(1).double()))
+        hook = last.register_forward_pre_hook(lambda _, args: inputs.append(args[0][0].flatten(1).double()))
         sides = [network(image).output.shape[-2:] for image in images]
         hook.remove()
-        ratio = (sides[0].numel() // seen[0].shape[1]) ** 0.5  # of the output's side to that of the last layer
+        ratio = (sides[0].numel() // inputs[0].shape[1]) ** 0.5  # side of the output to side of the last layer
         covers = [one_hot(torch.from_numpy(cover), recipe.classes) for cover in covers_of(tiles, recipe.classes)]
-        wanted = [cover.movedim(-1, 0)[None].float() for cover in covers]
-        coarse = [interpolate(cover, scale_factor=1 / ratio, mode="area")[0].flatten(1).double() for cover in wanted]
-        features, targets = torch.cat(seen, 1), torch.cat(coarse, 1)
+        one_hots = [cover.movedim(-1, 0)[None].float() for cover in covers]
+        coarse = [interpolate(cover, scale_factor=1 / ratio, mode="area")[0].flatten(1).double() for cover in one_hots]
+        features, targets = torch.cat(inputs, 1), torch.cat(coarse, 1)
         mean, level = features.mean(1, keepdim=True), targets.mean(1, keepdim=True)
         spread = (features - mean) @ (features - mean).T
         ridge = 1e-4 * spread.diagonal().mean() * torch.eye(len(spread))
@@ -281,13 +281,13 @@ def centre(network: "torch.nn.Module", pretrained: dict[str, Any], scene: Path, 
 
 
 def make_model(out: Path, recipe: Recipe, scene: Path | None = None) -> Path:
-    """Write a model folder.
+    """Write a model folder and return its path.
 
     Args:
-        out: the folder; it is made.
-        recipe: what it is to hold.
-        scene: raster whose pixels the classes of a segmentation are to share, of the model's bands; None: as the random
-            weights have it.
+        out: The folder to create.
+        recipe: The properties of the model.
+        scene: A raster of the model's bands whose pixels the classes of a segmentation share, or None to keep all
+            weights random.
 
     """
     import torch
@@ -312,7 +312,7 @@ def make_model(out: Path, recipe: Recipe, scene: Path | None = None) -> Path:
 
 
 def tile_of(text: str) -> tuple[int, int]:
-    """Height and width of "224", or of "224x448"."""
+    """Return height and width of a text such as "224" or "224x448"."""
     sides = [int(side) for side in text.split("x")]
     if len(sides) > 2 or min(sides) < 1:
         raise argparse.ArgumentTypeError("must be a number of pixels, or HEIGHTxWIDTH")
@@ -320,26 +320,26 @@ def tile_of(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Read the arguments."""
+    """Write the model that the command line describes."""
     parser = argparse.ArgumentParser(description="Make a TerraTorch model folder with random weights.")
-    parser.add_argument("out", type=Path, help="the folder")
+    parser.add_argument("out", type=Path, help="folder to create")
     parser.add_argument(
-        "--backbone", default="prithvi_eo_v2_tiny_tl", help="as prithvi_eo_v2_300_tl, terramind_v1_tiny"
+        "--backbone", default="prithvi_eo_v2_tiny_tl", help="such as prithvi_eo_v2_300_tl, terramind_v1_tiny"
     )
     parser.add_argument("--task", choices=TASKS, default="segmentation")
     parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--tile", type=tile_of, default=(224, 224), help="side in pixels, or HEIGHTxWIDTH")
-    parser.add_argument("--frames", type=int, default=1, help="dates of an input")
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+    parser.add_argument("--frames", type=int, default=1, help="number of dates in an input")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
     parser.add_argument("--centre", type=Path, metavar="SCENE", help="scene whose pixels the classes are to share")
-    asked = parser.parse_args()
-    if asked.centre is not None and (asked.task != "segmentation" or asked.backbone.startswith("terramind")):
+    options = parser.parse_args()
+    if options.centre is not None and (options.task != "segmentation" or options.backbone.startswith("terramind")):
         parser.error("--centre is for segmentation of one image")
-    recipe = Recipe(asked.backbone, asked.task, asked.classes, asked.tile, asked.frames, asked.seed)
-    print(make_model(asked.out, recipe, asked.centre))
+    recipe = Recipe(options.backbone, options.task, options.classes, options.tile, options.frames, options.seed)
+    print(make_model(options.out, recipe, options.centre))
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the network for its newest release
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would look up its newest release online
     warnings.filterwarnings("ignore")
     main()

@@ -1,9 +1,9 @@
-"""Make a scene: a georeferenced GeoTIFF of reflectances with structure at several scales, the same every time.
+"""Command that writes a scene: a GeoTIFF of reflectances with structure at several scales, the same each time.
 
     python make_scene.py scene.tif 1024
     python make_scene.py scene.tif 512 --bands 12 --dtype float32 --nodata
 
-Integers are reflectances times 10,000, as Sentinel-2 and HLS are distributed; float32 holds the reflectances.
+Integers are reflectances times 10,000, as in the products of Sentinel-2 and HLS. float32 holds the reflectances.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from rasterio.transform import from_origin
 SCALE = 10_000
 NODATA = -9999
 TRANSFORM = from_origin(700_000, 4_400_000, 10, 10)
-"""Pixels of 10 m, in EPSG:32630."""
+"""Georeference: pixels of 10 m in EPSG:32630."""
 
 
 def noise(random: np.random.Generator, size: int, cell: int) -> NDArray[np.float32]:
-    """Smooth noise [size, size] from 0 to 1 whose hills are some ``cell`` pixels wide."""
+    """Return smooth noise [size, size] from 0 to 1, with hills about ``cell`` pixels wide."""
     knots = np.arange(-(-size // cell) + 1) * cell
     values = random.random((knots.size, knots.size))
     pixels = np.arange(size)
@@ -30,7 +30,7 @@ def noise(random: np.random.Generator, size: int, cell: int) -> NDArray[np.float
 
 
 def reflectances(size: int, bands: int, seed: int = 0) -> NDArray[np.float32]:
-    """Reflectances [bands, size, size]: four covers with sharp borders, hills within them, and noise."""
+    """Return reflectances [bands, size, size]: four land covers with sharp borders, hills within them, and noise."""
     random = np.random.default_rng(seed)
     west, north = (noise(random, size, max(size // 3, 1)) + 0.1 * noise(random, size, max(size // 24, 1)) for _ in "xy")
     covers = 2 * (west > np.median(west)).astype(int) + (north > np.median(north))
@@ -41,14 +41,14 @@ def reflectances(size: int, bands: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def make_scene(path: Path, size: int, *, bands: int = 6, dtype: str = "int16", nodata: bool = False) -> Path:
-    """Write the scene.
+    """Write a scene and return its path.
 
     Args:
-        path: the GeoTIFF.
-        size: pixels of a side.
-        bands: how many.
+        path: The GeoTIFF to write.
+        size: Height and width in pixels.
+        bands: Number of bands.
         dtype: "int16" or "float32".
-        nodata: leave a corner and some single pixels without an observation.
+        nodata: Whether a corner and some single pixels have no observation.
 
     """
     values = reflectances(size, bands).clip(1 / SCALE, 1)
@@ -67,15 +67,15 @@ def make_scene(path: Path, size: int, *, bands: int = 6, dtype: str = "int16", n
 
 
 def main() -> None:
-    """Read the arguments."""
+    """Write the scene that the command line describes."""
     parser = argparse.ArgumentParser(description="Make a georeferenced GeoTIFF with structure at several scales.")
-    parser.add_argument("out", type=Path, help="the GeoTIFF")
-    parser.add_argument("size", type=int, help="pixels of a side")
+    parser.add_argument("out", type=Path, help="path of the GeoTIFF")
+    parser.add_argument("size", type=int, help="height and width in pixels")
     parser.add_argument("--bands", type=int, default=6)
     parser.add_argument("--dtype", choices=("int16", "float32"), default="int16")
     parser.add_argument("--nodata", action="store_true", help="leave some pixels without an observation")
-    asked = parser.parse_args()
-    print(make_scene(asked.out, asked.size, bands=asked.bands, dtype=asked.dtype, nodata=asked.nodata))
+    options = parser.parse_args()
+    print(make_scene(options.out, options.size, bands=options.bands, dtype=options.dtype, nodata=options.nodata))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def test_the_client_writes_what_the_server_answers(water_server, tmp_path, monke
         assert (water.crs, water.transform, water.shape) == (scene.crs, scene.transform, scene.shape)
         classes = water.read(1)
     assert f'"pixels": {(classes == 1).sum()},' in printed
-    assert "refused for its prompt: the model 'water-index' takes rasters of 6 bands" in printed
+    assert "refused because of prompt: the model 'water-index' takes rasters of 6 bands" in printed
     final = _pixels(tmp_path / "water.png")
     assert final.shape == (512, 512, 4)
     np.testing.assert_array_equal(final[..., 3] > 0, classes != 255)

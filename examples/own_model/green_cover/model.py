@@ -1,4 +1,4 @@
-"""GreenCover: how much of each pixel is under green plants."""
+"""The model GreenCover, which estimates the share of green plants in each pixel."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from green_cover.processor import CoverPercent
 @register_output_processor(CoverPercent)
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
 class GreenCover(nn.Module):
-    """Four bands [n, 4, height, width], integers or reflectance, to shares from 0 to 1, [n, 1, height, width]."""
+    """A network of four bands [n, 4, height, width], integers or reflectance, to shares [n, 1, height, width]."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -22,6 +22,6 @@ class GreenCover(nn.Module):
         self.around = nn.Conv2d(width, 1, 3, padding=1, padding_mode="replicate")
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Look at each pixel alone, then at its neighbours."""
+        """Return the shares. The first layers see each pixel alone, the last layer also sees its neighbours."""
         scale = 1.0 if pixel_values.is_floating_point() else self.scale
         return self.around(self.pixel(pixel_values.float() * scale)).sigmoid()

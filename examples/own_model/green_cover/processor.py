@@ -1,4 +1,4 @@
-"""CoverPercent: shares become percent, one byte a pixel, in colours from soil to leaf."""
+"""The output processor CoverPercent: shares become percent, a byte a pixel, in colours from soil to leaf."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SOIL, GRASS, LEAF = (217, 207, 180), (166, 190, 104), (0, 90, 50)
 
 
 class CoverPercent(OutputProcessor):
-    """Turns shares from 0 to 1 into a raster of percent, or gives them as they are.
+    """An output processor that makes a raster of percent from shares 0 to 1, or returns the shares unchanged.
 
-    ``OutputParams(output=...)`` chooses: "percent" (the default), uint8 with nodata 255; or "share", float32 with
-    nodata NaN.
+    ``OutputParams(output=...)`` selects "percent" (the default), uint8 with nodata 255, or "share", float32 with nodata
+    NaN.
 
     Args:
-        step: percent are rounded to multiples of it; a divisor of 100 from 1 to 50.
+        step: Percent are rounded to multiples of this divisor of 100, which is at most 50.
 
     Raises:
-        OptionError: the step is none of these.
+        OptionError: The step is not such a divisor.
 
     """
 
@@ -41,17 +41,17 @@ class CoverPercent(OutputProcessor):
         self._palette = _palette()
 
     def reduce(self, output: torch.Tensor, params: OutputParams) -> torch.Tensor:
-        """In the worker, on the device: of four bytes a pixel one is left to travel.
+        """Reduce the model's output in the worker, on the device, so that one byte a pixel is sent instead of four.
 
         Args:
-            output: shares [n, 1, height, width], the requests on axis 0.
-            params: ``output`` says what is asked for.
+            output: Shares [n, 1, height, width], with the requests on axis 0.
+            params: The options of the requests, of which ``output`` is used.
 
         Returns:
-            Percent, uint8 [n, height, width]; or shares, float32 [n, height, width].
+            Percent, uint8 [n, height, width], or shares, float32 [n, height, width].
 
         Raises:
-            ReduceError: the model gave something else.
+            ReduceError: The model's output has another shape or type.
 
         """
         import torch
@@ -66,12 +66,12 @@ class CoverPercent(OutputProcessor):
         return percent.nan_to_num(nan=NODATA).to(torch.uint8)
 
     def decode(self, raw: torch.Tensor, params: OutputParams, state: Any = None) -> RasterOutput:
-        """In a thread of the frontend: a raster of one request, which the engine then lays on its input.
+        """Make the raster of a request, in a thread of the frontend. The engine then adds the input's georeference.
 
         Args:
-            raw: what ``reduce`` returned for this request, [height, width], read-only.
-            params: as in ``reduce``.
-            state: not used.
+            raw: The result of ``reduce`` for this request, [height, width], read-only.
+            params: The options of the request, as in ``reduce``.
+            state: Unused.
 
         """
         array = raw.numpy()[np.newaxis].copy()
@@ -81,6 +81,6 @@ class CoverPercent(OutputProcessor):
 
 
 def _palette() -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The colours of 0 to 100 percent, uint8 [101, 3]."""
+    """Return the colours of 0 to 100 percent, uint8 [101, 3]."""
     colours = np.array([SOIL, GRASS, LEAF], float)
     return np.stack([np.interp(np.arange(101), [0, 50, 100], channel) for channel in colours.T], 1).astype(np.uint8)

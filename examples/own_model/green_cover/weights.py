@@ -1,4 +1,4 @@
-"""Writes the model's folder: ``green-cover-model FOLDER`` learns the weights in seconds, from mixed spectra."""
+"""The command ``green-cover-model FOLDER``, which trains the model on mixed spectra and writes its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
     "integer_scale": 0.0001,
     "width": 16,
 }
-"""``bands`` and ``max_size`` are for the input mapper, ``integer_scale`` and ``width`` for the model."""
+"""The ``config.json``. The input mapper reads ``bands`` and ``max_size``, the model ``integer_scale`` and ``width``."""
 
 SPECTRA = {
     "lush crop": (0.066, 0.032, 0.440, 0.190),
@@ -36,13 +36,13 @@ SPECTRA = {
     "turbid water": (0.118, 0.128, 0.072, 0.016),
     "cloud": (0.630, 0.620, 0.640, 0.470),
 }
-"""Typical reflectance of the bands; the first three are green plants."""
+"""Typical reflectances of the bands by surface. The first three surfaces are green plants."""
 
 GREEN_KINDS = 3
 
 
 def mixed_patches(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Patches of 24 pixels square in which surfaces change over into one another, under changing light.
+    """Return patches of 24 x 24 pixels with surfaces that blend into each other, under varying light.
 
     Returns:
         Reflectance, float32 [count, 4, 24, 24], and the share of green plants, float32 [count, 1, 24, 24].
@@ -58,12 +58,12 @@ def mixed_patches(count: int, generator: torch.Generator) -> tuple[torch.Tensor,
 
 
 def trained_model(steps: int = 300) -> GreenCover:
-    """A model that has learnt from mixed patches; the same one each time on one machine."""
+    """Return a model trained on mixed patches. On one machine, it has the same weights each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = GreenCover(CONFIG)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # steps as small as these are slower in several
+    torch.set_num_threads(1)  # several threads are slower for steps this small
     try:
         _train(model, steps)
     finally:
@@ -85,11 +85,11 @@ def _train(model: GreenCover, steps: int) -> None:
 
 
 def write_model(folder: Path, **entries: Any) -> Path:
-    """Write ``config.json`` and ``model.safetensors`` and return the folder.
+    """Write ``config.json`` and ``model.safetensors``, and return the folder.
 
     Args:
-        folder: where to; it is made.
-        entries: further entries of ``config.json``, such as ``mmout={"step": 5}``.
+        folder: The folder to create.
+        entries: Additional entries of ``config.json``, such as ``mmout={"step": 5}``.
 
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def write_model(folder: Path, **entries: Any) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
+    """Run the command: train the model, and write its folder."""
     parser = argparse.ArgumentParser(prog="green-cover-model", description="Write the folder of the GreenCover model.")
     parser.add_argument("folder", type=Path)
     print("wrote", write_model(parser.parse_args(arguments).folder))

@@ -1,4 +1,4 @@
-"""The model on vLLM, with the engine in this process."""
+"""Tests of the model on vLLM, with the engine in this process."""
 
 import json
 
@@ -16,12 +16,12 @@ IMAGE = np.random.default_rng(0).integers(0, 6000, (4, 40, 50), np.uint16)
 
 @pytest.fixture(scope="module")
 def llm(folder):
-    """An engine of the model; it asks for little memory, as tests share a machine."""
+    """Return an engine with the model. It uses little memory, because tests share a machine."""
     return LLM(str(folder), gpu_memory_utilization=0.3)
 
 
 def test_shares_are_those_of_plain_pytorch(llm, folder):
-    """The engine changes no bit of what the model computes."""
+    """The engine's results are exactly those of the model."""
     model = GreenCover(json.loads((folder / "config.json").read_text()))
     model.load_state_dict(load_file(folder / "model.safetensors"))
     with torch.inference_mode():
@@ -31,7 +31,7 @@ def test_shares_are_those_of_plain_pytorch(llm, folder):
 
 
 def test_bands_are_chosen_for_a_request(llm):
-    """An input with more bands than the model takes is read in the order that the request says."""
+    """The engine reads the bands of an input in the order of the request."""
     both = np.concatenate([IMAGE[::-1], IMAGE])
     first, second = llm.generate([IMAGE, both], [OutputParams(), OutputParams(bands=[4, 3, 2, 1])])
     np.testing.assert_array_equal(first.outputs.array, second.outputs.array)
