@@ -129,8 +129,8 @@ def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[in
             eager_s, compiled_s, differences, differing = zip(*pairs, strict=True)
             figures = {
                 "ratio": Figure.ratio(eager_s, compiled_s),
-                "eager ms": Figure.of(1e3 * each for each in eager_s),
-                "compiled ms": Figure.of(1e3 * each for each in compiled_s),
+                "eager ms": Figure.of(1e3 * seconds for seconds in eager_s),
+                "compiled ms": Figure.of(1e3 * seconds for seconds in compiled_s),
                 "start s": start_s,
                 "largest difference": max(differences),
                 "pixels of the mask that differ": sum(differing),

@@ -74,7 +74,7 @@ class Spoken:
     """The measurements of one utterance."""
 
     percent: float
-    """Percentage of its tokens that had come with the first sound."""
+    """Percentage of the utterance's tokens that had come with the first sound."""
     first_s: float
     whole_s: float
     chunks: int

@@ -125,5 +125,5 @@ def _whole(llm: Any) -> Row:
         media = [getattr(result, "error", None) is None and result.outputs[0].multimodal for result in results]
         whole_counts.append(sum(bool(pictures) and not pictures[0].partial for pictures in media))
     figures = {"whole pictures": whole_counts[0], "unguided whole pictures": whole_counts[1]}
-    asked = f"all {ANSWERS} guided answers are whole"
-    return Row(f"{ANSWERS} answers at temperature 1", figures, asked=asked, met=whole_counts[0] == ANSWERS)
+    target = f"all {ANSWERS} guided answers are whole"
+    return Row(f"{ANSWERS} answers at temperature 1", figures, asked=target, met=whole_counts[0] == ANSWERS)

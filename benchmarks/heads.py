@@ -115,8 +115,8 @@ def _rows(head: Head, kept: list[Any]) -> Iterator[Row]:
         engine, transformers_ = zip(*pairs, strict=True)
         figures = {
             "ratio": Figure.ratio(transformers_, engine, at_least=LEAST),
-            "engine pictures/s": Figure.of(COUNT / each for each in engine),
-            "transformers pictures/s": Figure.of(COUNT / each for each in transformers_),
+            "engine pictures/s": Figure.of(COUNT / seconds for seconds in engine),
+            "transformers pictures/s": Figure.of(COUNT / seconds for seconds in transformers_),
         }
         yield Row(f"{head.name}, {COUNT} {begin}", figures)
 

@@ -58,7 +58,7 @@ def run() -> list[Row]:
 
 @contextmanager
 def _recorded(calls: Path, process: int) -> Iterator[None]:
-    """Record the modules of every process inside the context, at least of ``process``."""
+    """Record the modules that run inside the context, in ``process`` and every other process that can record."""
     (calls / "on").touch()
     _wait(calls / f"{process}.ready")
     time.sleep(0.2)  # the other processes check every 20 ms

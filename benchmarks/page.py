@@ -38,14 +38,14 @@ def write_page(records: Mapping[str, Record], results: Path = RESULTS) -> None:
 
 def page(records: Mapping[str, Record]) -> str:
     """Return the text of the page."""
-    asked = [
+    targets = [
         f"| [{name}](#{name}) | {row.name} | {row.asks} | {_found(row)} | {told(row.is_met)} |"
         for name, record in records.items()
         for row in record.rows
         if row.is_met is not None
     ]
     sections = [_section(name, record) for name, record in records.items()]
-    return "\n\n".join([HEAD + "\n".join(asked), *sections]) + "\n"
+    return "\n\n".join([HEAD + "\n".join(targets), *sections]) + "\n"
 
 
 def _found(row: Row) -> str:

@@ -132,8 +132,8 @@ def _tiles(folder: Path, scene: Scene) -> Row:
         late.append(statistics.median(costs[last : last + COUNTED]))
     figures = {
         "tiles": len(costs),
-        f"tile {EARLY} ms": Figure.of(1e3 * each for each in early),
-        f"tile {last} ms": Figure.of(1e3 * each for each in late),
+        f"tile {EARLY} ms": Figure.of(1e3 * seconds for seconds in early),
+        f"tile {last} ms": Figure.of(1e3 * seconds for seconds in late),
         "ratio": Figure.ratio(late, early, at_most=ASKED_TILE),
     }
     return Row(f"a tile of {SMALL_TILE}, medians of {COUNTED}", figures)

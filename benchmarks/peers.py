@@ -241,13 +241,13 @@ def _wall_rows(turns: Mapping[str, Sequence[Turn]], threads: int) -> list[Row]:
 
 
 def _rows(figures: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    asked = {"p99 ms": ASKED_P99_MS, "worst ms": ASKED_WORST_MS, "growth MiB": ASKED_GROWTH_MIB}
+    targets = {"p99 ms": ASKED_P99_MS, "worst ms": ASKED_WORST_MS, "growth MiB": ASKED_GROWTH_MIB}
 
     def both(measurement: str, *names: str) -> list[Row]:
         return [
             Row(
                 f"{peer}: {measurement}",
-                {name: Figure(values[name], at_most=asked.get(name) if peer == "ours" else None) for name in names},
+                {name: Figure(values[name], at_most=targets.get(name) if peer == "ours" else None) for name in names},
             )
             for peer, values in figures.items()
         ]

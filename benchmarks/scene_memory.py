@@ -44,7 +44,7 @@ PLOTTED = ("above idle MiB", "Mpx/s")
 
 
 def run() -> list[Row]:
-    """Return for each layout a row for each scene, and a row that compares the largest scene with the smallest."""
+    """Return a row for each layout and scene, and for each layout a row that compares the largest with the smallest."""
     rows = []
     for layout in LAYOUTS:
         with disk_folder(sum(size**2 for size in SIZES) * BANDS * 2) as name:
@@ -116,12 +116,12 @@ def _row(scene: Scene, memory: dict[str, Any], speed: dict[str, Any], place: int
         f"mean batch of {most}": batch,
         "decodes of a segment": memory["decoded most"],
     }
-    asked = [f"batch >= {ASKED_BATCH * most:g}", f"decodes <= {ASKED_DECODES}"]
+    targets = [f"batch >= {ASKED_BATCH * most:g}", f"decodes <= {ASKED_DECODES}"]
     met = [batch >= ASKED_BATCH * most, memory["decoded most"] <= ASKED_DECODES]
     if place == 0:
-        asked.insert(0, f"<= {ASKED_ABOVE_IDLE_MIB:g} MiB above idle")
+        targets.insert(0, f"<= {ASKED_ABOVE_IDLE_MIB:g} MiB above idle")
         met.append(peak - idle <= ASKED_ABOVE_IDLE_MIB)
-    return Row(f"scene of {scene.size}, {scene.layout}", figures, ", ".join(asked), all(met))
+    return Row(f"scene of {scene.size}, {scene.layout}", figures, ", ".join(targets), all(met))
 
 
 def _comparison(layout: Layout, memories: list[dict[str, Any]], speed: dict[str, Any]) -> Row:
@@ -133,9 +133,9 @@ def _comparison(layout: Layout, memories: list[dict[str, Any]], speed: dict[str,
     ]
     ratio = statistics.median(ratios)
     figures = {"peak growth MiB": growth, "Mpx/s ratio": ratio, "least ratio of a round": min(ratios)}
-    asked = f"<= {ASKED_GROWTH_MIB:g} MiB more, >= {ASKED_SPEED:g} of the Mpx/s"
+    target = f"<= {ASKED_GROWTH_MIB:g} MiB more, >= {ASKED_SPEED:g} of the Mpx/s"
     met = growth <= ASKED_GROWTH_MIB and ratio >= ASKED_SPEED
-    return Row(f"scenes, {layout}: {large} against {small}", figures, asked, met)
+    return Row(f"scenes, {layout}: {large} against {small}", figures, target, met)
 
 
 def _overlap_row(scene: Scene, memory: dict[str, Any]) -> Row:
@@ -148,9 +148,9 @@ def _overlap_row(scene: Scene, memory: dict[str, Any]) -> Row:
         "decodes of a segment": memory["decoded most"],
         "mean decodes": memory["decoded mean"],
     }
-    asked = f"decodes <= {ASKED_DECODES}"
+    target = f"decodes <= {ASKED_DECODES}"
     name = f"scene of {scene.size}, {scene.layout}, overlap {OVERLAP}"
-    return Row(name, figures, asked, memory["decoded most"] <= ASKED_DECODES)
+    return Row(name, figures, target, memory["decoded most"] <= ASKED_DECODES)
 
 
 def _say(text: str) -> None:

@@ -84,8 +84,8 @@ def _in_batches(decoder: Path, device: str) -> Row:
     finally:
         batcher.close()
     figures = {
-        "pictures/s": Figure.of(PICTURES / each for each in seconds["batches"]),
-        "one by one pictures/s": Figure.of(PICTURES / each for each in seconds["one by one"]),
+        "pictures/s": Figure.of(PICTURES / round_s for round_s in seconds["batches"]),
+        "one by one pictures/s": Figure.of(PICTURES / round_s for round_s in seconds["one by one"]),
         "ratio": Figure.ratio(seconds["one by one"], seconds["batches"], at_least=ASKED[device]),
         "forwards": Figure.of(calls),
     }

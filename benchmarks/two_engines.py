@@ -95,7 +95,7 @@ async def _turn(engine: Any, scene: Scene) -> Turn:
     async for _ in engine.generate(str(scene.path), OutputParams(tile=TILE, path=str(out))):
         pass
     seconds = time.perf_counter() - began
-    own, others = (now - then for now, then in zip(_processor_times(), before, strict=True))
+    own, others = (now - earlier for now, earlier in zip(_processor_times(), before, strict=True))
     scene.check(out)
     return Turn(seconds, own / (own + others))
 

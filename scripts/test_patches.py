@@ -30,7 +30,7 @@ TESTS = (
     "tests/wings/io_plugins/test_io_plugin.py",
     "tests/wings/tokens/engine/test_token_requests.py",
 )
-"""Tests of requests, scenes, both kinds of engine, text, IO plugins and media of tokens. With ``CI``, `SHORT` runs."""
+"""Tests of requests, scenes, both kinds of engine, text, IO plugins and media of tokens. With ``CI``, use `SHORT`."""
 HOOK_TESTS = ("tests/vllm_releases", "tests/properties/test_hooks.py")
 
 
@@ -85,17 +85,17 @@ def main(arguments: list[str]) -> int:
     """Test all series, and return 0 if all went well."""
     spec = importlib.util.find_spec("vllm")
     installed = vllm.__version__.split("+")[0]
-    others = [engine for engine in ENGINES if (ROOT / f"patches/v{engine.version}").is_dir()]
-    others = [engine for engine in others if engine.version != installed]
+    engines = [engine for engine in ENGINES if (ROOT / f"patches/v{engine.version}").is_dir()]
+    engines = [engine for engine in engines if engine.version != installed]
     try:
-        folders = fetch(others)
+        folders = fetch(engines)
     except SourcesError as error:
         say(f"test-patches: {error}")
         return 2
     with tempfile.TemporaryDirectory(prefix="mmout-patched-") as name:
         tests = SHORT if os.environ.get("CI") else TESTS
         good = [tested(Path(spec.origin).parent, installed, Path(name), tests, ["-n", "2", *arguments])]
-        for engine, folder in zip(others, folders, strict=True):
+        for engine, folder in zip(engines, folders, strict=True):
             good.append(tested(folder / "vllm", engine.version, Path(name), HOOK_TESTS, arguments))
     return 0 if all(good) else 1
 

@@ -193,7 +193,7 @@ class TestSetup:
         assert prepare(STUB_UV="1", PIP_FIND_LINKS="/wheels")[1] == [f"{asked}, found in /wheels"]
         done, calls = prepare("dev")
         assert calls == [f"{PIP} .[dev]"]
-        assert "uv could not install that; pip tries" in done.stdout
+        assert "uv could not install these packages; trying pip" in done.stdout
 
     @pytest.mark.parametrize("changed", ["setup.cfg", "pyproject.toml", "scripts/setup.sh", "scripts/install.sh"])
     def test_a_changed_recipe_is_run_again(self, prepare, changed):

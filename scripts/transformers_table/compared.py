@@ -254,7 +254,7 @@ def _objects(case: Case, result: Any) -> str:
 
 
 def _planes(name: str) -> Callable[[Case, Any], str | None]:
-    """Return a comparison for the key of a head whose processor makes planes."""
+    """Return a comparison for heads that output planes: ``predicted_depth``, ``normals`` or ``alphas``."""
     task = {"predicted_depth": "depth_estimation", "normals": "normal_estimation", "alphas": "image_matting"}[name]
 
     def compare(case: Case, result: Any) -> str | None:
@@ -302,7 +302,9 @@ def _joints(case: Case, result: Any) -> str:
     options = {"boxes": [np.array(case.given["boxes"], float)], "target_sizes": None}  # the boxes are in pixels already
     persons = case.post_process("pose_estimation", **options)
     kept = [person["scores"].numpy() >= 0 for person in persons]
-    expected = np.concatenate([np.asarray(one["keypoints"])[keep] for one, keep in zip(persons, kept, strict=True)])
+    expected = np.concatenate(
+        [np.asarray(joints["keypoints"])[keep] for joints, keep in zip(persons, kept, strict=True)]
+    )
     return _far(np.array([(joint.x, joint.y) for joint in result.keypoints]), expected)
 
 

@@ -102,7 +102,7 @@ def _tried(architecture: str, head: Any, model: Any, folder: str, way: Way) -> s
         model.save_pretrained(folder)
         small_models.save_processor(head, model.config, folder)
         inputs = compared.inputs_of(architecture, head, folder)
-        expected = [compared.expected_of(head, model, folder, given) for given in inputs]
+        expected = [compared.expected_of(head, model, folder, request) for request in inputs]
     except Exception as error:  # noqa: BLE001 - any error is a result
         return f"transformers itself: {said(error)}"
     return _by_vllm(folder, inputs, expected) if way.left else _result_of(head, folder, inputs, expected, way)

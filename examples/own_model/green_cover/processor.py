@@ -57,8 +57,8 @@ class CoverPercent(OutputProcessor):
         import torch
 
         if not isinstance(output, torch.Tensor) or output.ndim != 4 or output.shape[1] != 1:
-            given = list(output.shape) if isinstance(output, torch.Tensor) else f"a dict of {', '.join(output)}"
-            raise ReduceError(f"CoverPercent takes shares [n, 1, height, width], got {given}")
+            received = list(output.shape) if isinstance(output, torch.Tensor) else f"a dict of {', '.join(output)}"
+            raise ReduceError(f"CoverPercent takes shares [n, 1, height, width], got {received}")
         share = output[:, 0].float()
         if params.output == "share":
             return share
