@@ -16,7 +16,7 @@ PARAMS = OutputParams(nodata=-9999)
 async def water_in(engine: AsyncLLM, name: str, tile: np.ndarray) -> tuple[str, float]:
     """Return the share of water in a tile [bands, height, width]. Closing the generator aborts the request."""
     async for result in engine.generate(tile, PARAMS, request_id=name):
-        mask = result.outputs  # keeps the result, the last output; a scene of many tiles reports progress before
+        mask = result.outputs  # the last output is the result; a scene of many tiles reports progress before it
     return name, float((mask.array == 1).sum() / (mask.array != mask.nodata).sum())
 
 
