@@ -25,7 +25,7 @@ V2_TESTS = $(addprefix tests/engine/test_,runner.py mixed_batches.py mixed_shape
 	tests/wings/iterative/test_iterative_engine.py
 
 help:  ## show this list
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target does; do \
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target does; do \
 		printf '%-16s %s\n' "$$target" "$$does"; done
 
 demo: setup  ## run the embedded model on the embedded scene: a GeoTIFF and a PNG in demo-output/
