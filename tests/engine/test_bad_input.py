@@ -186,7 +186,6 @@ def test_a_failure_behind_the_engine_is_its_own_requests(llm, path, name, kind, 
     assert not llm.llm_engine.has_unfinished_requests()
 
 
-@pytest.mark.timing
 def test_a_decoder_that_hangs_fails_its_own_request(llm, path):
     """The request fails after the limit, which the message names; the requests beside it have their results."""
     params = [OutputParams(), OutputParams(processor="DecodeHangs"), OutputParams()]

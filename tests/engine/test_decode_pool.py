@@ -160,12 +160,11 @@ def test_a_late_result_is_thrown_away_and_its_thread_ends(make, release):
     assert done.empty()
 
 
-@pytest.mark.timing
 def test_the_limit_counts_from_the_start_of_a_job(make):
     """The time that a job waits for a thread is not held against it."""
-    pool, done = make(1, timeout=2), outcomes()
+    pool, done = make(1, timeout=1), outcomes()
     for _ in range(8):
-        pool.submit(lambda: time.sleep(0.3), done.put)
+        pool.submit(lambda: time.sleep(0.15), done.put)
 
     assert [done.get(timeout=LONG) for _ in range(8)] == [None] * 8
 

@@ -139,7 +139,6 @@ def test_every_pick_gets_every_part(empty, picks, places):
     driven.assert_nothing_left()
 
 
-@pytest.mark.timing
 def test_parts_without_an_observation_hold_places_too():
     """A scene of nothing else does not run ahead of the thread that joins it."""
     go, seen = threading.Event(), []
@@ -459,7 +458,6 @@ def test_a_stop_from_outside(when):
     driven.assert_nothing_left()
 
 
-@pytest.mark.timing
 def test_one_that_is_stopped_while_it_waits_for_a_place():
     """Others hold all places: it ends though they do not."""
     budget = TileBudget(1, 1000)

@@ -28,6 +28,7 @@ from water_oracle import echo, scene
 
 from scripts import answer_of
 from vllm_mmout import OutputParams
+from vllm_mmout.engine.scene import schedule
 from vllm_mmout.errors import DecodeError, ForwardError, ReduceError, SaveError
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.models.embedded.water_index import WaterIndex
@@ -131,12 +132,12 @@ def test_a_processor_that_cannot_join(engine, processor, tmp_path, assemble, mes
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.timing
 def test_a_processor_that_hangs_while_it_joins(engine, processor, tmp_path):
     """Its scene fails after the limit; the input beside it has its result."""
     with pytest.MonkeyPatch.context() as patch, settings(router_of(engine), decode_timeout_s=1.0):
         instance = processor(engine)
         patch.setattr(instance, "assemble", scene_ends.hangs.__get__(instance), raising=False)
+        patch.setattr(schedule, "_TICK_S", 0.1)
         params = OutputParams(tile=TILE, path=str(tmp_path / "out.tif"))
         failed, good = engine.generate([GOOD, scene(3)], [params, ECHO], use_tqdm=False)
     with pytest.raises(DecodeError, match=r"assemble of segmentation worked on one part .* limit of 1 s"):
@@ -145,7 +146,6 @@ def test_a_processor_that_hangs_while_it_joins(engine, processor, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("places", [1, 2])
 def test_all_scenes_hang_with_few_tiles_in_flight(engine, places):
     """Nothing can come behind a part that is hung upon; the scenes end all the same."""
@@ -153,9 +153,10 @@ def test_all_scenes_hang_with_few_tiles_in_flight(engine, places):
     instance = processors["segmentation"]
     with (
         pytest.MonkeyPatch.context() as patch,
-        settings(router_of(engine), max_tiles=places, decode_timeout_s=0.3),
+        settings(router_of(engine), max_tiles=places, decode_timeout_s=0.2),
     ):
         patch.setattr(instance, "assemble", scene_ends.hangs.__get__(instance), raising=False)
+        patch.setattr(schedule, "_TICK_S", 0.1)
         results = engine.generate([GOOD, GOOD], TILES, use_tqdm=False)
         RELEASE.set()
     assert ["worked on one part" in str(result.error) for result in results] == [True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -133,18 +134,23 @@ def drips_headers(answer):
 
 @pytest.mark.heavy
 @pytest.mark.timing
-@pytest.mark.parametrize("slow", [stalls, drips, drips_headers])
-def test_a_server_that_is_too_slow(server, slow):
-    """However it stretches its answer, it is given up, and the error names the setting."""
-    address = server.answer("/data", later(slow))
-    says = r"tried 2 times: no answer, or too little of it, within 0\.5 s; .* MMOUT_FETCH_TIMEOUT"
-    with pytest.raises(InputError, match=says):
-        read(address, FetchOptions(timeout=0.5, retries=1, backoff=0.01))
-    assert len(server.asked) == 3
+def test_servers_that_are_too_slow(server):
+    """A server that stretches its answer in any way is given up, and the error names the setting."""
+    answers = {"/stalls": stalls, "/drips": drips, "/drips_headers": drips_headers}
+    hasty = FetchOptions(timeout=0.5, retries=1, backoff=0.01)
+    with ThreadPoolExecutor(len(answers)) as pool:  # at once, since each takes a second
+        for path, slow in answers.items():
+            server.answer(path, later(slow))
+        errors = [pool.submit(read, server.address + path, hasty).exception for path in answers]
+        errors = {path: error(120) for path, error in zip(answers, errors, strict=True)}
+    for path, error in errors.items():
+        assert isinstance(error, InputError)
+        says = rf"{path}: .* tried 2 times: no answer, or too little of it, within 0\.5 s; .* MMOUT_FETCH_TIMEOUT"
+        assert re.search(says, str(error))
+        assert len(server.of(path)) == 3
 
 
 @pytest.mark.heavy
-@pytest.mark.timing
 def test_a_server_that_is_slow_once(server):
     """A server whose answer takes longer than the timeout is asked again."""
     patient = FetchOptions(timeout=1, retries=1, backoff=0.01)  # no other answer may take longer

@@ -75,13 +75,13 @@ def test_media_of_a_failed_batch_have_their_time_each(make):
     class Slow(Counting):
         def decode_batch(self, media):
             if self.slow:
-                time.sleep(0.15)
+                time.sleep(0.08)
                 assert len(media) == 1, "no batches today"
             return super().decode_batch(media)
 
     processor = Slow(pays, max_batch=8)
     processor.slow = False
-    batcher = make(processor, timeout=0.9)
+    batcher = make(processor, timeout=0.5)
     all_at_once(batcher, media(40, start=1000))
     processor.slow = True
 
