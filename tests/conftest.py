@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("xdist"):
         from shared_engines import Plugin
 
-        config.pluginmanager.register(Plugin())
+        config.pluginmanager.register(Plugin(prepare=forked_python.start_server))
     if hasattr(config, "workerinput"):  # tests ask what of the folder for temporary files is open, their own among it
         config.option.basetemp = f"{TEMPORARY}/pytest"
 

@@ -2,8 +2,8 @@
 
 `run` and `start` are for tests what ``subprocess.run([sys.executable, ...])`` and ``subprocess.Popen`` are. They ask
 the fork server, ``python forked_python.py SOCKET OWNER``: a process that imports vLLM and nothing of this package, and
-forks a child for each connection to its Unix socket. All workers of pytest share one fork server. The first call
-starts it; it ends when the process OWNER does.
+forks a child for each connection to its Unix socket. All workers of pytest share one fork server. `start_server` or
+the first call starts it; it ends when the process OWNER does.
 
 A forked program differs from a fresh interpreter in this: vLLM's modules are in ``sys.modules``, the environment as
 the system shows it (``/proc``) is that of the fork server, and libraries that read the environment while they are
@@ -157,6 +157,11 @@ def start_spawned(files):
     os.close(reading)
     os.close(answering)
     return answers, writing
+
+
+def start_server():
+    """Start the fork server unless it runs, and wait until it is ready."""
+    _connected().close()
 
 
 def _connected():

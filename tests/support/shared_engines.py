@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -50,10 +51,16 @@ def _is_of_session(item: pytest.Item, fixture: str) -> bool:
 class Scheduling(LoadScopeScheduling):
     """Hands out units in the order of collection."""
 
-    def __init__(self, config: pytest.Config, log: object, units: Path) -> None:
+    def __init__(self, config: pytest.Config, log: object, units: Path, prepare: Callable[[], object]) -> None:
         config.option.loadscopereorder = False
         super().__init__(config, log)
-        self._file = units
+        self._file, self._prepare = units, prepare
+
+    def schedule(self) -> None:
+        """Hand out the first tests, and prepare the servers of later ones meanwhile."""
+        if self.collection is None and "servers" in self._units.values():
+            threading.Thread(target=self._prepare, daemon=True).start()
+        super().schedule()
 
     @cached_property
     def _units(self) -> dict[str, str]:
@@ -64,9 +71,15 @@ class Scheduling(LoadScopeScheduling):
 
 
 class Plugin:
-    """Part of the first process and of each worker."""
+    """Part of the first process and of each worker.
 
-    def __init__(self) -> None:
+    Args:
+        prepare: the first process calls it in a thread before the first test of a run with servers.
+
+    """
+
+    def __init__(self, prepare: Callable[[], object] = lambda: None) -> None:
+        self._prepare = prepare
         self._units = Path(tempfile.gettempdir(), "units.json")
         self._last: dict[pytest.Item, list[str]] = {}
 
@@ -76,7 +89,7 @@ class Plugin:
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> Scheduling:
         """Known when all workers have collected."""
-        return Scheduling(config, log, self._units)
+        return Scheduling(config, log, self._units, self._prepare)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
