@@ -17,7 +17,6 @@ from vllm_mmout.engine.worker.resting import rest_between_steps, rest_while_work
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.timing,
     pytest.mark.filterwarnings("ignore:Unclosed socket:ResourceWarning"),  # the queue of vLLM 0.31 leaves its own open
 ]
 WAITS_S = 0.6
@@ -51,8 +50,8 @@ def test_it_sleeps_until_a_worker_answers(queues):
     writer, reader = queues
     writer.enqueue("first")
     assert reader.dequeue(timeout=60) == "first"
-    spent = max(_waiting_for(reader, writer) for _ in range(TRIES))  # beside others it gets a part of a processor
-    assert spent > WAITS_S / 6, "vLLM's own queue does not spin any more: this is superfluous"
+    spins = (_waiting_for(reader, writer) > WAITS_S / 6 for _ in range(TRIES))  # other processes share the CPU
+    assert any(spins), "vLLM's own queue does not spin any more: this is superfluous"
 
     rest_while_workers_compute(SimpleNamespace(response_mqs=[reader]))
 
@@ -111,6 +110,21 @@ def test_no_call_of_a_worker_is_lost(monkeypatch):
     rest_between_steps()
     with connected() as (writer, _), _sleeper(writer) as sleeper:
         assert _heard(writer, sleeper) == MANY
+
+
+def test_a_message_whose_call_is_lost_is_found(queues, monkeypatch):
+    """A sleeper looks for messages long before the five seconds after which vLLM's own does."""
+    writer, reader = queues
+    rest_while_workers_compute(SimpleNamespace(response_mqs=[reader]))
+    writer.enqueue("first")
+    assert reader.dequeue(timeout=60) == "first"
+    monkeypatch.setattr(writer._spin_condition, "notify", lambda: None)
+    late = threading.Timer(0.05, writer.enqueue, ["late"])
+    late.start()
+    started = time.monotonic()
+    assert reader.dequeue(timeout=60) == "late"
+    assert time.monotonic() - started < 4
+    late.join()
 
 
 @contextmanager

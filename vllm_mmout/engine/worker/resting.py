@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import zmq
 
 SPINS_S = 0.002
 """Seconds that a process looks again and again whether it has a message, before it waits to be woken."""
+LOOKS_AGAIN_MS = 100
+"""Longest sleep of a process that waits for a message, in milliseconds.
+
+ZeroMQ can lose the call that wakes a reader whose socket keeps one message only. vLLM's reader then sleeps for five
+seconds.
+"""
 _CALLS = 1000
 """Calls that may be on their way to a process that sleeps.
 
@@ -58,5 +65,11 @@ def _rest(condition: Any) -> None:
         return
     if condition.is_reader:
         condition.busy_loop_s = SPINS_S
+        condition.wait = partial(_wait, condition.wait)
     else:
         condition.local_notify_socket.setsockopt(zmq.SNDHWM, _CALLS)
+
+
+def _wait(wait: Callable[..., None], timeout_ms: int | None = None) -> None:
+    """Wait by vLLM's method, for `LOOKS_AGAIN_MS` at most."""
+    wait(timeout_ms=LOOKS_AGAIN_MS if timeout_ms is None else min(timeout_ms, LOOKS_AGAIN_MS))
