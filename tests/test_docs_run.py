@@ -289,12 +289,6 @@ def _serves(command, walk):
         assert httpx.get(f"{server.url}/v1/models", trust_env=False).status_code in (200, 401)
 
 
-@pytest.fixture(scope="module")
-def llm_here(water_index):
-    """The embedded model in this process."""
-    return engine_here(water_index)
-
-
 def run(block, walk, monkeypatch, **names):
     """Run a block of Python in the folder."""
     monkeypatch.chdir(walk.folder)
@@ -306,11 +300,11 @@ def run(block, walk, monkeypatch, **names):
 
 
 @pytest.mark.parametrize("page", ["use.md", "scenes.md"])
-def test_python_with_an_engine(page, walk, llm_here, monkeypatch):
+def test_python_with_an_engine(page, walk, llm, monkeypatch):
     """Each block of a page but the one of AsyncLLM, in order."""
     from vllm_mmout import OutputParams
 
-    names = {"llm": llm_here, "OutputParams": OutputParams, "names": ["a.tif", "nothing.tif"]}
+    names = {"llm": llm, "OutputParams": OutputParams, "names": ["a.tif", "nothing.tif"]}
     for block in here("python"):
         if block.page == page and "async for" not in block.text:
             names = run(block, walk, monkeypatch, **names)

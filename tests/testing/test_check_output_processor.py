@@ -123,9 +123,9 @@ def test_what_hangs_is_an_error_that_says_where():
     """A call that does not come back fails the check, once, with the line at which it is."""
     try:
         with pytest.raises(
-            BrokenPromiseError, match=r"HangsForNan: answers bad values: not back after 2 s; .*in \w+\(\)"
+            BrokenPromiseError, match=r"HangsForNan: answers bad values: not back after 1 s; .*in \w+\(\)"
         ):
-            check_output_processor(wrong.HangsForNan, outputs=FINITE, settings=FEW, hangs_after_s=2.0)
+            check_output_processor(wrong.HangsForNan, outputs=FINITE, settings=FEW, hangs_after_s=1.0)
     finally:
         wrong.HELD.set()
 

@@ -91,7 +91,7 @@ def test_a_broken_file_is_an_error_in_words_and_a_good_one_works_after_it(visit,
     assert page.is_disabled("#run")
     given(page, scene)
     assert page.is_hidden("#notice")
-    run_anew(page)
+    run_anew(page, window="0,0,64,64")
 
 
 def test_a_wrong_option_is_pointed_at(page, scene):
@@ -102,5 +102,5 @@ def test_a_wrong_option_is_pointed_at(page, scene):
     page.wait_for_selector("#notice", state="visible")
     assert "window" in page.inner_text("#error")
     assert page.evaluate("() => document.activeElement.name") == "window"
-    run_anew(page)
+    run_anew(page, window="0,0,64,64")
     assert page.is_hidden("#notice")

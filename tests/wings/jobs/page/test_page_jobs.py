@@ -34,7 +34,7 @@ def test_a_cancelled_job_is_gone(page, scene):
     page.wait_for_selector("#run", state="visible")
     page.wait_for_function("id => !document.querySelector(`[data-id='${id}']`)", arg=job)
     assert httpx.get(f"{address(page)}/v1/scenes/{job}").status_code == 404
-    fill(page, tile="")
+    fill(page, tile="", window="0,0,64,64")
     page.click("#run")
     finished(page)
 
