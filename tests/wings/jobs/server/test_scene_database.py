@@ -189,13 +189,13 @@ def test_a_folder_that_was_removed(tmp_path):
 def test_a_file_that_is_none_of_ours_is_refused(path):
     """What is no database, or somebody else's, is named, and left as it is."""
     path.write_bytes(b"notes, " * 1000)
-    with pytest.raises(OptionError, match=r"scenes\.sqlite is no file of jobs .*choose another folder"):
+    with pytest.raises(OptionError, match=r"scenes\.sqlite is not a job database .*choose another folder"):
         SceneDatabase(path)
     assert path.read_bytes() == b"notes, " * 1000
     path.unlink()
     for table in ("scenes", "others"):
         foreign(path, f"CREATE TABLE {table} (a TEXT)")
-        with pytest.raises(OptionError, match="no file of jobs"):
+        with pytest.raises(OptionError, match="is not a job database, but has"):
             SceneDatabase(path)
         assert tables(path) == {table}
         path.unlink()
@@ -205,7 +205,7 @@ def test_a_file_of_another_release_is_refused(path):
     """A version that is not this one's is not touched."""
     SceneDatabase(path).close()
     foreign(path, "PRAGMA user_version = 1")
-    with pytest.raises(OptionError, match="another release; choose another folder"):
+    with pytest.raises(OptionError, match="another release of vllm-mmout; choose another folder"):
         SceneDatabase(path)
     foreign(path, "PRAGMA user_version = 3")
     SceneDatabase(path).close()

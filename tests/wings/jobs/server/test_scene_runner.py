@@ -390,7 +390,7 @@ async def test_a_job_ends_whatever_the_database_does(breaking, make_board, when,
             kind = "InsufficientStorageError" if full else "InternalServerError"
             assert (failed.status, failed.error.code, failed.outputs) == ("failed", kind, ())
             assert failed.expires_at > failed.completed_at >= failed.created_at
-        assert f"job {job.id} failed, which cannot be written yet" in caplog.text
+        assert f"job {job.id} failed, but the failure cannot be written to the database yet" in caplog.text
         later = await added(runner, Work(), max_scenes=1)
         assert [one.status for one in board.page(10, later.id, "desc")[0]] == ["failed"]
     seen = make_board().get(job.id)

@@ -97,7 +97,7 @@ def test_the_life_of_a_job(server, slow):
     assert seen[0]["status"] == "queued"
     first = get(server, seen[0], "/content", variant="preview")
     if first.status_code == 409:
-        refused(first, 409, "nothing to see of it yet; ask again", None)
+        refused(first, 409, "has no preview yet; ask again", None)
         assert first.headers["retry-after"] == "1"
     while seen[-1]["status"] not in FINISHED:
         seen.append(made(get(server, seen[0])))
@@ -572,7 +572,7 @@ def test_several_processors(narrow, scene, expected):
         assert next(iter(archive.values())).size > 0
     assert get(server, job, "/content").content == both[0].content
     assert both[0].headers["etag"] != both[1].headers["etag"]
-    refused(get(server, job, "/content", variant="preview", processor="tensor"), 404, "is no picture", "variant")
+    refused(get(server, job, "/content", variant="preview", processor="tensor"), 404, "has no preview", "variant")
     refused(get(server, job, "/content", processor="none"), 404, "segmentation, tensor", "processor")
     refused(get(server, job, "/content", variant="none"), 400, "result or preview", "variant")
     server.delete(f"/v1/scenes/{job['id']}")

@@ -1,1 +1,1 @@
-"""Jobs: scenes that are run behind the answer, and looked at, fetched and cancelled by their ids."""
+"""The server side of jobs: requests that run in the background and are polled, fetched and cancelled by id."""

@@ -1,4 +1,4 @@
-"""SceneBoard: the jobs of all servers with their results, changed together."""
+"""SceneBoard: the jobs of all servers that share a folder, and the stored results of these jobs."""
 
 from __future__ import annotations
 
@@ -23,30 +23,36 @@ if TYPE_CHECKING:
 FILE: Final = "scenes.sqlite"
 _OF_FAILED: Final = ("status", "completed_at", "expires_at", "error", "outputs", "request")
 _logger = logging.getLogger("vllm.mmout")
-_ENDED: Final = SceneError("server_ended", "the server that ran the job ended before it was done; send it again")
+_ENDED: Final = SceneError("server_ended", "the server that ran the job stopped before the job ended; send it again")
 _WORN_OUT: Final = SceneError(
     "server_ended",
-    f"the servers that ran the job ended before it was done, {MOST_STARTS} times, perhaps for lack of memory; ask for"
-    " less (window, bbox), or send it again",
+    f"the job was started {MOST_STARTS} times, and each time its server stopped before the job ended, perhaps for lack"
+    " of memory; ask for less (window, bbox), or send it again",
 )
 
 
 class SceneBoard:
-    """What every server of a folder knows of jobs, and does with them. All methods block; threads may share one."""
+    """The jobs of all servers that share a folder, with their results. All methods block and are thread-safe."""
 
     def __init__(self, store: ResultStore, serves: Callable[[str], bool] = lambda _: True) -> None:
-        """Share what ``store`` shares; ``serves`` says whether this server can run jobs of a model now."""
+        """Open the job database in the folder of ``store``.
+
+        Args:
+            store: the results of jobs, in a folder that several servers may share.
+            serves: returns whether this server can run jobs of a model, by its name, at the moment.
+
+        """
         self.store = store
         self.taken: SimpleQueue[SceneJob] = SimpleQueue()
-        """Jobs of other servers, which this one has to run now."""
+        """Jobs of stopped servers that this server has taken over and must start."""
         self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}
-        """Jobs of this server that have failed, and whose rows cannot say so yet: the disk may be full."""
+        """Failed jobs of this server whose failure could not be written to the database, e.g. on a full disk."""
 
     @property
     def server(self) -> str:
-        """The name of this server."""
+        """Return the name of this server."""
         return self.store.shared.server
 
     def add(
@@ -60,7 +66,21 @@ class SceneBoard:
         request: str | None = None,
         video: VideoAsked | None = None,
     ) -> SceneJob | int:
-        """Add a job that this server is to run; gives how many are unfinished, where there is no place for one more."""
+        """Add a job that this server will run.
+
+        Args:
+            model: the name of the model.
+            name: the client's name for the input.
+            nbytes: bytes of uploaded files that the server holds until the job ends.
+            most: limit of unfinished jobs on all servers.
+            most_bytes: limit of ``nbytes`` of all unfinished jobs together.
+            request: a `KeptRequest` as JSON, if other servers can start the job again.
+            video: the prompt, size and length if the job makes a video.
+
+        Returns:
+            The job, or the number of unfinished jobs if a limit is reached.
+
+        """
         self.store.shared.enter()
         self._write_failed()
         job = SceneJob(
@@ -73,13 +93,13 @@ class SceneBoard:
             request=request,
             video=video,
         )
-        full = self._database.add(job, most=most, most_bytes=most_bytes)
-        if full is not None and self.sweep():  # of those that were counted some had no server any more
-            full = self._database.add(job, most=most, most_bytes=most_bytes)
-        return job if full is None else full
+        unfinished = self._database.add(job, most=most, most_bytes=most_bytes)
+        if unfinished is not None and self.sweep():  # some of the jobs that were counted had lost their server
+            unfinished = self._database.add(job, most=most, most_bytes=most_bytes)
+        return job if unfinished is None else unfinished
 
     def get(self, job_id: str) -> SceneJob | None:
-        """A job as it is; None if there is none, or its time is over."""
+        """Return the current state of a job, or None if it does not exist or has expired."""
         job = self._unwritten.get(job_id) or self._database.get(job_id)
         if job is not None and not job.finished and not self.store.shared.lives(job.server):
             self._bury(job.server)
@@ -89,41 +109,49 @@ class SceneBoard:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = PREFIX
     ) -> tuple[Sequence[SceneJob], bool] | None:
-        """Some jobs, see `SceneDatabase.page`."""
+        """Return one page of the list of jobs, see `SceneDatabase.page`."""
         self.sweep()
         page = self._database.page(limit, after, order, kind)
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
 
     def running(self) -> dict[str, bool]:
-        """The unfinished jobs of this server, and of which somebody wants a preview."""
+        """Return the ids of this server's unfinished jobs, each with whether a client has asked for its preview."""
         return self._database.running(self.server)
 
     def ask_preview(self, job_id: str) -> None:
-        """Have the server that runs a job make a preview."""
+        """Ask the server that runs a job to make a preview of its result."""
         self._database.ask_preview(job_id)
 
     def begin(self, job: SceneJob) -> bool:
-        """Note that a job runs; False if it was deleted."""
+        """Record that a job has started. Returns False if the job was deleted."""
         return self._change(job.id, status="in_progress", started_at=time.time(), starts=job.starts + 1)
 
     def progress(self, job_id: str, done: int, total: int) -> bool:
-        """Note how many tiles are done; False if the job was deleted."""
+        """Record how many tiles of a job are done. Returns False if the job was deleted."""
         return self._change(job_id, tiles_done=done, tiles_total=total)
 
     def give_up(self, job_id: str) -> bool:
-        """Leave a job to be started again by whoever can; False if nobody may."""
+        """Put a job of this server back in the queue of all servers. Returns False if it cannot be started again."""
         return self._database.give_up(job_id, self.server)
 
     def _change(self, job_id: str, **values: Any) -> bool:
         return self._database.change(job_id, of=self.server, **values)
 
     def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
-        """Store the results of a job, which are closed; False, and nothing is left of it, if it was deleted."""
+        """Store the results of a job, close them, and record that the job is completed.
+
+        Returns:
+            False if the job was deleted in the meantime. Its results are then removed.
+
+        Raises:
+            OptionError: the results are larger than the limit of all stored results.
+
+        """
         outputs = tuple(self._named(name, result) for name, result in results.items())
         stored = [name for output in outputs for name in output.files]
         try:
             self._check_size(results.values())
-            # Whoever finds this server dead in between knows by that what to remove.
+            # If this server stops before the end, another server reads from these names which files to remove.
             kept = self._change(job_id, outputs=outputs)
             for output, result in zip(outputs, results.values(), strict=True):
                 if kept and output.preview is not None and result.picture is not None:
@@ -151,17 +179,17 @@ class SceneBoard:
         return kept
 
     def fail(self, job: SceneJob, error: SceneError) -> bool:
-        """Note that a job of this server failed; False if it was deleted.
+        """Record that a job of this server failed. Returns False if the job was deleted.
 
-        Where the database fails too, this server alone says so until it can be written.
+        If the database cannot be written either, only this server reports the failure until a later write succeeds.
         """
         now = time.time()
         times = {"completed_at": now, "expires_at": now + self.store.ttl}
         failed = msgspec.structs.replace(job, status="failed", error=error, outputs=(), request=None, **times)
         try:
             return self._write(failed)
-        except Exception:  # whatever it is, the job has ended
-            _logger.exception("job %s failed, which cannot be written yet", job.id)
+        except Exception:  # the job has failed, whatever keeps the database from being written
+            _logger.exception("job %s failed, but the failure cannot be written to the database yet", job.id)
             self._unwritten[job.id] = failed
             return True
 
@@ -169,16 +197,16 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Try again to write which jobs failed, which gives their places in the limits back."""
+        """Retry writing the failures that could not be written, so that these jobs no longer count as unfinished."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)
-            except Exception:  # noqa: BLE001 - said when it failed
+            except Exception:  # noqa: BLE001 - `fail` has logged it
                 return
             self._unwritten.pop(job.id, None)
 
     def delete(self, job_id: str) -> SceneJob | None:
-        """Forget a job and remove its results; None if there is none."""
+        """Delete a job and its results. Returns the job, or None if it does not exist or has expired."""
         job = self._database.delete(job_id)
         self._unwritten.pop(job_id, None)
         if job is not None:
@@ -186,18 +214,23 @@ class SceneBoard:
         return None if job is None or self._is_over(job) else job
 
     def sweep(self) -> bool:
-        """Take over or fail the jobs of dead servers, and forget those without results; gives whether one was dead."""
+        """Take over or fail the jobs of stopped servers, and delete finished jobs that expired or lost their results.
+
+        Returns:
+            Whether a server with unfinished jobs has stopped.
+
+        """
         self._write_failed()
-        dead = [server for server in self._database.servers() if not self.store.shared.lives(server)]
-        for server in dead:
+        stopped = [server for server in self._database.servers() if not self.store.shared.lives(server)]
+        for server in stopped:
             self._bury(server)
         for job in self._database.finished():
             if self._is_over(job) or not all(self.store.has(name) for name in job.stored):
                 self.delete(job.id)
-        return bool(dead)
+        return bool(stopped)
 
     def close(self) -> None:
-        """Close the file of jobs."""
+        """Close the job database."""
         self._database.close()
 
     def _bury(self, server: str) -> None:
@@ -225,13 +258,13 @@ class SceneBoard:
         )
 
     def _check_size(self, results: Iterable[JobResult]) -> None:
-        """Refuse results of which one would make another one go."""
+        """Refuse results that are too large together: storing one file would evict another file of the same job."""
         files = [file for result in results for file in (result.file, result.picture) if file is not None]
         nbytes, most = sum(file.nbytes for file in files), self.store.max_bytes
         if nbytes > most:
             raise OptionError(
-                f"the results of the job have {nbytes} bytes, and {most} of all results are stored"
-                " (--mmout-max-results); ask for fewer, or for other formats"
+                f"the results of the job have {nbytes} bytes, more than the {most} bytes that the server stores"
+                " (--mmout-max-results); ask for fewer results, or for other formats"
             )
 
     def _remove(self, stored: Sequence[str]) -> None:

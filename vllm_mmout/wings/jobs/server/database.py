@@ -1,4 +1,4 @@
-"""SceneDatabase: the jobs of all servers of a folder, in SQLite."""
+"""SceneDatabase: the SQLite table of the jobs of all servers that share a folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput, 
 
 _COLUMNS: Final = SceneJob.__struct_fields__
 _JSON: Final = ("outputs", "error", "video")
-"""Columns that are JSON."""
+"""Columns whose values are stored as JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
-"""How often a job is started: one that ends its servers must not end them all."""
+"""Number of times that a job is started at most, so that a job that crashes its server cannot crash all servers."""
 NOBODY: Final = ""
-"""The server of a job that was given up and waits for one."""
+"""Value of the column ``server`` for a job that its server gave up and any other server may take over."""
 _WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
 _STARTABLE: Final = f"(request IS NOT NULL AND NOT {_WORN_OUT})"
 _ANEW: Final = {
@@ -33,11 +33,11 @@ _ANEW: Final = {
     "outputs": (),
     "error": None,
 }
-"""What is known of a job that has to be run again from its beginning."""
+"""Column values of a job that is reset to the queue, to be run again from its beginning."""
 
 
 class SceneDatabase:
-    """What is known of every job, the same for every server of a folder. All methods block; threads may share one."""
+    """The table of the jobs of all servers that share a folder. All methods block and are thread-safe."""
 
     def __init__(self, path: Path, make_folder: Callable[[], object] = lambda: None) -> None:
         self.path = path
@@ -49,7 +49,17 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job; gives how many are unfinished, where that is too many for one more."""
+        """Add a job, unless that would exceed a limit.
+
+        Args:
+            job: the job.
+            most: limit of unfinished jobs.
+            most_bytes: limit of the input bytes that all unfinished jobs hold together.
+
+        Returns:
+            None if the job was added, else the number of unfinished jobs.
+
+        """
         with self._changing() as connection:
             row = connection.execute(f"SELECT COUNT(*), COALESCE(SUM(nbytes), 0) FROM scenes WHERE {_UNFINISHED}")
             count, nbytes = row.fetchone()
@@ -61,7 +71,7 @@ class SceneDatabase:
         return None
 
     def get(self, job_id: str) -> SceneJob | None:
-        """A job by its id."""
+        """Return the job with an id, or None if it does not exist."""
         with self._using() as connection:
             rows = _rows(connection, "WHERE id = ?", job_id)
         return next(iter(_jobs(rows)), None)
@@ -69,69 +79,91 @@ class SceneDatabase:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = ""
     ) -> tuple[list[SceneJob], bool] | None:
-        """Some jobs after one of these, and whether more follow; None if there is no such one to begin after.
+        """Return one page of the list of jobs, and whether more jobs follow.
 
-        The ids of all begin with ``kind``.
+        Args:
+            limit: number of jobs on the page at most.
+            after: id of the job after which the page starts, or None to start with the first job.
+            order: "asc" lists the oldest jobs first, "desc" the newest.
+            kind: prefix of the ids to list.
+
+        Returns:
+            The jobs and whether more follow, or None if the job ``after`` does not exist.
+
         """
         sign = ">" if order == "asc" else "<"
         with self._using() as connection:
-            found: tuple[int, ...] | None = ()
+            number: tuple[int, ...] | None = ()
             if after is not None:
-                found = connection.execute("SELECT number FROM scenes WHERE id = ?", (after,)).fetchone()
-            if found is None:
+                number = connection.execute("SELECT number FROM scenes WHERE id = ?", (after,)).fetchone()
+            if number is None:
                 return None
-            where = f"WHERE substr(id, 1, ?) = ? {f'AND number {sign} ?' if found else ''}"
-            values = (len(kind), kind, *found, limit + 1)
+            where = f"WHERE substr(id, 1, ?) = ? {f'AND number {sign} ?' if number else ''}"
+            values = (len(kind), kind, *number, limit + 1)
             rows = _rows(connection, f"{where} ORDER BY number {order} LIMIT ?", *values)
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str | None = None, **values: Any) -> bool:
-        """Change what is known of a job; False, and nothing is changed, if it is finished or was deleted.
+        """Set columns of an unfinished job.
 
-        The same where it is not one ``of`` this server, if that is given: another one has taken it over.
+        Args:
+            job_id: the id of the job.
+            of: name of the server that must own the job. None: any server may own it.
+            **values: the new values by column.
+
+        Returns:
+            False if nothing was changed: the job is finished, was deleted, or another server has taken it over.
+
         """
-        where, more = ("id = ?", ()) if of is None else ("id = ? AND server = ?", (of,))
+        where, owner = ("id = ?", ()) if of is None else ("id = ? AND server = ?", (of,))
         with self._using() as connection:
-            return _update(connection, where, values, job_id, *more) > 0
+            return _update(connection, where, values, job_id, *owner) > 0
 
     def delete(self, job_id: str) -> SceneJob | None:
-        """Forget a job, and give it as it was; None if there is none."""
+        """Delete a job. Returns the job in its last state, or None if it does not exist."""
         with self._changing() as connection:
             rows = _rows(connection, "WHERE id = ?", job_id)
             connection.execute("DELETE FROM scenes WHERE id = ?", (job_id,))
         return next(iter(_jobs(rows)), None)
 
     def ask_preview(self, job_id: str) -> None:
-        """Tell the server that runs a job that somebody wants to see it."""
+        """Set the flag that asks the server of an unfinished job for a preview."""
         with self._using() as connection:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """The unfinished jobs of a server by their ids, and whether somebody has asked for a preview since."""
+        """Return the ids of a server's unfinished jobs, each with its flag for a requested preview. Clear the flags."""
         with self._using() as connection:
-            found = connection.execute(
+            rows = connection.execute(
                 f"SELECT id, preview_asked FROM scenes WHERE server = ? AND {_UNFINISHED}", (server,)
             ).fetchall()
-            asked = [(job_id,) for job_id, wanted in found if wanted]
-            if asked:
-                connection.executemany("UPDATE scenes SET preview_asked = 0 WHERE id = ?", asked)
-        return {job_id: bool(wanted) for job_id, wanted in found}
+            requested_ids = [(job_id,) for job_id, requested in rows if requested]
+            if requested_ids:
+                connection.executemany("UPDATE scenes SET preview_asked = 0 WHERE id = ?", requested_ids)
+        return {job_id: bool(requested) for job_id, requested in rows}
 
     def servers(self) -> list[str]:
-        """The servers of all unfinished jobs."""
+        """Return the names of the servers of all unfinished jobs."""
         with self._using() as connection:
             return [row[0] for row in connection.execute(f"SELECT DISTINCT server FROM scenes WHERE {_UNFINISHED}")]
 
     def give_up(self, job_id: str, server: str) -> bool:
-        """Leave a job of a server to any other one; False if it cannot be started again."""
+        """Reset a job of a server, for any other server to take over. Returns False if it cannot be started again."""
         with self._using() as connection:
             where = f"id = ? AND server = ? AND {_STARTABLE}"
             return _update(connection, where, {**_ANEW, "server": NOBODY}, job_id, server) > 0
 
     def take_over(self, dead: str, server: str, serves: Callable[[str], bool]) -> tuple[list[SceneJob], list[str]]:
-        """Let the unfinished jobs of a dead server be another one's, as far as it serves their models.
+        """Assign unfinished jobs of a stopped server to another server, if they can be started again there.
 
-        Gives the jobs as they are now, and the names in the store that they may have used.
+        Args:
+            dead: name of the stopped server.
+            server: name of the server that takes the jobs over.
+            serves: returns whether ``server`` serves a model, by its name.
+
+        Returns:
+            The jobs, reset to the queue, and the names of files in the store that may be left of them.
+
         """
         with self._changing() as connection:
             rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED} AND {_STARTABLE}", dead)
@@ -144,9 +176,21 @@ class SceneDatabase:
     def fail_all(
         self, server: str, error: SceneError, now: float, expires_at: float, *, worn_out: SceneError | None = None
     ) -> list[str]:
-        """Let the unfinished jobs of a server fail; gives the names in the store that they may have used.
+        """Mark the unfinished jobs of a stopped server as failed, unless they can be started again.
 
-        Those that can be started again wait for a server of their model until ``expires_at``, from the first time on.
+        A job that can be started again waits for a server of its model. It gets ``expires_at`` at the first call, and
+        fails once that time has passed.
+
+        Args:
+            server: name of the stopped server.
+            error: the error of the jobs.
+            now: the time, in seconds since 1970.
+            expires_at: end of the waiting time, and the time when failed jobs expire, in seconds since 1970.
+            worn_out: error of jobs that were started `MOST_STARTS` times. None: ``error``.
+
+        Returns:
+            The names of files in the store that may be left of the failed jobs.
+
         """
         with self._changing() as connection:
             of_server = f"server = ? AND {_UNFINISHED}"
@@ -160,13 +204,13 @@ class SceneDatabase:
         return [name for job in _jobs(rows) for name in job.stored]
 
     def finished(self) -> list[SceneJob]:
-        """All jobs that are finished."""
+        """Return all completed and failed jobs."""
         with self._using() as connection:
             rows = _rows(connection, f"WHERE NOT {_UNFINISHED}")
         return _jobs(rows)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the connection to the database."""
         with self._lock:
             self._close()
 
@@ -177,20 +221,20 @@ class SceneDatabase:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """The connection, in a transaction that no other server's comes into."""
+        """Yield the connection within a write transaction, which excludes the writes of all other servers."""
         with self._using() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:  # SQLite ends it itself where the disk is full
+                if connection.in_transaction:  # on a full disk SQLite has rolled back already
                     connection.execute("ROLLBACK")
                 raise
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for this thread alone; opened anew where the file was removed."""
+        """Yield the connection while holding the lock. Reopen it first if the file was removed or replaced."""
         with self._lock:
             if self._connection is None or self._opened != identity(self.path):
                 self._close()
@@ -201,7 +245,7 @@ class SceneDatabase:
 
 
 def _update(connection: sqlite3.Connection, where: str, changed: Mapping[str, Any], *values: object) -> int:
-    """Change the unfinished jobs of which a condition holds; gives their number."""
+    """Set columns of the unfinished jobs that meet a condition. Returns the number of these jobs."""
     places = ", ".join(f"{name} = ?" for name in changed)
     statement = f"UPDATE scenes SET {places} WHERE {where} AND {_UNFINISHED}"
     return connection.execute(statement, (*_as_row(changed).values(), *values)).rowcount
@@ -212,7 +256,7 @@ def _as_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
-    """Jobs as they are stored; made `_jobs` of outside of a transaction, which one that is damaged must not undo."""
+    """Return the rows that meet a condition. `_jobs` decodes them, after the transaction: a damaged row may raise."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM scenes {where}", values).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
@@ -229,7 +273,7 @@ def _job(values: dict[str, Any]) -> SceneJob:
 
 
 def _outputs(row: dict[str, Any]) -> tuple[SceneOutput, ...]:
-    """What a job was storing; nothing where nobody can read it."""
+    """Return the results in a row's column ``outputs``, or an empty tuple if the column cannot be decoded."""
     try:
         return msgspec.json.decode(row["outputs"], type=tuple[SceneOutput, ...])
     except msgspec.DecodeError:

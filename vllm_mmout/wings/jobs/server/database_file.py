@@ -1,4 +1,4 @@
-"""The file of jobs: its table, and connections to it."""
+"""The SQLite file of the job database: its schema, and how a connection is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vllm_mmout.errors import OptionError
 
 _VERSION: Final = 3
 _PATIENCE_S: Final = 60.0
-"""Seconds to wait for others that use the file."""
+"""Seconds to wait while other connections lock the file."""
 _TABLE: Final = """
 CREATE TABLE scenes (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -39,10 +39,10 @@ CREATE INDEX scenes_by_status ON scenes (status);
 
 
 def connected(path: Path) -> sqlite3.Connection:
-    """A connection to the file, in which the table is.
+    """Return a connection to the job database at a path. Create the file and its table if they do not exist.
 
     Raises:
-        OptionError: the file is none of ours, or of another release.
+        OptionError: the file is not a job database, or was made by another release of vllm-mmout.
 
     """
     deadline = time.monotonic() + _PATIENCE_S
@@ -51,22 +51,30 @@ def connected(path: Path) -> sqlite3.Connection:
             connection, version, tables = _tried(path)
             break
         except sqlite3.DatabaseError as error:
-            # Who begins and who ends such a file has it alone, and SQLite itself does not wait for that.
+            # Switching a file to WAL mode, and closing its last connection, lock it exclusively. SQLite's own timeout
+            # does not apply to these locks.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise OptionError(
-                    f"{path} is no file of jobs ({error}); remove it, or choose another folder"
+                    f"{path} is not a job database ({error}); remove it, or choose another folder"
                 ) from error
         time.sleep(0.01)
     if version == _VERSION or (not version and not tables):
         return connection
     connection.close()
     if not version:
-        raise OptionError(f"{path} is no file of jobs, but has {tables} tables of others; choose another folder")
-    raise OptionError(f"{path} was made by another release; choose another folder, or remove the file")
+        raise OptionError(
+            f"{path} is not a job database, but has {tables} tables of another program; choose another folder"
+        )
+    raise OptionError(f"{path} was made by another release of vllm-mmout; choose another folder, or remove the file")
 
 
 def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
-    """A connection, with the version that the file had and the number of its tables; it has ours where it had none."""
+    """Connect to the file, and create the table if the file is empty.
+
+    Returns:
+        The connection, and the version and number of tables that the file had before.
+
+    """
     connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -86,9 +94,9 @@ def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies at a path now; None where there is none."""
+    """Return device and inode of the file at a path, or None if the file does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

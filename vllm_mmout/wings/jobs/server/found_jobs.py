@@ -1,4 +1,4 @@
-"""What the routes of all kinds of jobs share: looking one up, listing some, deleting one."""
+"""Functions that the routes of scenes and of videos share: look up a job, list jobs, delete a job."""
 
 from __future__ import annotations
 
@@ -24,47 +24,51 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = Callable[[Request, "SceneRunner"], Awaitable[Response]]
 _PAGE_MOST: Final = 100
-"""Jobs of one page of the list."""
+"""Number of jobs on one page of the list at most."""
 _REST: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """Jobs of one kind, which only its own routes know."""
+    """One kind of jobs, scenes or videos. The routes of one kind do not find jobs of the other kind."""
 
     prefix: str
-    """What ids begin with."""
+    """Prefix of the ids of these jobs."""
     parameter: str
-    """Of the path, and of errors."""
+    """Name of the path parameter that contains the id; error responses name it too."""
     again: str
-    """What a client does whose job is gone."""
+    """Remedy in error messages for a client whose job no longer exists."""
     deleted: str
-    """OpenAI's name of the object that says that one was deleted."""
+    """Value of ``object`` in the response to a deletion, as OpenAI's API names it."""
     described: Callable[[SceneJob], dict[str, Any]]
+    """Returns the JSON description of a job."""
 
     def id_of(self, request: Request) -> str:
-        """The id in a path; "" for what no id of such a job can be."""
-        given = str(request.path_params[self.parameter])
-        return given if given.startswith(self.prefix) and _REST.fullmatch(given[len(self.prefix) :]) else ""
+        """Return the job id in a request's path, or "" if the text cannot be an id of this kind."""
+        job_id = str(request.path_params[self.parameter])
+        return job_id if job_id.startswith(self.prefix) and _REST.fullmatch(job_id[len(self.prefix) :]) else ""
 
 
 def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
-    """A route that needs no place among the requests that are run; what its work raises is the answer."""
+    """Return a route handler that runs without a slot of the request limit.
+
+    The handler calls ``check`` and then ``work``. An exception of either becomes the error response.
+    """
 
     async def route(request: Request) -> Response:
         try:
             check(service_of(request, ForwardService))
             return await work(request, request.app.state.mmout_scenes)
-        except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+        except Exception as error:  # noqa: BLE001 - becomes the response to this request
             return error_response(error)
 
-    # Not functools.wraps, by which FastAPI would find the parameters of the work.
+    # functools.wraps would make FastAPI read the parameters of ``work`` instead of the parameters of ``route``.
     route.__name__, route.__doc__ = work.__name__.lstrip("_"), work.__doc__
     return route
 
 
 async def listed(request: Request, board: SceneBoard, kind: JobKind) -> Response:
-    """Some of the jobs of all servers."""
+    """Return one page of the jobs of all servers, as the query parameters limit, order and after ask for."""
     limit = results.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
     order = results.one_of(request, "order", "asc", "desc", usual="desc")
     after = request.query_params.get("after")
@@ -84,7 +88,7 @@ async def listed(request: Request, board: SceneBoard, kind: JobKind) -> Response
 
 
 async def found(request: Request, board: SceneBoard, kind: JobKind) -> SceneJob:
-    """The job that a path names."""
+    """Return the job whose id is in the request's path, or raise an ApiError (404) if it does not exist."""
     job = await asyncio.to_thread(board.get, kind.id_of(request))
     if job is None:
         raise _unknown(board, kind)
@@ -92,7 +96,7 @@ async def found(request: Request, board: SceneBoard, kind: JobKind) -> SceneJob:
 
 
 async def deleted(request: Request, runner: SceneRunner, kind: JobKind) -> Response:
-    """End a job and forget it, with its results."""
+    """Cancel the job whose id is in the request's path, and delete it with its results."""
     job_id = kind.id_of(request)
     job = await asyncio.to_thread(runner.board.delete, job_id)
     runner.cancel(job_id)
@@ -104,7 +108,7 @@ async def deleted(request: Request, runner: SceneRunner, kind: JobKind) -> Respo
 def _unknown(board: SceneBoard, kind: JobKind) -> ApiError:
     return ApiError(
         404,
-        f"there is no such job; finished ones are kept for {board.store.ttl:g} seconds, and the oldest results go"
-        f" when their folder is full; {kind.again}",
+        f"there is no such job; finished jobs are kept for {board.store.ttl:g} seconds, and the oldest results are"
+        f" removed when their folder is full; {kind.again}",
         param=kind.parameter,
     )

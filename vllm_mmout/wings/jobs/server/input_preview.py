@@ -1,4 +1,4 @@
-"""InputPreview: what a page shows of an input before a model has seen it."""
+"""InputPreview: an input at reduced size, which the web page shows before the model runs."""
 
 from __future__ import annotations
 
@@ -28,54 +28,69 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
 
 LONGER: Final = 768
-"""Pixels that the longer side has at most."""
+"""Limit of the preview's longer side, in pixels."""
 MOST_BANDS: Final = 32
-"""Bands that are shown at most, the first ones."""
+"""Limit of the number of bands in a preview. Further bands of the input are left out."""
 _AT_ONCE: Final = 16 << 20
-"""Bytes of pixels that are read at once; a single segment of the file may be larger."""
+"""Bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
 _SAME: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
+"""Dtypes that a preview keeps."""
 _OTHERS: Final = {"bool": "uint8", "int8": "int16"}
+"""Dtypes that a preview converts to another integer dtype. All further dtypes become float32."""
 _PHOTOMETRIC: Final = 262
+"""Number of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)
+"""Value of the tag PhotometricInterpretation in a file with red, green and blue bands."""
 _WORDS: Final = ("red", "green", "blue")
 _NOT_IT: Final = {"edge", "coastal"}
-"""Words that make it another colour: "red edge 1", "coastal blue"."""
+"""Words in a band name that rule the plain colour out, as in "red edge 1" and "coastal blue"."""
 _SPLIT: Final = re.compile(r"[\W_]+")
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """The size of what is shown, in pixels."""
+    """Width and height of a preview in pixels."""
 
     width: int
     height: int
 
 
 class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.preview"):
-    """Some bands of an input at reduced size; msgspec writes it as JSON, ``data`` in base64."""
+    """Bands of an input at reduced size. As JSON, ``data`` is in base64."""
 
     width: int
-    """Of the input, in its pixels."""
+    """Width of the full input in pixels."""
     height: int
+    """Height of the full input in pixels."""
     shown: Shown
+    """Size of the preview."""
     dtype: str
-    """Of the input."""
+    """Name of the input's dtype."""
     bands: tuple[str, ...]
-    """What each of the shown bands is called, "" for one without a name."""
+    """Names of the bands in the preview, "" for a band without a name."""
     nodata: float | None
-    """Value of ``data`` that means "no observation", beside all that are not finite."""
+    """Value in ``data`` that means "no observation". NaN and infinity mean so in any case."""
     usual: tuple[int, ...]
-    """Bands to show as red, green and blue, counted from 1, or one alone."""
+    """Numbers, from 1, of the bands to draw as red, green and blue, or of a single band to draw in grey."""
     data_dtype: str
+    """Name of the dtype of ``data``."""
     data: bytes
-    """[bands, height, width] of what is shown, little-endian."""
+    """Pixels of the preview, [bands, height, width], little-endian."""
 
 
 def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPreview:
-    """Reduce an input to what a page shows of it; blocks while it is read.
+    """Reduce an input to a preview for the web page. Blocks while the input is read.
 
-    Each pixel shown is the one in the middle of those that become one. Of the file only segments are read that have
-    such a pixel, each once (of files whose segments do not share borders, at most twice). In memory is what is shown,
-    and beside it some tens of MiB, or one segment of the file where that is larger.
+    Each pixel of the preview is the input pixel at the centre of the area that it covers. Only tiles and strips of the
+    file that contain such a pixel are read, each once, or at most twice if the input has files with different tiles.
+    Memory use is the preview plus some tens of MiB, or plus one tile or strip of the file if that is larger.
+
+    Args:
+        opened: the input, as open files.
+        inputs: the model's inputs, whose band names help to choose the colours, or None.
+
+    Raises:
+        InputError: the input has no bands, no pixels, or pixels of a dtype that cannot be shown.
+
     """
     data = unwrapped(opened)
     coloured = is_open_file(data) and _is_rgb(data)
@@ -107,27 +122,30 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
 
 
 class _EveryBand(BandChoice):
-    """All bands that are there, in their order."""
+    """Choice of all bands of a file, in their order."""
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
-        """All of them."""
+        """Return the index of every band."""
         del dates
         return list(range(len(there.bands)))
 
 
 def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
-    """All bands of an input, those of several dates one date after the other; a picture's as a viewer shows it."""
+    """Return all bands of an input, date by date if it has several dates.
+
+    With ``picture``, a picture is turned and its colours are converted as an image viewer does.
+    """
     data = unwrapped(data)
     if isinstance(data, list | tuple) and any(isinstance(part, list | tuple | Mapping) for part in data):
         return [layer for part in data for layer in _layers(part, stack, picture=picture)]
     layers = chosen_layers(data, _EveryBand("page", (), OutputParams(), one_for_all=picture), stack)
     if not layers:
-        raise InputError("the input has no bands; send one file at least")
+        raise InputError("the input has no bands; send at least one file")
     return layers
 
 
 def _is_rgb(file: BinaryIO) -> bool:
-    """Whether a TIFF says that its first bands are red, green and blue; the file stands at its start again."""
+    """Return whether a file is a TIFF whose tags declare its bands red, green and blue. Seek back to its start."""
     try:
         if not is_tiff(file.read(4)):
             return False
@@ -138,7 +156,7 @@ def _is_rgb(file: BinaryIO) -> bool:
 
 
 def _usual(raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool) -> tuple[int, ...]:
-    """The bands to show, by what the input says, else by what the model takes."""
+    """Return the numbers of the bands to draw, by the input's band names, or by the model's if the input has none."""
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):
@@ -149,55 +167,63 @@ def _usual(raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None,
 
 
 def _shown_as(raster: OpenRaster) -> np.dtype[Any]:
-    """What the pixels become: one of a few dtypes that a page's typed arrays have, little-endian."""
+    """Return the little-endian dtype of the preview, one for which JavaScript has a typed array."""
     name, kind = raster.dtype.name, raster.dtype.kind
     if kind not in "biuf":
         raise InputError(
-            f"{raster.name} has pixels of {name}, which cannot be shown; convert them to integers or floats of 32 bits"
+            f"{raster.name} has pixels of {name}, which cannot be shown; convert them to 32-bit integers or floats"
         )
     return np.dtype(name if name in _SAME else _OTHERS.get(name, "float32")).newbyteorder("<")
 
 
 def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
-    """The value of nodata among the pixels that are shown; None without one, and for one that is not finite."""
+    """Return the nodata value in the preview's dtype, or None if the raster lacks one or the value is not finite."""
     if raster.nodata is None or not can_hold(raster.dtype, raster.nodata):
         return None
-    with np.errstate(over="ignore"):  # it then is infinite
+    with np.errstate(over="ignore"):  # an overflow gives infinity
         value: float = np.array(raster.nodata).astype(raster.dtype).astype(dtype).item()
     return value if math.isfinite(value) else None
 
 
 class _Stretch(NamedTuple):
-    """Pixels that are shown, side by side along one axis, and what of the raster they are in."""
+    """A range of the preview's pixels along one axis, and the range of raster pixels to read for it."""
 
     shown: slice
+    """Range of pixels in the preview."""
     first: int
+    """Index of the first raster pixel to read."""
     length: int
+    """Number of raster pixels to read."""
     picked: NDArray[np.intp]
-    """Where they are in it."""
+    """Index of the raster pixel of each preview pixel, counted from ``first``."""
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Some bands at a smaller size, [bands, height, width]."""
-    made = np.empty((len(bands), *size), dtype)
+    """Read bands, numbered from 1, at a smaller size: [bands, height, width]."""
+    reduced = np.empty((len(bands), *size), dtype)
     rows, cols = ((2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(raster.size, size, strict=True))
     height, width = raster.block
     pixel = len(bands) * raster.dtype.itemsize
-    with np.errstate(over="ignore"):  # of float64 some become infinite
+    with np.errstate(over="ignore"):  # large float64 values become infinity
         for across in _stretches(cols, width, max(width, _AT_ONCE // (pixel * height)), apart=False):
             downs = _stretches(rows, height, max(1, _AT_ONCE // (pixel * across.length)), apart=True)
             windows = [Window(down.first, across.first, down.length, across.length) for down in downs]
             with closing(raster.windows(windows, bands)) as parts:
                 for down, part in zip(downs, parts, strict=True):
-                    made[:, down.shown, across.shown] = part.array[:, down.picked][:, :, across.picked]
-    return made
+                    reduced[:, down.shown, across.shown] = part.array[:, down.picked][:, :, across.picked]
+    return reduced
 
 
 def _stretches(middles: NDArray[np.intp], block: int, most: int, *, apart: bool) -> list[_Stretch]:
-    """Cut an axis into stretches of whole segments of ``block`` pixels, or of parts of one, each of ``most`` at most.
+    """Split an axis into ranges that are read at once.
 
-    Where ``apart``, segments without a pixel that is shown end a stretch, so that they are not read. Along both axes
-    that would make a window of each pixel where segments are small.
+    Args:
+        middles: for each preview pixel, the index of its raster pixel.
+        block: length of the file's tiles or strips along the axis, in pixels.
+        most: limit of a range's length, in pixels. A range has several whole blocks, or a part of a longer block.
+        apart: end a range before a block without a preview pixel, so that the block is not read. If this were done
+            along both axes, files with small blocks would be read in a window for each pixel.
+
     """
     blocks = middles // block
     ends = np.diff(blocks // max(1, most // block)) != 0
@@ -218,25 +244,24 @@ def _stretches(middles: NDArray[np.intp], block: int, most: int, *, apart: bool)
 
 
 def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
-    """The bands to show, counted from 1, by their names ("": none).
+    """Return the numbers, from 1, of the bands to draw, by their names. "" is a band without a name.
 
-    Those called red, green and blue, where all three are there: by their whole name, else by a word in it. Else the
-    first three of a picture in colour, or of three bands; of more, as they are mostly stored from blue on, the third,
-    second and first; of fewer the first alone.
+    If bands named red, green and blue exist, return these. Else return bands 1, 2 and 3 of a colour picture or of three
+    bands. Of more bands return 3, 2 and 1, because most sensors store blue first. Of fewer bands return band 1.
     """
-    found = [place + 1 for colour in range(3) if (place := _called(names, colour)) is not None]
-    if len(found) == 3:
-        return tuple(found)
+    bands = [place + 1 for colour in range(3) if (place := _called(names, colour)) is not None]
+    if len(bands) == 3:
+        return tuple(bands)
     if coloured or len(names) == 3:
         return 1, 2, 3
     return (3, 2, 1) if len(names) > 3 else (1,)
 
 
 def _called(names: Sequence[str], colour: int) -> int | None:
-    """The first band that is called by a colour."""
+    """Return the index of the first band whose name means a colour, or else has the colour as a word, or None."""
     sensor = possible_sensors(names)[0]
-    found = meanings([(name.strip(),) for name in names], [sensor] * len(names))
-    whole = [meaning == {_WORDS[colour]} for meaning in found]
+    band_meanings = meanings([(name.strip(),) for name in names], [sensor] * len(names))
+    by_meaning = [meaning == {_WORDS[colour]} for meaning in band_meanings]
     words = [set(_SPLIT.split(name.casefold())) for name in names]
-    part = [_WORDS[colour] in said and not said & _NOT_IT for said in words]
-    return next((called.index(True) for called in (whole, part) if True in called), None)
+    by_word = [_WORDS[colour] in band_words and not band_words & _NOT_IT for band_words in words]
+    return next((matches.index(True) for matches in (by_meaning, by_word) if True in matches), None)

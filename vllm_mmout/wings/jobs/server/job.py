@@ -1,4 +1,4 @@
-"""SceneJob: what is known of a job, as the database keeps it and as clients are told; and its input, until it ends."""
+"""SceneJob: the record of a job in the database and in responses to clients. SceneInputs: the open input of a job."""
 
 from __future__ import annotations
 
@@ -17,114 +17,117 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources
 
 PREFIX: Final = "scene_"
-"""What the id of a job begins with."""
+"""Prefix of the id of a job that processes a scene."""
 AUTO: Final = "auto"
-"""What a client left to the model."""
+"""Size or length of a video that the client leaves to the model."""
 VIDEO_PREFIX: Final = "video_"
-"""The same of one that makes a video."""
+"""Prefix of the id of a job that makes a video."""
 
 
 class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of a result: its place in the legend, and how much it covers."""
+    """One class of a result, as shown in a legend: its name, colour and area."""
 
     id: int
     name: str | None
     color: Annotated[str, msgspec.Meta(pattern="^#[0-9a-f]{6}$")]
-    """As in the picture of the result."""
+    """Colour of the class in the preview of the result, as #rrggbb."""
     pixels: int
+    """Number of pixels of the class."""
     share: float
-    """Of all pixels that have a class, from 0 to 1."""
+    """Share of the class in all pixels that have a class, from 0 to 1."""
     area_m2: float | None
+    """Area of the class in square metres, or None if it is not known."""
 
 
 class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a job, as clients are told of it."""
+    """One result of a job, as the server describes it to clients."""
 
     processor: str
     output_format: str
     media_type: str
     bytes: int
     size: str | None
-    """Width x height."""
+    """Size in pixels as WIDTHxHEIGHT, or None if the result is not a grid of pixels."""
     classes: tuple[ClassRow, ...] | None
+    """Classes of the result, or None if it has no classes."""
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
-    """One result of a job, with what it is called in the store."""
+    """One result of a job, with the names of its files in the store of results."""
 
     stored: str
-    """Its name in the store of results."""
+    """Name of the result file in the store."""
     preview: str | None
-    """That of its picture; None where it has none."""
+    """Name of the preview file in the store, or None if the result has no preview."""
     seconds: str | None = None
-    """How long a video is."""
+    """Length of a video in seconds."""
     assumed: tuple[str, ...] = ()
-    """What was assumed about the input, in sentences."""
+    """Assumptions that were made about the input, as sentences."""
 
     @property
     def files(self) -> list[str]:
-        """The names of both."""
+        """Return the names of the result file and of its preview, if there is a preview."""
         return [self.stored] if self.preview is None else [self.stored, self.preview]
 
 
 class SceneError(msgspec.Struct, frozen=True):
-    """Why a job failed."""
+    """The error of a failed job."""
 
     code: str
     message: str
 
 
 class VideoAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked of a video, as it is told again."""
+    """The fields of a video request that the server repeats in its descriptions of the job."""
 
     prompt: str = ""
     size: str = AUTO
-    """WIDTHxHEIGHT, or `AUTO`."""
+    """Size in pixels as WIDTHxHEIGHT, or `AUTO`."""
     seconds: str = AUTO
-    """A number, or `AUTO`."""
+    """Length in seconds as text, or `AUTO`."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, at one moment. Times are in seconds since 1970."""
+    """The state of a job at one moment. Times are in seconds since 1970."""
 
     id: str
     server: str
-    """The server that runs it, by its name in `ResultsFolder`."""
+    """Name of the server that runs the job, as in `ResultsFolder`."""
     model: str
     name: str
-    """The client's name for its input."""
+    """The client's name for the input."""
     nbytes: int
-    """Bytes of its input that the server holds until it ends."""
+    """Bytes of the input that the server holds until the job ends."""
     created_at: float
     status: Literal["queued", "in_progress", "completed", "failed"] = "queued"
     tiles_done: int = 0
     tiles_total: int | None = None
     started_at: float | None = None
     completed_at: float | None = None
-    """When it was completed, or failed."""
+    """Time when the job completed or failed."""
     expires_at: float | None = None
     outputs: tuple[SceneOutput, ...] = ()
-    """Of one that is not completed: those that are being stored."""
+    """Results of a completed job. Before that, the results that the server is storing."""
     error: SceneError | None = None
     request: str | None = None
-    """The `KeptRequest` of one that another server can start again, as JSON; until it is finished."""
+    """A `KeptRequest` as JSON, if another server can start the job again. None after the job has ended."""
     starts: int = 0
-    """How often a server has begun to run it."""
+    """Number of times that a server has started the job."""
     video: VideoAsked | None = None
-    """None: it makes no video, but is of a scene."""
+    """Prompt, size and length if the job makes a video, None if it processes a scene."""
 
     @property
     def finished(self) -> bool:
-        """Whether it will not change any more."""
+        """Return whether the job has completed or failed. Its state then no longer changes."""
         return self.status in ("completed", "failed")
 
     @property
     def stored(self) -> list[str]:
-        """The names of its results, and of their pictures, in the store."""
+        """Return the names of all result files and previews of the job in the store."""
         return [name for output in self.outputs for name in output.files]
 
     def described(self) -> dict[str, Any]:
-        """The job as clients are told of it."""
+        """Return the JSON description of the job that the server sends to clients."""
         tiles = None if self.tiles_total is None else {"done": self.tiles_done, "total": self.tiles_total}
         times = {name: getattr(self, name) for name in ("created_at", "started_at", "completed_at", "expires_at")}
         return {
@@ -146,7 +149,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def percent(self) -> int:
-        """How much is done; 100 only when it is completed."""
+        """Return the progress of the job in percent. 100 means completed."""
         if self.status == "completed":
             return 100
         return min(99, 100 * self.tiles_done // self.tiles_total) if self.tiles_total else 0
@@ -154,40 +157,42 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SceneInputs:
-    """The input of a job that waits."""
+    """The input of a job, held open until the job ends."""
 
     data: Any
-    """A file or an address, or a list of them."""
+    """An uploaded file or a URL, or a list of them. None if a video is made from text alone."""
     name: str
-    """What the client calls the first one."""
+    """The client's name for the first file."""
     nbytes: int
-    """Bytes that are held."""
+    """Bytes of the uploaded files that are held."""
     held: ExitStack
-    """Closes the files."""
+    """Stack whose ``close`` closes the files."""
 
 
 def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
-    """Keep what a request holds; blocks.
+    """Check the input files of a request and keep them open for the job. Blocks.
 
-    Files wait open and without a name on disk, so that nothing is left of a server that is killed; the price is that no
-    other server can start such jobs again, as it can those of addresses.
+    Uploaded files stay open without a name on disk, so that a server that is killed leaves no files behind. In return
+    no other server can start such a job again, as it could a job whose inputs are URLs.
 
-    What it holds itself is checked, data URLs are decoded. Addresses are read when the job runs; those of files are
-    looked at before as well.
+    Uploaded files and files on the server are opened once to check them. Data URLs are decoded. Other URLs are read
+    only when the job runs.
     """
     with ExitStack() as held:
-        kept: list[Upload | str] = []
+        kept_images: list[Upload | str] = []
         for image in images:
             if isinstance(image, Upload):
                 held.callback(image.file.close)
             elif image[:5].lower() == "data:":
                 file = held.enter_context(sources.open_text(image))
                 image = Upload(file.name, file, file.seek(0, 2))  # noqa: PLW2901
-            kept.append(image)
-        with sources.opened([image for image in kept if not is_address(image)]):
+            kept_images.append(image)
+        with sources.opened([image for image in kept_images if not is_address(image)]):
             pass
-        nbytes = sum(image.size for image in kept if isinstance(image, Upload))
-        return SceneInputs(kept[0] if len(kept) == 1 else kept, _name(kept[0]), nbytes, held.pop_all())
+        nbytes = sum(image.size for image in kept_images if isinstance(image, Upload))
+        return SceneInputs(
+            kept_images[0] if len(kept_images) == 1 else kept_images, _name(kept_images[0]), nbytes, held.pop_all()
+        )
 
 
 def _name(image: Upload | str) -> str:

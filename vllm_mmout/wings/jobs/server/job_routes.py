@@ -1,4 +1,4 @@
-"""The routes of jobs, below ``/v1/scenes``, modelled on OpenAI's ``/v1/videos``."""
+"""The routes of jobs below ``/v1/scenes``, modelled on OpenAI's ``/v1/videos``."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ _KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.delete
 
 
 class JobRoutes(ServerExtension):
-    """Jobs, and the page that shows them."""
+    """Server extension that adds the routes of jobs and the web page."""
 
     def attach(self, app: FastAPI) -> None:
-        """Register the routes below ``/v1/scenes``, and the page."""
-        one = "/v1/scenes/{scene_id}"
+        """Register the routes of scenes, of videos and of the web page on the app."""
+        job_path = "/v1/scenes/{scene_id}"
         for method, path, endpoint, description in (
             ("POST", "/v1/scenes", create, job_schemas.CREATE),
             ("GET", "/v1/scenes", unplaced(_scenes), job_schemas.LIST),
             ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
-            ("GET", one, unplaced(_scene), job_schemas.GET),
-            ("DELETE", one, unplaced(_delete), job_schemas.DELETE),
-            ("GET", f"{one}/content", unplaced(_result), job_schemas.CONTENT),
-            ("GET", f"{one}/pixel", unplaced(_pixel), job_schemas.PIXEL),
+            ("GET", job_path, unplaced(_scene), job_schemas.GET),
+            ("DELETE", job_path, unplaced(_delete), job_schemas.DELETE),
+            ("GET", f"{job_path}/content", unplaced(_result), job_schemas.CONTENT),
+            ("GET", f"{job_path}/pixel", unplaced(_pixel), job_schemas.PIXEL),
         ):
             app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
-        app.add_api_route(f"{one}/content", unplaced(_result), methods=["HEAD"], include_in_schema=False)
+        app.add_api_route(f"{job_path}/content", unplaced(_result), methods=["HEAD"], include_in_schema=False)
         video_routes.attach(app)
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
-        """Look after jobs from now on, where the model answers in one forward."""
+        """Open the job database and start the runner, if the model computes its result in one forward pass."""
         if isinstance(service, ForwardService):
             board = await asyncio.to_thread(SceneBoard, service.store, partial(_serves, service))
             state.mmout_scenes = SceneRunner(board, partial(_again, service))
@@ -74,73 +74,73 @@ class JobRoutes(ServerExtension):
 
 
 async def create(request: Request) -> Response:
-    """Make a job; it is answered as soon as the input is there."""
+    """Create a job. The response is sent as soon as the input has arrived, before the job runs."""
     return await answered(request, ForwardService, lambda service, _: _created(request, service))
 
 
 async def preview(request: Request) -> Response:
-    """What a page shows of an input, before any job is made of it."""
+    """Return an input at reduced size for display, without creating a job."""
     return await answered(request, ForwardService, lambda service, _: _previewed(request, service))
 
 
 async def _scenes(request: Request, runner: SceneRunner) -> Response:
-    """Some of the jobs of all servers."""
+    """Return one page of the jobs of all servers."""
     return await listed(request, runner.board, _KIND)
 
 
 async def _scene(request: Request, runner: SceneRunner) -> Response:
-    """One job."""
+    """Return the description of one job."""
     return JSONResponse((await found(request, runner.board, _KIND)).described())
 
 
 async def _result(request: Request, runner: SceneRunner) -> Response:
-    """The result of a job, or its picture, which grows while the job runs."""
+    """Send the result of a job, or its preview. The preview of a running job shows the tiles that are done."""
     return await results.send_result(request, await found(request, runner.board, _KIND), runner)
 
 
 async def _pixel(request: Request, runner: SceneRunner) -> Response:
-    """The values of one pixel of a result."""
+    """Return the values of one pixel of a result."""
     return await results.send_pixel(request, await found(request, runner.board, _KIND), runner.board.store)
 
 
 async def _delete(request: Request, runner: SceneRunner) -> Response:
-    """End a job and forget it, with its results."""
+    """Cancel a job and delete it with its results."""
     return await deleted(request, runner, _KIND)
 
 
 async def _created(request: Request, service: ForwardService) -> Response:
-    asked, inputs = await _read(request, service)
+    image_request, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
-        work = _work(service, asked, inputs, request_id(request, "scene"))
+        work = _work(service, image_request, inputs, request_id(request, "scene"))
         work = replace(work, trace_headers=trace_headers(request))
-        model = asked.model or service.models.registry.model_name()
-        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(asked))
+        model = image_request.model or service.models.registry.model_name()
+        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(image_request))
         unused.pop_all()
     return JSONResponse(job.described())
 
 
-def _work(service: ForwardService, asked: ImageRequest | KeptRequest, inputs: SceneInputs, name: str) -> Work:
-    """What a job does, checked as far as that goes before it runs."""
-    form = FormatChoice(asked.output_format, asked.output_compression, asked.background, as_file=True)
-    work = Work(service, inputs.data, asked.options, form, name, service.adapter(asked.model))
+def _work(service: ForwardService, request: ImageRequest | KeptRequest, inputs: SceneInputs, name: str) -> Work:
+    """Build the work of a job and check all that can be checked before it runs."""
+    format_choice = FormatChoice(request.output_format, request.output_compression, request.background, as_file=True)
+    work = Work(service, inputs.data, request.options, format_choice, name, service.adapter(request.model))
     return work.check()
 
 
 def _serves(service: ForwardService, model: str) -> bool:
-    """Whether jobs of a model can be run here now."""
+    """Return whether this server can currently run jobs of the named model."""
     models = service.models
     return not service.engine.errored and (models.registry.is_base_model(model) or model in models.lora_requests)
 
 
 def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
-    """A job that another server has begun, made ready from what is kept of its request; blocks."""
-    asked = kept_request(job.request or "")
+    """Rebuild the work and the input of a job that another server started, from the stored request. Blocks."""
+    request = kept_request(job.request or "")
     if job.video is not None:
-        return video_routes.again(service, job.video, asked)
-    inputs = keep_inputs(asked.images, service.sources)
+        return video_routes.again(service, job.video, request)
+    inputs = keep_inputs(request.images, service.sources)
     try:
-        return _work(service, asked, inputs, f"scene-{uuid4().hex}"), inputs
+        return _work(service, request, inputs, f"scene-{uuid4().hex}"), inputs
     except BaseException:
         inputs.held.close()
         raise
@@ -165,14 +165,14 @@ async def _previewed(request: Request, service: ForwardService) -> Response:
 
 
 async def _read(request: Request, service: ForwardService) -> tuple[ImageRequest, SceneInputs]:
-    """What a client asks for, and its files, which are the caller's to close."""
+    """Return the request in the body, and its input files, which the caller must close."""
     if is_json(request):
-        asked = edit_request_json(await read_json(request, service.options), SCENES)
-        return asked, await asyncio.to_thread(keep_inputs, asked.images, service.sources)
+        image_request = edit_request_json(await read_json(request, service.options), SCENES)
+        return image_request, await asyncio.to_thread(keep_inputs, image_request.images, service.sources)
     form = await read_form(request, service.options)
     try:
-        asked = edit_request(form, SCENES)
-        return asked, await asyncio.to_thread(keep_inputs, asked.images, service.sources)
+        image_request = edit_request(form, SCENES)
+        return image_request, await asyncio.to_thread(keep_inputs, image_request.images, service.sources)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(form.close))
         raise

@@ -1,4 +1,4 @@
-"""The fields of a request for a job, and what the description of the server says of the routes of jobs."""
+"""The fields of a request for a job, and the OpenAPI descriptions of the job routes."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from vllm_mmout.wings.jobs.server.input_preview import InputPreview
 from vllm_mmout.wings.jobs.server.job import OutputRow, SceneError
 
 _SCENES: Final = "/v1/scenes"
-_BY_ID: Final = "a job is looked at and fetched by its id"
+_BY_ID: Final = "a job runs in the background; poll it and fetch its result by its id"
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes the result of a job; fetch it by its id"
 SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=_SCENES).without(
     ("path",), _NOT_WRITTEN, path=_SCENES, apart=EDITS.apart
 )
-"""The fields of a request for a job."""
+"""Fields of a request for a job: the fields of an image edit except streaming, response format and path."""
 
 
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
-    """An object with these fields, each always there."""
+    """Return the JSON schema of an object whose properties are all required."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def written(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """What msgspec writes of a type, in one piece."""
-    (found,), parts = msgspec.json.schema_components([kind], ref_template="{name}")
+    """Return msgspec's JSON schema of a Struct, with all references to other schemas replaced by their content."""
+    (root,), components = msgspec.json.schema_components([kind], ref_template="{name}")
 
-    def whole(part: Any) -> Any:
+    def resolved(part: Any) -> Any:
         if isinstance(part, list):
-            return [whole(one) for one in part]
+            return [resolved(item) for item in part]
         if not isinstance(part, dict):
             return part
-        return whole(parts[part["$ref"]]) if "$ref" in part else {name: whole(one) for name, one in part.items()}
+        return (
+            resolved(components[part["$ref"]])
+            if "$ref" in part
+            else {name: resolved(item) for name, item in part.items()}
+        )
 
-    schema: dict[str, Any] = whole(found)
+    schema: dict[str, Any] = resolved(root)
     return schema
 
 
 def or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same, or null."""
+    """Return a JSON schema that also accepts null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -64,7 +68,7 @@ _SCENE: Final = object_of(
 
 
 def list_of(job: dict[str, Any]) -> dict[str, Any]:
-    """A page of jobs."""
+    """Return the JSON schema of one page of a list of jobs, given the schema of a job."""
     return object_of(
         object={"const": "list"},
         data={"type": "array", "items": job},
@@ -75,12 +79,12 @@ def list_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def id_in(parameter: str) -> dict[str, Any]:
-    """The id of a job in a path."""
+    """Return the OpenAPI path parameter that contains a job's id."""
     return {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
 
 def content_of(parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    """The route of what a job has made, whole or in part."""
+    """Return the OpenAPI description of a route that sends a job's result, or a byte range of the result."""
     return {
         "parameters": [*parameters, _RANGE],
         "responses": responses_of({"description": "The bytes.", **_BYTES}, 400, 401, 404, 409, 416)
@@ -97,12 +101,12 @@ _REQUEST: Final = body_of(
 
 
 def query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
-    """A parameter of a query."""
+    """Return an OpenAPI query parameter."""
     return {"name": name, "in": "query", "required": required, "schema": schema}
 
 
 def answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """An answer of JSON."""
+    """Return the OpenAPI description of a JSON response."""
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
@@ -110,14 +114,14 @@ _PROCESSOR: Final = query("processor", {"type": "string"})
 _PLACES: Final = [query(name, {"type": "integer", "minimum": 0}, required=True) for name in ("row", "col")]
 _GEOJSON: Final[dict[str, Any]] = {"application/geo+json": {"schema": {}}}
 _BYTES: Final = {"content": {**MEDIA, **_GEOJSON, JSON: {"schema": {}}}}
-_PARTS: Final[dict[str, Any]] = {media_type: {} for media_type in _BYTES["content"]}  # a part of JSON is none
+_PARTS: Final[dict[str, Any]] = {media_type: {} for media_type in _BYTES["content"]}  # a byte range of JSON is not JSON
 
 PAGE: Final = [
     query("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
     query("after", {"type": "string"}),
     query("order", {"type": "string", "enum": ["asc", "desc"]}),
 ]
-"""The parameters of a list."""
+"""Query parameters of a route that lists jobs."""
 _RANGE: Final = {"name": "Range", "in": "header", "required": False, "schema": {"type": "string"}}
 
 CREATE: Final = {"requestBody": _REQUEST, "responses": responses_of(answer("The job.", _SCENE), *BODY)}
@@ -127,12 +131,12 @@ PREVIEW: Final = {
 }
 LIST: Final = {
     "parameters": PAGE,
-    "responses": responses_of(answer("Some jobs, the newest first.", list_of(_SCENE)), 400, 401, 404),
+    "responses": responses_of(answer("One page of jobs, by default the newest first.", list_of(_SCENE)), 400, 401, 404),
 }
 GET: Final = {"parameters": [_ID], "responses": responses_of(answer("The job.", _SCENE), 401, 404)}
 DELETE: Final = {
     "parameters": [_ID],
-    "responses": responses_of(answer("The job is ended, and forgotten.", {"type": "object"}), 401, 404),
+    "responses": responses_of(answer("The job is cancelled and deleted.", {"type": "object"}), 401, 404),
 }
 CONTENT: Final = content_of([_ID, query("variant", {"type": "string", "enum": ["result", "preview"]}), _PROCESSOR])
 PIXEL: Final = {

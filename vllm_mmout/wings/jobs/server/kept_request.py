@@ -1,4 +1,4 @@
-"""KeptRequest: what a client has asked of a job whose input any server can read again."""
+"""KeptRequest: the stored request of a job, from which any server can start the job again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class KeptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is needed of an `ImageRequest` that holds no files: all of it the client's, nothing of a server's."""
+    """The fields of an `ImageRequest` without uploaded files, which do not depend on the server that received it."""
 
     images: tuple[str, ...]
-    """Addresses."""
+    """URLs of the input files."""
     given: dict[str, Any]
-    """Its options as plain data, without those left at their default."""
+    """Options of the request as plain data, without options that have their default value."""
     model: str | None = None
     output_format: str | None = None
     output_compression: int | None = None
@@ -26,21 +26,21 @@ class KeptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def options(self) -> OutputParams:
-        """How the input is read and what is made of it."""
+        """Return the options of the request: how to read the input and which results to make."""
         return OutputParams.from_mapping(self.given)
 
 
-def kept(asked: ImageRequest) -> str | None:
-    """A request as JSON; None where it holds files, which end with the server that has them."""
-    if not all(isinstance(image, str) and image[:5].lower() != "data:" for image in asked.images):
+def kept(request: ImageRequest) -> str | None:
+    """Return a request as JSON, or None if it contains files, which are lost when their server stops."""
+    if not all(isinstance(image, str) and image[:5].lower() != "data:" for image in request.images):
         return None
-    plain = OutputParams()
-    given = {name: getattr(asked.options, name) for name in OPTIONS}
-    values = {name: getattr(asked, name) for name in KeptRequest.__struct_fields__ if name != "given"}
-    changed = {name: value for name, value in given.items() if value != getattr(plain, name)}
+    defaults = OutputParams()
+    options = {name: getattr(request.options, name) for name in OPTIONS}
+    values = {name: getattr(request, name) for name in KeptRequest.__struct_fields__ if name != "given"}
+    changed = {name: value for name, value in options.items() if value != getattr(defaults, name)}
     return msgspec.json.encode(KeptRequest(given=changed, **values)).decode()
 
 
 def kept_request(text: str) -> KeptRequest:
-    """What `kept` has made a text of."""
+    """Return the request that `kept` encoded as ``text``."""
     return msgspec.json.decode(text, type=KeptRequest)

@@ -1,4 +1,4 @@
-"""What a job has made: its file, its picture and the table of its classes, as they are stored and as they are sent."""
+"""The results of a job: how the file, its preview and the table of classes are made, stored and sent to clients."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 PRIVATE: Final = {"Cache-Control": "private, no-cache"}
-"""Headers of what a job has made."""
+"""Cache headers of responses with the result of a job."""
 _NO_COLOUR: Final = (0, 0, 0)
-"""What a picture shows where a palette has no colour."""
+"""RGB colour of a class that is missing in the palette."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """One result of a job; whoever stores the files closes them."""
+    """One result of a job, before it is stored. The code that stores the files closes them."""
 
     file: Encoded
     picture: Encoded | None
-    """PNG, its longer side at most `PREVIEW` pixels; None where the result is no picture."""
+    """Preview as PNG, its longer side at most `PREVIEW` pixels. None if the result cannot be drawn."""
     classes: tuple[ClassRow, ...] | None
-    """None of a result that has none."""
+    """Classes of the result, or None if it has no classes."""
     seconds: str | None = None
-    """How long a video is."""
+    """Length of a video in seconds."""
     assumed: tuple[str, ...] = ()
-    """What was assumed about the input, in sentences."""
+    """Assumptions that were made about the input, as sentences."""
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the file and the preview."""
         self.file.close()
         if self.picture is not None:
             self.picture.close()
@@ -63,19 +63,29 @@ class JobResult:
 
 def make_result(
     output: Any,
-    asked: FormatChoice,
+    file_format: FormatChoice,
     to_response: ToResponse | None,
     folder: Path,
     assumed: tuple[str, ...] = (),
     *,
     budget: AnswerBudget | None = None,
 ) -> JobResult:
-    """Make all that is kept of an output, which is not closed; blocks."""
+    """Encode an output as a file, and make its preview and its table of classes. Blocks.
+
+    Args:
+        output: the output of a processor. It is not closed.
+        file_format: the format of the file.
+        to_response: converts the output into a response, or None to write a file.
+        folder: folder for temporary files.
+        assumed: assumptions about the input, as sentences.
+        budget: limit of the bytes of the result in memory. None: the default of ``--mmout-max-answer``.
+
+    """
     budget = budget or AnswerBudget()
     check_memory(output, budget)
-    classes, picture = _classes(output), _picture(output)  # before a file is handed over
+    classes, picture = _classes(output), _picture(output)  # first, since `encode` may take the output's file away
     seconds = f"{output.duration:.6g}" if isinstance(output, VideoOutput) else None
-    return JobResult(encode(output, asked, to_response, folder, budget), picture, classes, seconds, assumed)
+    return JobResult(encode(output, file_format, to_response, folder, budget), picture, classes, seconds, assumed)
 
 
 def _picture(output: Any) -> Encoded | None:
@@ -87,18 +97,18 @@ def _picture(output: Any) -> Encoded | None:
 
     try:
         image = output.image
-    except MMOutError:  # of data that was made of no picture
+    except MMOutError:  # structured data whose input was not a picture
         return None
     longer = max(image.size)
     if longer > PREVIEW:
         width, height = (max(1, round(side * PREVIEW / longer)) for side in image.size)
-        # Colours of classes have no mean.
+        # The mean of the colours of two classes would be the colour of neither.
         image = image.resize((width, height), Resampling.NEAREST if _is_coloured(output) else Resampling.BOX)
     return Encoded(encode_picture(image, "png"), "png", size=image.size)
 
 
 def _is_coloured(output: Any) -> bool:
-    """Whether the picture of an output has a colour a class."""
+    """Return whether the picture of an output shows each class in its own colour."""
     return (
         isinstance(output, RasterOutput)
         and output.count == 1
@@ -109,30 +119,31 @@ def _is_coloured(output: Any) -> bool:
 
 def _classes(output: Any) -> tuple[ClassRow, ...] | None:
     if isinstance(output, AreasOutput):
-        return tuple(_row(one, output.colour_of(one.id)) for one in output.classes)
+        return tuple(_row(area, output.colour_of(area.id)) for area in output.classes)
     raster = output.classes if isinstance(output, PolygonsOutput) else output
     palette = raster.palette if _is_coloured(raster) else None
     if palette is None or raster.dtype.kind != "u" or raster.dtype.itemsize > 2:
         return None
     colours = [tuple(colour) for colour in palette.tolist()]
     return tuple(
-        _row(one, colours[one.id] if one.id < len(colours) else _NO_COLOUR) for one in AreasOutput.of(raster).classes
+        _row(area, colours[area.id] if area.id < len(colours) else _NO_COLOUR)
+        for area in AreasOutput.of(raster).classes
     )
 
 
-def _row(one: ClassArea, colour: tuple[int, ...]) -> ClassRow:
-    return ClassRow(color="#" + bytes(colour).hex(), **one.model_dump())
+def _row(area: ClassArea, colour: tuple[int, ...]) -> ClassRow:
+    return ClassRow(color="#" + bytes(colour).hex(), **area.model_dump())
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """The file of a job's result, or its picture, whole or in part."""
+    """Send the file of a job's result, or its preview, whole or the byte range that the request asks for."""
     variant = one_of(request, "variant", "result", "preview", usual="result")
     if variant == "preview" and not job.finished:
         return await _growing(request, job, runner)
     output = _output(request, job)
     stored = output.stored if variant == "result" else output.preview
     if stored is None:
-        raise ApiError(404, "this result is no picture; ask for variant=result", param="variant")
+        raise ApiError(404, "this result has no preview; ask for variant=result", param="variant")
     entry = await asyncio.to_thread(runner.board.store.find, stored)
     if entry is None:
         raise _removed()
@@ -141,22 +152,22 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
-    """The values of one pixel of a job's result."""
+    """Send the values, coordinates and class of one pixel of a job's result as JSON."""
     output = _output(request, job)
     row, col = (whole_number(request, name, "a whole number from 0") for name in ("row", "col"))
     if output.size is None or output.output_format == "npz":
-        raise ApiError(400, "this result has no pixels that can be asked for; fetch it as a whole", param="processor")
-    found = await asyncio.to_thread(_values, store.folder / output.stored, row, col)
-    named = {row.id: row.name for row in output.classes or ()}
-    value = found["values"][0]
-    known = output.output_format == "tiff" and value in named
-    return JSONResponse({**found, "class": {"id": value, "name": named[value]} if known else None})
+        raise ApiError(400, "single pixels of this result cannot be read; fetch the whole result", param="processor")
+    pixel = await asyncio.to_thread(_values, store.folder / output.stored, row, col)
+    class_names = {row.id: row.name for row in output.classes or ()}
+    value = pixel["values"][0]
+    has_class = output.output_format == "tiff" and value in class_names
+    return JSONResponse({**pixel, "class": {"id": value, "name": class_names[value]} if has_class else None})
 
 
 async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """The picture of a job that runs, as its server made it last; another one is made.
+    """Send the latest preview of a running job, and ask the job's server for a newer preview.
 
-    One is made only when somebody asks, since nobody looks at most jobs.
+    Previews are made only on request, since nobody looks at most jobs while they run.
     """
     await asyncio.to_thread(runner.board.ask_preview, job.id)
     try:
@@ -164,7 +175,7 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resp
     except FileNotFoundError:
         raise ApiError(
             409,
-            f"the job is {job.status}, and there is nothing to see of it yet; ask again",
+            f"the job is {job.status} and has no preview yet; ask again",
             headers={"Retry-After": "1"},
         ) from None
     etag = f"{job.id}-{zlib.crc32(picture):08x}"
@@ -172,68 +183,74 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resp
 
 
 def _output(request: Request, job: SceneJob) -> SceneOutput:
-    """The result that a request asks for, the first one if it does not say."""
+    """Return the result of the processor that the query names, or the first result if the query names no processor."""
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
-        raise ApiError(409, f"there is no result, the job {why}", param="scene_id")
-    asked = request.query_params.get("processor")
+        raise ApiError(409, f"there is no result because the job {why}", param="scene_id")
+    processor = request.query_params.get("processor")
     for output in job.outputs:
-        if asked in (None, output.processor):
+        if processor in (None, output.processor):
             return output
-    known = ", ".join(output.processor for output in job.outputs)
-    raise ApiError(404, f"the job has no result of {shown(asked)}; it has {known}", param="processor")
+    processors = ", ".join(output.processor for output in job.outputs)
+    raise ApiError(
+        404,
+        f"the job has no result of the processor {shown(processor)}; it has results of {processors}",
+        param="processor",
+    )
 
 
-def whole_number(request: Request, name: str, what: str, *, least: int = 0, most: int = 10**9, usual: str = "") -> int:
-    """A number of a query; ``what`` it must be is for the message."""
-    given = request.query_params.get(name, usual)
-    if not re.fullmatch(r"\d{1,9}", given, re.ASCII) or not least <= int(given) <= most:
-        raise ApiError(400, f"{name} must be {what}, got {shown(given)}", param=name)
-    return int(given)
+def whole_number(
+    request: Request, name: str, expected: str, *, least: int = 0, most: int = 10**9, usual: str = ""
+) -> int:
+    """Return a query parameter as an integer, or raise an ApiError (400). ``expected`` describes it in the message."""
+    text = request.query_params.get(name, usual)
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise ApiError(400, f"{name} must be {expected}, got {shown(text)}", param=name)
+    return int(text)
 
 
-def one_of(request: Request, name: str, *known: str, usual: str) -> Any:
-    """A word of a query, which is one of those that are known."""
-    given = request.query_params.get(name, usual)
-    if given not in known:
-        raise ApiError(400, f"{name} must be {' or '.join(known)}, got {shown(given)}", param=name)
-    return given
+def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
+    """Return a query parameter that must be one of ``choices``, or raise an ApiError (400)."""
+    choice = request.query_params.get(name, usual)
+    if choice not in choices:
+        raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)
+    return choice
 
 
 def _values(path: Path, row: int, col: int) -> dict[str, Any]:
-    """One pixel of a file, and where it lies."""
+    """Read one pixel of a raster file: its values, and the coordinates of its centre with their CRS."""
     try:
         with open_raster(path) as raster:
             height, width = raster.size
             if row >= height or col >= width:
                 raise ApiError(
                     400,
-                    f"the result has {height} rows and {width} columns, there is no pixel {row}, {col}",
+                    f"the result has {height} rows and {width} columns, so it does not have a pixel {row}, {col}",
                     param="row" if row >= height else "col",
                 )
-            found = raster.read(Window(row, col, 1, 1))
+            pixel = raster.read(Window(row, col, 1, 1))
     except InputError as error:
         raise _removed() from error
-    place = found.georeference
+    georeference = pixel.georeference
     x = y = None
-    if place is not None and place.transform is not None:
-        a, b, c, d, e, f = place.transform  # of this pixel's corner
+    if georeference is not None and georeference.transform is not None:
+        a, b, c, d, e, f = georeference.transform  # maps to the pixel's corner
         x, y = (a + b) / 2 + c, (d + e) / 2 + f
-    values = [value.item() for value in found.array[:, 0, 0]]
+    values = [value.item() for value in pixel.array[:, 0, 0]]
     return {
         "row": row,
         "col": col,
-        # JSON has no number that is not finite.
-        "values": [None if value == found.nodata or not math.isfinite(value) else value for value in values],
-        "bands": [name or "" for name in found.descriptions],
+        # JSON cannot represent NaN and infinity.
+        "values": [None if value == pixel.nodata or not math.isfinite(value) else value for value in values],
+        "bands": [name or "" for name in pixel.descriptions],
         "x": x,
         "y": y,
-        "crs": None if place is None else place.crs,
+        "crs": None if georeference is None else georeference.crs,
     }
 
 
 def _stem(name: str) -> str:
-    """What a client's file of the result is called: as its input."""
+    """Return the name, without suffix, under which a client saves the result: that of the input, in ASCII."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.rpartition(".")[0] or name, flags=re.ASCII)[:100] or "result"
 
 

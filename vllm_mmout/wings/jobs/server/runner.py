@@ -1,4 +1,4 @@
-"""SceneRunner: the jobs that this server runs, some at a time, in the order in which they came."""
+"""SceneRunner: runs the jobs of this server, a few at a time, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Jobs that run at once: as many scenes are cut at once in any case, and small ones share forwards."""
+"""Number of jobs that run at once, equal to the number of scenes that are tiled at once. Small jobs share forwards."""
 _PREVIEWS: Final = 2
+"""Number of inputs that are reduced to a preview at once."""
 _LOOK_S: Final = 0.25
-"""Seconds after which this server looks which of its jobs were deleted, or are to be seen, elsewhere."""
+"""Seconds between two polls of the database for jobs that were deleted, or whose preview was requested, elsewhere."""
 _SWEEP_S: Final = 5.0
-"""Seconds after which it looks for jobs of dead servers, and for those whose time is over."""
-_UNSENT: Final = SceneError("client_left", "its client was gone before it heard of the job; send it again")
+"""Seconds between two searches for jobs of stopped servers and for expired jobs."""
+_UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +53,19 @@ class _Running:
 
 @dataclass(slots=True)
 class SceneRunner:
-    """Runs jobs until they are finished or deleted."""
+    """Runner of this server's jobs, each until it finishes or is deleted."""
 
     board: SceneBoard
     again: Callable[[SceneJob], tuple[Work, SceneInputs]]
-    """Makes a job ready that another server has begun; blocks."""
+    """Rebuilds the work and the input of a job that another server started. Blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
-    """Inputs that are reduced for a page at once: each may take some hundred MiB."""
+    """Limit of the inputs that are reduced for the web page at once, since each may need some hundred MiB."""
     _running: dict[str, _Running] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _tending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look after jobs, also those of servers that have died, until the event loop ends."""
+        """Start the background task that watches this server's jobs and takes over the jobs of stopped servers."""
         self._tending = asyncio.create_task(self._tend())
 
     async def add(
@@ -77,9 +78,19 @@ class SceneRunner:
         *,
         video: VideoAsked | None = None,
     ) -> SceneJob:
-        """Make a job, which is run when its turn comes; its inputs are closed when it ends.
+        """Create a job and queue it.
 
-        With its ``request``, a `KeptRequest`, other servers can start it again when this one has ended.
+        Args:
+            work: the work of the job.
+            inputs: the input of the job. It is closed when the job ends.
+            model: the name of the model.
+            options: the limits of the server.
+            request: a `KeptRequest` as JSON, with which other servers can start the job again if this server stops.
+            video: the prompt, size and length if the job makes a video.
+
+        Raises:
+            ApiError: the limit of unfinished jobs, or of their bytes, is reached (429).
+
         """
         adding = partial(
             self.board.add,
@@ -95,7 +106,7 @@ class SceneRunner:
         if isinstance(job, int):
             raise ApiError(
                 429,
-                f"{job} jobs wait or run, and there is no place for one more, or for its file"
+                f"{job} jobs are waiting or running, and there is no room for another job or its file"
                 f" ({flag('max_scenes')}, {flag('max_scene_bytes')}); try again later",
                 headers={"Retry-After": "10"},
             )
@@ -109,27 +120,27 @@ class SceneRunner:
         task.add_done_callback(lambda task: self._ended(job.id, task))
 
     def _forget(self, job: SceneJob | int) -> None:
-        """Forget a job that nobody will run; a number is none."""
+        """Delete a job that will not run because its request was cancelled. Ignore a number in place of a job."""
         if isinstance(job, int):
             return
         try:
             self.board.delete(job.id)
-        except Exception:  # noqa: BLE001 - whatever it is, nobody runs the job, so it must end
-            logger.exception("job %s cannot be forgotten", job.id)
+        except Exception:  # noqa: BLE001 - the job will not run, so it must end in any case
+            logger.exception("cannot delete job %s", job.id)
             self.board.fail(job, _UNSENT)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         self._running.pop(job_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("job %s did not end as it should", job_id, exc_info=error)
+            logger.error("job %s ended with an unexpected error", job_id, exc_info=error)
 
     def cancel(self, job_id: str) -> None:
-        """End a job that was deleted, if it is one of this server's."""
+        """Stop running a deleted job, if it runs on this server."""
         if (running := self._running.get(job_id)) is not None:
             running.task.cancel()
 
     def preview(self, server: str, job_id: str) -> Path:
-        """Where a server puts the picture of a job that it runs."""
+        """Return the path of the preview file that a server writes while it runs a job."""
         return self.board.store.shared.work_of(server) / f"{job_id}.png"
 
     async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, held: ExitStack) -> None:
@@ -139,28 +150,28 @@ class SceneRunner:
             async with self._places:
                 if await asyncio.to_thread(self.board.begin, job):
                     await self._done(job.id, work, watch, picture)
-        except Exception as error:  # noqa: BLE001 - becomes what clients are told of the job
+        except Exception as error:  # noqa: BLE001 - becomes the job's error, which clients can read
             await self._failed(job, error, work.request_id)
         finally:
             await asyncio.shield(asyncio.to_thread(held.close))
 
     async def _again(self, job: SceneJob, watch: PreviewRequest) -> None:
-        """Run a job that another server has begun."""
-        logger.warning("job %s of a server that has ended is started again", job.id)
+        """Run a job that another server started."""
+        logger.warning("job %s is started again, because its server has stopped", job.id)
         try:
             work, inputs = await in_thread(partial(self.again, job), lambda made: made[1].held.close())
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - becomes the job's error, which clients can read
             await self._failed(job, error)
         else:
             await self._run(job, _named(work, job), watch, inputs.held)
 
     async def _failed(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
-        """Say what a job failed with; one that its engine has failed is left to a server that has another."""
-        ended = isinstance(error.__cause__, EngineDeadError | AbortedError)
-        if not ended or not await asyncio.to_thread(self.board.give_up, job.id):
-            known = api_error(error, request_id)
-            log_failure(job.id, known.status, known.message)
-            await asyncio.to_thread(self.board.fail, job, SceneError(known.type, known.message))
+        """Record the error of a job. If the engine died, leave the job to another server if that can start it again."""
+        engine_died = isinstance(error.__cause__, EngineDeadError | AbortedError)
+        if not engine_died or not await asyncio.to_thread(self.board.give_up, job.id):
+            failure = api_error(error, request_id)
+            log_failure(job.id, failure.status, failure.message)
+            await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
     async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
         """Run a job to its end, and store its results."""
@@ -173,7 +184,7 @@ class SceneRunner:
                 if progress.partial_index is not None:
                     await in_thread(partial(picture.show, output.outputs))
         tiles = 1 if last.progress is None else last.progress.total
-        # Ends in any case: what is stored of a job that is deleted meanwhile is found and removed there.
+        # The thread always runs to its end. If the job was deleted in the meantime, it removes the files it stored.
         await in_thread(partial(self._store, job_id, work, last, tiles))
 
     def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput, tiles: int) -> None:
@@ -197,21 +208,21 @@ class SceneRunner:
                     self._start(job, self._again(job, watch), watch)
                 if self._running:
                     await self._look()
-            except Exception:  # noqa: BLE001 - a disk that fails now may work the next time
-                logger.exception("jobs could not be looked after")
+            except Exception:  # noqa: BLE001 - the error may be temporary, e.g. of the disk
+                logger.exception("the check on the jobs failed and will be repeated")
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self) -> None:
-        """End the jobs that were deleted, and let those be seen that somebody asks for.
+        """Stop the jobs that were deleted, and make the previews that clients have asked for.
 
-        The table is all that servers share: a message to the one that runs a job would need a way of its own to it.
+        Servers share only the database, so that a server learns of such requests by polling it.
         """
-        there_before = list(self._running.items())
-        known = await asyncio.to_thread(self.board.running)
-        for job_id, running in there_before:
-            if job_id not in known:
+        running_before = list(self._running.items())
+        unfinished = await asyncio.to_thread(self.board.running)
+        for job_id, running in running_before:
+            if job_id not in unfinished:
                 running.task.cancel()
-            elif known[job_id]:
+            elif unfinished[job_id]:
                 running.watch.ask()
 
 
@@ -221,7 +232,7 @@ def _named(work: Work, job: SceneJob) -> Work:
 
 
 class _Picture:
-    """The picture of a job that runs, where clients of any server find it."""
+    """The preview file of a running job, which every server of the folder can read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -229,18 +240,18 @@ class _Picture:
         self._removed = False
 
     def show(self, output: Any) -> None:
-        """Put a picture there, whole at every moment."""
+        """Write the preview of an output as PNG. Readers never see an incomplete file."""
         encoded = encode(output, FormatChoice(output_format="png"))
         part = self._path.with_suffix(".part")
         with self._lock:
             if self._removed:  # the job was cancelled meanwhile
                 return
-            with suppress(FileNotFoundError):  # somebody cleaned the folder away
+            with suppress(FileNotFoundError):  # the folder was removed
                 part.write_bytes(encoded.read(0, encoded.nbytes))
                 part.rename(self._path)
 
     def remove(self) -> None:
-        """Remove it for good."""
+        """Remove the file, and ignore all later calls of `show`."""
         with self._lock:
             self._removed = True
             self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a client asks of a video: the fields of OpenAI's ``POST /v1/videos``, and what a model is given for them."""
+"""The request for a video: the fields of OpenAI's ``POST /v1/videos``, read from a form or from JSON."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ _SIZE: Final = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of videos alone."""
+    """The fields that only requests for videos have."""
 
-    seconds: Annotated[str | float | None, said("how long the video is; by default as the model makes it.")] = None
-    size: Annotated[str | None, said('WIDTHxHEIGHT in pixels, or "auto": as the model makes it.', max_length=20)] = None
+    seconds: Annotated[str | float | None, said("length of the video in seconds; by default the model's own.")] = None
+    size: Annotated[str | None, said('WIDTHxHEIGHT in pixels, or "auto" for the model\'s own size.', max_length=20)] = (
+        None
+    )
 
 
 _OWN: Final = options_of(_Asked)
-_BY_ID: Final = "a video is looked at and fetched by its id"
-_NO_VIDEO: Final = "it says nothing of a video; leave it out"
+_BY_ID: Final = "a video is made in the background; poll it and fetch it by its id"
+_NO_VIDEO: Final = "it does not apply to videos; leave it out"
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes a video; fetch it by its id"
-_ONE: Final = "a video is one result; leave it out"
+_ONE: Final = "a video is the only result of its job; leave it out"
 _FEWER: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=ROUTE)
 _FEWER_STILL: Final = _FEWER.without(("path",), _NOT_WRITTEN, path=ROUTE).without(
     ("processor", "output"), _ONE, path=ROUTE
@@ -47,86 +49,88 @@ _PICTURES: Final = _FEWER_STILL.without(
     ("quality", "background", "tile", "overlap", "blend", "simplify"), _NO_VIDEO, path=ROUTE, apart=(REFERENCE,)
 )
 VIDEOS: Final = replace(_PICTURES, options={**_PICTURES.options, **_OWN})
-"""The fields of a request for a video."""
+"""All fields of a request for a video."""
 
 
 @dataclass(frozen=True, slots=True)
 class VideoRequest:
-    """A request for a video, as far as that goes without the model."""
+    """A request for a video, parsed and checked without reference to the model."""
 
     asked: ImageRequest
-    """All but what `video` has; of images the one that it begins with, or none."""
+    """All fields except those in `video`. ``images`` has the image that the video starts from, or is empty."""
     video: VideoAsked
 
     def kept(self, sources: Sources) -> SceneInputs:
-        """Its input, kept until the job has ended: the image, or nothing; blocks."""
+        """Return the input of the job: its image, held open until the job ends, or no data. Blocks."""
         return kept_reference(self.asked.images, sources)
 
 
 def kept_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
-    """What is held of the image of a request, which may have none; blocks."""
+    """Return the input of a video job: its image, held open until the job ends, or no data if it has none. Blocks."""
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 
 def request_of_form(form: Form) -> VideoRequest:
-    """The request of a form."""
-    given = VIDEOS.of_form(form)
+    """Return the video request that a form contains."""
+    values = VIDEOS.of_form(form)
     for key in form.fields:
         name, _, rest = key.partition("[")
         if name == REFERENCE and rest not in ("", "image_url]"):
             raise _no_file(key)
-    return _request(given, form_images(form, REFERENCE, needed=False))
+    return _request(values, form_images(form, REFERENCE, needed=False))
 
 
 def request_of_json(body: Any) -> VideoRequest:
-    """The request of a JSON body."""
-    given = VIDEOS.of_object(body)
+    """Return the video request that a JSON body contains."""
+    values = VIDEOS.of_object(body)
     reference = body.get(REFERENCE)
     if isinstance(reference, Mapping) and "image_url" not in reference:
         raise _no_file(REFERENCE)
-    address = reference["image_url"] if isinstance(reference, Mapping) and len(reference) == 1 else reference
-    if address is not None and not isinstance(address, str):
+    url = reference["image_url"] if isinstance(reference, Mapping) and len(reference) == 1 else reference
+    if url is not None and not isinstance(url, str):
         message = f'{REFERENCE} must be a URL or data URL, or {{"image_url": ...}}, got {shown(reference)}'
         raise ApiError(400, message, param=REFERENCE)
-    return _request(given, (address,) if address else ())
+    return _request(values, (url,) if url else ())
 
 
-def _request(given: dict[str, Any], images: tuple[Upload | str, ...]) -> VideoRequest:
+def _request(values: dict[str, Any], images: tuple[Upload | str, ...]) -> VideoRequest:
     if len(images) > 1:
-        raise ApiError(400, f"{len(images)} images were sent as {REFERENCE}; send one", param=REFERENCE)
+        raise ApiError(400, f"{len(images)} images were sent as {REFERENCE}; send only one", param=REFERENCE)
     video = VideoAsked(
-        prompt=given.get("prompt", ""),
-        size=_size(given.pop("size", AUTO)),
-        seconds=_seconds(given.pop("seconds", AUTO)),
+        prompt=values.get("prompt", ""),
+        size=_size(values.pop("size", AUTO)),
+        seconds=_seconds(values.pop("seconds", AUTO)),
     )
     if not video.prompt and not images:
-        raise ApiError(400, "prompt is missing; send the text that the video is made of", param="prompt")
-    given.setdefault("output_format", USUAL_FORMAT)
-    options = made(OutputParams, given, OPTIONS)
+        raise ApiError(400, "prompt is missing; send a text that describes the video", param="prompt")
+    values.setdefault("output_format", USUAL_FORMAT)
+    options = made(OutputParams, values, OPTIONS)
     return VideoRequest(
-        made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options), video
+        made(ImageRequest, values, ImageRequest.__struct_fields__, images=images, options=options), video
     )
 
 
 def _size(text: str) -> str:
     if text != AUTO and not _SIZE.fullmatch(text):
-        raise ApiError(400, f'size must be "auto" or WIDTHxHEIGHT, as 832x480, got {shown(text)}', param="size")
+        raise ApiError(
+            400, f'size must be "auto" or WIDTHxHEIGHT, for example 832x480, got {shown(text)}', param="size"
+        )
     return text
 
 
-def _seconds(given: str | float) -> str:
-    """The number as text, as OpenAI has it."""
-    if given == AUTO:
+def _seconds(value: str | float) -> str:
+    """Check the length of the video in seconds and return it as text, as in OpenAI's API."""
+    if value == AUTO:
         return AUTO
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        message = f"seconds must be a number above 0, got {shown(given)}"
+        message = f"seconds must be a number above 0, got {shown(value)}"
         raise ApiError(400, message, param="seconds")
     return f"{seconds:g}"
 
 
 def _no_file(name: str) -> ApiError:
-    return ApiError(400, f"{name} names no image: send it as a file, or its address as image_url", param=REFERENCE)
+    return ApiError(400, f"{name} has no image; send the image as a file, or its URL as image_url", param=REFERENCE)

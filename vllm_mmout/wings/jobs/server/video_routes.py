@@ -1,4 +1,4 @@
-"""The routes of videos, below ``/v1/videos``, as OpenAI has them: jobs of a model that gives videos."""
+"""The routes below ``/v1/videos``, with the interface of OpenAI's API: jobs of a model that makes videos."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 _POLL: Final = {"openai-poll-after-ms": "500"}
-"""How often OpenAI's clients ask whether a video is there."""
-_NO_SHEET: Final = "this server makes no spritesheet; ask for variant=thumbnail, or take pictures out of the video"
+"""Header that tells OpenAI's clients how often to poll a video, in milliseconds."""
+_NO_SHEET: Final = "this server does not make spritesheets; ask for variant=thumbnail, or extract frames from the video"
 
 
 def attach(app: FastAPI) -> None:
-    """Register the routes."""
-    one = f"{ROUTE}/{{video_id}}"
+    """Register the routes of videos on the app."""
+    job_path = f"{ROUTE}/{{video_id}}"
     content = unplaced(_content, check_videos)
     for method, path, endpoint, description in (
         ("POST", ROUTE, create_video, video_schemas.CREATE),
         ("GET", ROUTE, unplaced(_videos, check_videos), video_schemas.LIST),
-        ("GET", one, unplaced(_video, check_videos), video_schemas.GET),
-        ("DELETE", one, unplaced(_delete_video, check_videos), video_schemas.DELETE),
-        ("GET", f"{one}/content", content, video_schemas.CONTENT),
+        ("GET", job_path, unplaced(_video, check_videos), video_schemas.GET),
+        ("DELETE", job_path, unplaced(_delete_video, check_videos), video_schemas.DELETE),
+        ("GET", f"{job_path}/content", content, video_schemas.CONTENT),
     ):
         app.add_api_route(path, endpoint, methods=[method], tags=["videos"], openapi_extra=description)
-    app.add_api_route(f"{one}/content", content, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route(f"{job_path}/content", content, methods=["HEAD"], include_in_schema=False)
 
 
 async def create_video(request: Request) -> Response:
-    """Make a job of a video; it is answered as soon as the request is there."""
+    """Create a job that makes a video. The response is sent before the job runs."""
     return await answered(request, ForwardService, lambda service, _: _created(request, service))
 
 
 def described(job: SceneJob) -> dict[str, Any]:
-    """A job as OpenAI's clients are told of it."""
-    asked, output = job.video or VideoAsked(), job.outputs[0] if job.status == "completed" else None
+    """Return the JSON description of a video job, in the form of OpenAI's API."""
+    video, output = job.video or VideoAsked(), job.outputs[0] if job.status == "completed" else None
     times = {name: getattr(job, name) for name in ("created_at", "completed_at", "expires_at")}
     return {
         "id": job.id,
@@ -74,19 +74,19 @@ def described(job: SceneJob) -> dict[str, Any]:
         "status": job.status,
         "progress": job.percent,
         **{name: None if seconds is None else int(seconds) for name, seconds in times.items()},
-        "prompt": asked.prompt,
-        "size": asked.size if output is None else output.size or asked.size,
-        "seconds": asked.seconds if output is None else output.seconds or asked.seconds,
+        "prompt": video.prompt,
+        "size": video.size if output is None else output.size or video.size,
+        "seconds": video.seconds if output is None else output.seconds or video.seconds,
         "remixed_from_video_id": None,
         "error": None if job.error is None else {"code": job.error.code, "message": job.error.message},
     }
 
 
-def again(service: ForwardService, video: VideoAsked, asked: KeptRequest) -> tuple[Work, SceneInputs]:
-    """A job that another server has begun, made ready; blocks."""
-    inputs = kept_reference(asked.images, service.sources)
+def again(service: ForwardService, video: VideoAsked, request: KeptRequest) -> tuple[Work, SceneInputs]:
+    """Rebuild the work and the input of a video job that another server started. Blocks."""
+    inputs = kept_reference(request.images, service.sources)
     try:
-        return video_work(service, asked, video, inputs.data, f"video-{uuid4().hex}"), inputs
+        return video_work(service, request, video, inputs.data, f"video-{uuid4().hex}"), inputs
     except BaseException:
         inputs.held.close()
         raise
@@ -97,56 +97,58 @@ _KIND: Final = JobKind(VIDEO_PREFIX, "video_id", "ask for the video again", "vid
 
 async def _created(request: Request, service: ForwardService) -> Response:
     check_videos(service)
-    given, inputs = await _read(request, service)
+    video_request, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
-        work = video_work(service, given.asked, given.video, inputs.data, request_id(request, "video"))
+        work = video_work(service, video_request.asked, video_request.video, inputs.data, request_id(request, "video"))
         work = replace(work, trace_headers=trace_headers(request))
-        model = given.asked.model or service.models.registry.model_name()
+        model = video_request.asked.model or service.models.registry.model_name()
         runner: SceneRunner = request.app.state.mmout_scenes
-        job = await runner.add(work, inputs, model, service.options, kept(given.asked), video=given.video)
+        job = await runner.add(
+            work, inputs, model, service.options, kept(video_request.asked), video=video_request.video
+        )
         unused.pop_all()
     return JSONResponse(described(job), headers=_POLL)
 
 
 async def _read(request: Request, service: ForwardService) -> tuple[VideoRequest, SceneInputs]:
-    """What a client asks for, and its image, which is the caller's to close."""
+    """Return the video request in the body, and its image, which the caller must close."""
     if is_json(request):
-        asked = request_of_json(await read_json(request, service.options))
-        return asked, await asyncio.to_thread(asked.kept, service.sources)
+        video_request = request_of_json(await read_json(request, service.options))
+        return video_request, await asyncio.to_thread(video_request.kept, service.sources)
     form = await read_form(request, service.options)
     try:
-        asked = request_of_form(form)
-        return asked, await asyncio.to_thread(asked.kept, service.sources)
+        video_request = request_of_form(form)
+        return video_request, await asyncio.to_thread(video_request.kept, service.sources)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(form.close))
         raise
 
 
 async def _videos(request: Request, runner: SceneRunner) -> Response:
-    """Some of the videos of all servers."""
+    """Return one page of the video jobs of all servers."""
     return await listed(request, runner.board, _KIND)
 
 
 async def _video(request: Request, runner: SceneRunner) -> Response:
-    """One video."""
+    """Return the description of one video job."""
     return JSONResponse(described(await found(request, runner.board, _KIND)), headers=_POLL)
 
 
 async def _delete_video(request: Request, runner: SceneRunner) -> Response:
-    """End a job and forget it, with its video."""
+    """Cancel a video job and delete it with its video."""
     return await deleted(request, runner, _KIND)
 
 
 async def _content(request: Request, runner: SceneRunner) -> Response:
-    """The file of a video, or a picture of its first frame, whole or in part."""
+    """Send a video file, or the thumbnail of its first frame, whole or the byte range that the request asks for."""
     job = await found(request, runner.board, _KIND)
     variant = results.one_of(request, "variant", "video", "thumbnail", "spritesheet", usual="video")
     if variant == "spritesheet":
         raise ApiError(400, _NO_SHEET, param="variant")
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
-        raise ApiError(409, f"there is no video, the job {why}", param="video_id")
+        raise ApiError(409, f"there is no video because the job {why}", param="video_id")
     output = job.outputs[0]
     entry = await asyncio.to_thread(
         runner.board.store.find, output.stored if variant == "video" else output.preview or ""

@@ -1,4 +1,4 @@
-"""What the description of the server says of the routes of videos."""
+"""The OpenAPI descriptions of the video routes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VIDEO: Final = object_of(
     remixed_from_video_id={"type": "null"},
     error=or_null(written(SceneError)),
 )
-_ADDRESS: Final = {"type": "string", "description": "http(s), data or file URL of an image that the video begins with."}
+_ADDRESS: Final = {"type": "string", "description": "http(s), data or file URL of an image that the video starts from."}
 _FILE: Final = {"type": "string", "contentMediaType": "application/octet-stream", "format": "binary"}
 _OBJECT: Final = {
     "type": "object",
@@ -60,11 +60,13 @@ CREATE: Final = {
 }
 LIST: Final = {
     "parameters": PAGE,
-    "responses": responses_of(answer("Some videos, the newest first.", list_of(_VIDEO)), 400, 401, 404),
+    "responses": responses_of(
+        answer("One page of videos, by default the newest first.", list_of(_VIDEO)), 400, 401, 404
+    ),
 }
 GET: Final = {"parameters": [_ID], "responses": responses_of(answer("The video's job.", _VIDEO), 400, 401, 404)}
 DELETE: Final = {
     "parameters": [_ID],
-    "responses": responses_of(answer("The job is ended, and forgotten.", {"type": "object"}), 400, 401, 404),
+    "responses": responses_of(answer("The job is cancelled and deleted.", {"type": "object"}), 400, 401, 404),
 }
 CONTENT: Final = content_of([_ID, query("variant", {"type": "string", "enum": ["video", "thumbnail", "spritesheet"]})])

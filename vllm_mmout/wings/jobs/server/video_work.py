@@ -1,4 +1,4 @@
-"""What a model does for a request of a video: its input, in the form that its mapper takes, and its options."""
+"""Build the work of a video job: the model's input, in the form that its input mapper takes, and the options."""
 
 from __future__ import annotations
 
@@ -27,26 +27,35 @@ _IMAGE: Final = "image"
 
 
 def check_videos(service: ForwardService) -> None:
-    """Refuse a server whose model gives no videos."""
+    """Raise an ApiError (400) if the server's model does not make videos."""
     if _processor(service).modality != "video":
         raise ApiError(400, service.gives, param="model")
 
 
 def video_work(
-    service: ForwardService, asked: ImageRequest | KeptRequest, video: VideoAsked, image: Any, name: str
+    service: ForwardService, request: ImageRequest | KeptRequest, video: VideoAsked, image: Any, name: str
 ) -> Work:
-    """What a job does, checked as far as that goes before it runs; ``image`` is an upload, an address, or None."""
-    if asked.output_format == USUAL_FORMAT and find_spec("av") is None:
+    """Build the work of a video job and check all that can be checked before it runs.
+
+    Args:
+        service: the model's service, with its input mapper and its processors.
+        request: the format of the result, the options and the name of the model.
+        video: the prompt, size and length of the video.
+        image: an upload, a URL, or None for a video made from text alone.
+        name: the id of the request in logs and traces.
+
+    """
+    if request.output_format == USUAL_FORMAT and find_spec("av") is None:
         raise ApiError(
             400,
             f"this server cannot write {USUAL_FORMAT}, which needs PyAV; {FORMATS[USUAL_FORMAT].install} there, or"
             " choose output_format webp",
             param="output_format",
         )
-    form = FormatChoice(asked.output_format, asked.output_compression, as_file=True)
-    beside, options = _chosen(service, video, asked.options)
-    data, field = _input(service, video.prompt, image, beside)
-    work = Work(service, data, options, form, name, service.adapter(asked.model), field).check()
+    format_choice = FormatChoice(request.output_format, request.output_compression, as_file=True)
+    extra_inputs, options = _chosen(service, video, request.options)
+    data, field = _input(service, video.prompt, image, extra_inputs)
+    work = Work(service, data, options, format_choice, name, service.adapter(request.model), field).check()
     if service.binding.inputs is not None:
         service.binding.inputs.check_options(options)
     return work
@@ -58,43 +67,44 @@ def _processor(service: ForwardService) -> Any:
 
 
 def _chosen(service: ForwardService, video: VideoAsked, options: OutputParams) -> tuple[dict[str, int], OutputParams]:
-    """Size and length as the model's mapper takes them, beside its input, or as options of the request."""
+    """Return the size and length of the video as extra inputs of the model's mapper, and as options of the request."""
     inputs = service.binding.inputs
     fields = () if inputs is None else inputs.fields
-    beside: dict[str, int] = {}
+    extra_inputs: dict[str, int] = {}
     if video.size != AUTO:
         width, height = map(int, video.size.split("x"))
         if {"height", "width"} <= set(fields):
-            beside |= {"width": width, "height": height}
+            extra_inputs |= {"width": width, "height": height}
         elif inputs is not None and "size" in inputs.options:
             options = msgspec.structs.replace(options, size=video.size)
         else:
-            raise ApiError(400, "this model makes videos of a size of its own; leave size out", param="size")
+            raise ApiError(400, "this model sets the size of its videos itself; leave size out", param="size")
     if video.seconds != AUTO:
         fps = getattr(_processor(service), "fps", None)
         if "num_frames" not in fields or fps is None:
-            raise ApiError(400, "this model makes videos of a length of its own; leave seconds out", param="seconds")
+            raise ApiError(400, "this model sets the length of its videos itself; leave seconds out", param="seconds")
         check_seconds(float(video.seconds), service.options)
-        beside["num_frames"] = max(1, round(float(video.seconds) * fps))
-    return beside, options
+        extra_inputs["num_frames"] = max(1, round(float(video.seconds) * fps))
+    return extra_inputs, options
 
 
-def _input(service: ForwardService, prompt: str, image: Any, beside: dict[str, int]) -> tuple[Any, Field]:
-    """The input, and the field of a request that it stands for.
+def _input(service: ForwardService, prompt: str, image: Any, extra_inputs: dict[str, int]) -> tuple[Any, Field]:
+    """Return the model's input, and the request field that it corresponds to ("image" or "prompt").
 
-    A mapper that takes a text beside an image gets a dict; one that takes one of the two gets that.
+    A mapper with named inputs, or any mapper if there are ``extra_inputs``, gets a dict. Any other mapper gets the
+    image, or the prompt if there is no image.
     """
     inputs = service.binding.inputs
-    files = inputs is None or inputs.opens_files
-    if not files and isinstance(image, str):
-        message = f"this model's input mapper opens no addresses; send {REFERENCE} as a file"
+    opens_files = inputs is None or inputs.opens_files
+    if not opens_files and isinstance(image, str):
+        message = f"this model's input mapper does not open URLs; send {REFERENCE} as a file"
         raise ApiError(400, message, param=REFERENCE)
-    if inputs is not None and (beside or _PROMPT in {*inputs.words, *inputs.fields}):
-        said = {_PROMPT: prompt, _IMAGE: image, **beside}
-        return {name: value for name, value in said.items() if value not in (None, "")}, "image"
+    if inputs is not None and (extra_inputs or _PROMPT in {*inputs.words, *inputs.fields}):
+        values = {_PROMPT: prompt, _IMAGE: image, **extra_inputs}
+        return {name: value for name, value in values.items() if value not in (None, "")}, "image"
     if image is None:
-        if files and (inputs is None or inputs.kind is None):
-            message = f"this model makes videos of images, not of texts; send one as {REFERENCE}"
+        if opens_files and (inputs is None or inputs.kind is None):
+            message = f"this model makes videos from images, not from texts; send an image as {REFERENCE}"
             raise ApiError(400, message, param=REFERENCE)
         return prompt, "prompt"
     return image, "image"
