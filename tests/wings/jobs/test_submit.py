@@ -65,7 +65,7 @@ def test_a_file_becomes_a_result(jobs, place, capsys):
     printed = capsys.readouterr()
     assert printed.out == "mask.png\n"
     assert printed.err == (
-        f"job {ID}; to go on with it later: vllm-mmout submit --resume {ID} --server {jobs.address} -o mask.png\n"
+        f"job {ID}; to resume it later: vllm-mmout submit --resume {ID} --server {jobs.address} -o mask.png\n"
     )
     assert all("authorization" not in asked.headers for asked in jobs.asked)
 
@@ -361,7 +361,7 @@ def test_an_interrupt_of_the_download_keeps_what_came(jobs, place):
         client.send_signal(signal.SIGINT)
         _, said = client.communicate(timeout=60)
     assert client.returncode == 130
-    assert f"go on with vllm-mmout submit --resume {ID}" in said
+    assert f"is kept; resume with vllm-mmout submit --resume {ID}" in said
     assert not jobs.of("DELETE job")
     assert names(place) == ["mask.png.part", "mask.png.part.json", "scene.tif"]
 
@@ -399,20 +399,20 @@ ANSWERS = {
         "GET scenes",
         401,
         {"error": "Unauthorized"},
-        "Unauthorized (401); give the server's key by --api-key",
+        "Unauthorized (401); give the server's key with --api-key",
     ),
-    "of the routes": ("GET scenes", 404, {"detail": "Not Found"}, "has no /v1/scenes: it is no server of vllm-mmout"),
+    "of the routes": ("GET scenes", 404, {"detail": "Not Found"}, "has no /v1/scenes: it is not a vllm-mmout server"),
     "of a job that is gone": ("GET job", 404, error("there is no such job"), "there is no such job"),
     "of a result that is gone": ("GET content", 404, error("it has expired"), "it has expired"),
     "of an engine that died": ("POST scenes", 503, error("the engine has died"), "the engine has died"),
     "of nothing known": ("GET job", 418, ["tea"], "answered 418 I'm a Teapot"),
-    "in another form": ("GET job", 200, {"status": "completed"}, "answered something else than a server of vllm-mmout"),
-    "of a state unknown": ("GET job", 200, {"id": ID, "status": "paused"}, "answered something else than a server"),
+    "in another form": ("GET job", 200, {"status": "completed"}, "did not answer like a vllm-mmout server"),
+    "of a state unknown": ("GET job", 200, {"id": ID, "status": "paused"}, "did not answer like a vllm-mmout server"),
     "of an id that is none": (
         "POST scenes",
         200,
         {"id": "a; rm b", "status": "queued"},
-        "something else than a server",
+        "did not answer like a vllm-mmout server",
     ),
     "with control characters": ("POST scenes", 400, error("red \x1b[31m"), "red  [31m"),
     "of no result": ("GET job", 200, {"id": ID, "status": "completed"}, "completed without a result"),
@@ -435,7 +435,7 @@ def test_a_redirect_is_not_followed(jobs, capsys):
     """The key must not go to another server, and an upload cannot be sent twice."""
     jobs.faults["GET scenes"] = [lambda answer: answer.give(307, b"", {"Location": "https://elsewhere/v1/scenes"})]
     assert submit(jobs, "scene.tif", "-o", "mask.png") == 1
-    assert "redirects to https://elsewhere/v1/scenes; give that server by --server" in capsys.readouterr().err
+    assert "redirects to https://elsewhere/v1/scenes; pass that address as --server" in capsys.readouterr().err
     assert len(jobs.asked) == 1
 
 
@@ -444,7 +444,7 @@ def test_a_server_that_is_not_there(jobs, capsys, pauses):
     from serving import free_port
 
     assert main(["submit", "scene.tif", "--server", f"http://127.0.0.1:{free_port()}", "-o", "mask.png"]) == 1
-    assert "cannot be reached: Connection refused; see whether the server runs" in capsys.readouterr().err
+    assert "cannot be reached: Connection refused; check that the server runs" in capsys.readouterr().err
     assert pauses == []
 
 
@@ -482,7 +482,7 @@ def test_an_upload_that_may_have_become_a_job_is_not_sent_again(jobs, pauses, ca
     jobs.faults["POST scenes"] = [lambda answer: (answer.read(), setattr(answer, "close_connection", True))]
     assert submit(jobs, "scene.tif", "-o", "mask.png") == 1
     assert len(jobs.of("POST scenes")) == 1
-    assert "the server may have made a job of it" in capsys.readouterr().err
+    assert "the server may have created a job" in capsys.readouterr().err
 
 
 def test_a_refusal_in_the_middle_of_an_upload_is_heard(jobs, place, capsys):
@@ -529,25 +529,25 @@ REFUSED = {
     "no file": (["-o", "mask.png"], 2, "name a FILE to send"),
     "no output": (["scene.tif"], 2, "-o is missing"),
     "no server": ([*ONE, "--server", "localhost:8000"], 2, "--server localhost:8000 must be the address of a server"),
-    "a server with a password": ([*ONE, "--server", "http://a:b@c"], 2, "--server http://c holds a user"),
+    "a server with a password": ([*ONE, "--server", "http://a:b@c"], 2, "--server http://c contains a user"),
     "a server with a query": ([*ONE, "--server", "http://c/?a=b"], 2, "--server http://c/ must be the address"),
     "a port that is none": ([*ONE, "--server", "http://c:99999"], 2, "must be the address of a server"),
     "a key that cannot be sent": ([*ONE, "--api-key", "a\nb"], 2, "the API key has characters"),
-    "an unknown suffix": (["scene.tif", "-o", "mask.shp"], 2, "a server makes no .shp"),
-    "two formats": ([*ONE, "--output-format", "tiff"], 2, "-o mask.png names png, and --output-format is tiff"),
+    "an unknown suffix": (["scene.tif", "-o", "mask.shp"], 2, "servers do not write .shp files"),
+    "two formats": ([*ONE, "--output-format", "tiff"], 2, "-o mask.png means png, but --output-format is tiff"),
     "no suffix": (["scene.tif", "-o", "mask"], 2, "for a folder write mask/"),
     "a missing folder": (["scene.tif", "-o", "no/mask.png"], 1, "there is no folder no; make it first"),
     "a missing file": (["none.tif", "-o", "mask.png"], 1, "no such file: none.tif"),
     "an empty file": (["empty.tif", "-o", "mask.png"], 1, "empty.tif is empty"),
     "a folder": (["folder", "-o", "mask.png"], 1, "folder is a folder; name its files"),
-    "a file and an address": (["scene.tif", "https://h/a.tif", "-o", "mask.png"], 2, "send all of them in one way"),
+    "a file and an address": (["scene.tif", "https://h/a.tif", "-o", "mask.png"], 2, "send only URLs, or only files"),
     "bands and indices": ([*ONE, "--bands", "1", "--indices", "0"], 2, "bands and indices are both set"),
     "an engine's flag": ([*ONE, "--max-num-seqs", "2"], 2, "unknown arguments: --max-num-seqs 2"),
     "a resumed file": (["scene.tif", "--resume", ID, "-o", "mask.png"], 2, "leave scene.tif out"),
     "a resumed option": (["--resume", ID, "-o", "m.png", "--tile", "64"], 2, "leave --tile out"),
     "a resumed format": (["--resume", ID, "-o", "m.png", "--output-format", "png"], 2, "leave --output-format out"),
-    "a resumed path": (["--resume", "../x", "-o", "m.png"], 2, "--resume '../x' is no id of a job"),
-    "resumed without waiting": (["--resume", ID, "-o", "m.png", "--no-wait"], 2, "give one of them"),
+    "a resumed path": (["--resume", "../x", "-o", "m.png"], 2, "--resume '../x' is not a job id such as"),
+    "resumed without waiting": (["--resume", ID, "-o", "m.png", "--no-wait"], 2, "give only one of the two"),
     "resumed to nowhere": (["--resume", ID], 2, "-o is missing"),
 }
 
@@ -571,7 +571,7 @@ def test_what_can_be_known_before_is_refused_before(jobs, place, capsys, argumen
 def test_a_result_of_another_format_is_refused(jobs, place, capsys):
     """A file must be what its suffix says."""
     assert submit(jobs, "--resume", ID, "-o", "mask.tif") == 2
-    assert "the result is png, and -o mask.tif names tiff; name a file that ends in .png" in capsys.readouterr().err
+    assert "the result is png, but -o mask.tif means tiff; name a file that ends in .png" in capsys.readouterr().err
     assert not jobs.of("GET content")
     assert not jobs.of("DELETE job")
 

@@ -145,7 +145,7 @@ def test_what_the_server_refuses_is_shown(water_server, scene, tmp_path, capsys)
 def test_a_guarded_server_wants_its_key_and_no_more_than_it_takes(guarded_server, scene, tmp_path, capsys, monkeypatch):
     """Without the key it is said where one is given; with it the result comes, and what is too large is told."""
     assert submit(guarded_server, scene, "-o", tmp_path / "mask.tif") == 1
-    assert "Unauthorized (401); give the server's key by --api-key" in capsys.readouterr().err
+    assert "Unauthorized (401); give the server's key with --api-key" in capsys.readouterr().err
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     (tmp_path / "large.tif").write_bytes(bytes(64 << 20))
     assert submit(guarded_server, tmp_path / "large.tif", "-o", tmp_path / "mask.tif") == 1

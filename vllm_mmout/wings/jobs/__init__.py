@@ -1,4 +1,4 @@
-"""Scenes as jobs that a server works off: their routes, the page, and the client and its command."""
+"""The wing of jobs: the server's job queue and its routes, the web page, the client and ``vllm-mmout submit``."""
 
 from __future__ import annotations
 

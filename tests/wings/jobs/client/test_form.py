@@ -115,7 +115,7 @@ def test_a_file_that_shrinks_or_goes_is_said(tmp_path):
 def test_what_is_no_file_is_refused(tmp_path):
     """A pipe has no length that could be announced."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe is no regular file"):
+    with pytest.raises(InputError, match="pipe is not a regular file"):
         Form([], [("image", tmp_path / "pipe")])
     with pytest.raises(InputError, match="cannot read"):
         Form([], [("image", tmp_path / "nul\0l")])

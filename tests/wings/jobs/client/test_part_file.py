@@ -73,7 +73,7 @@ def test_a_full_disk_is_said(tmp_path):
     (tmp_path / "a.tif.part").symlink_to("/dev/full")
     part = PartFile(tmp_path / "a.tif", "http://h/1")
     part.write(b"x")
-    with pytest.raises(SaveError, match="No space left on device; make room, and go on with --resume"):
+    with pytest.raises(SaveError, match="No space left on device; make room, then continue with --resume"):
         part.finish()
     with pytest.raises(SaveError, match="No space left"):
         part.__exit__()

@@ -28,13 +28,15 @@ def test_json_of_polygons_is_geojson(tmp_path: Path) -> None:
     """A server makes it where JSON is asked for; JSON of other results is none."""
     polygons, areas = Output("segmentation", "geojson", 9), Output("segmentation", "json", 9)
     assert Target.of(f"{tmp_path}/x.json").files("scene", [polygons]) == [tmp_path / "x.json"]
-    with pytest.raises(OptionError, match=r"the result is json, and -o .* names geojson; .* ends in \.json"):
+    with pytest.raises(OptionError, match=r"the result is json, but -o .* means geojson; .* ends in \.json"):
         Target.of(f"{tmp_path}/x.geojson").files("scene", [areas])
 
 
 def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
     """Sounds too; the suffixes that there are stand in the error. A result of no known format is named .bin."""
     for name in ("x.wav", "x.shp"):
-        with pytest.raises(OptionError, match=r"makes no \.\w+ \(known: \.png, .*\.gpkg, \.fgb, \.mp4, \.gif\)"):
+        with pytest.raises(
+            OptionError, match=r"servers do not write \.\w+ files \(known: \.png, .*\.gpkg, \.fgb, \.mp4, \.gif\)"
+        ):
             Target.of(f"{tmp_path}/{name}").output_format(None)
     assert Target.of(f"{tmp_path}/").files("scene", [Output("x", "bin", 9)]) == [tmp_path / "scene.bin"]

@@ -1,1 +1,1 @@
-"""The client of a server's jobs: uploads scenes, follows their jobs, downloads results; imports no engine."""
+"""The client of the job routes: uploads scenes, polls jobs and downloads results. It does not import vLLM."""

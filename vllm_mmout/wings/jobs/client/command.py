@@ -1,4 +1,4 @@
-"""What ``vllm-mmout submit`` does; what can be known to be wrong is found before anything is sent."""
+"""The implementation of ``vllm-mmout submit``. Arguments are checked, as far as possible, before anything is sent."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
 from vllm_mmout.wings.jobs.client.targets import Target, place
 
 _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
-"""How what is sent as text begins."""
+"""Beginning of an input that is sent as text: a URL rather than the path of a file."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Some 90 seconds in all: a job of hours must outlive a router that is started again."""
+"""Default number of retries, some 90 seconds in all: a job of hours must outlive the restart of a router."""
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run the command with its arguments."""
+    """Run ``vllm-mmout submit`` with its parsed arguments. Returns the exit status."""
     fields = _request_fields(options)
     _check_together(options, fields)
     target = None if options.out is None else Target.of(options.out)
@@ -60,51 +60,51 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def server_address(text: str) -> str:
-    """The address below which a server's routes lie, without a slash at its end."""
-    wrong = f"--server {without_secrets(text)} must be the address of a server, as http://localhost:8000"
+    """Return the base URL of a server, without ``/v1`` and without a slash at its end."""
+    message = f"--server {without_secrets(text)} must be the address of a server, for example http://localhost:8000"
     try:
         parts = urlsplit(text.strip())
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of what is no port, or no IPv6 address
-        raise OptionError(wrong, param="server") from None
+    except ValueError:  # an invalid port or IPv6 address
+        raise OptionError(message, param="server") from None
     if not valid or parts.query or parts.fragment:
-        raise OptionError(wrong, param="server")
+        raise OptionError(message, param="server")
     if parts.username is not None:
         raise OptionError(
-            f"--server {without_secrets(text)} holds a user or a password; give the server's key by --api-key",
+            f"--server {without_secrets(text)} contains a user or a password; give the server's key with --api-key",
             param="server",
         )
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def api_key(given: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key of a server: the one given, else the first of the variables `KEYS` that is set."""
-    key = next((key for key in (given, *map(environment.get, KEYS)) if key), None)
+def api_key(option: str | None, environment: Mapping[str, str]) -> str | None:
+    """Return the API key: ``option`` if it is set, else the first environment variable of `KEYS` that is set."""
+    key = next((key for key in (option, *map(environment.get, KEYS)) if key), None)
     if key is not None and not (key.isascii() and key.isprintable()):
-        raise OptionError("the API key has characters that cannot be sent; see how it is quoted", param="api_key")
+        raise OptionError("the API key has characters that cannot be sent; check its quoting", param="api_key")
     return key
 
 
 def _finish(session: Session, job: Job, target: Target | None, options: argparse.Namespace) -> None:
-    """Wait for a job, write its results, and have the server forget it."""
-    # Without a key, which a terminal would keep.
+    """Wait for a job, write its results, and delete the job on the server unless ``--keep`` is given."""
+    # The command that is printed does not contain the API key, which would stay visible in the terminal.
     resuming = f"vllm-mmout submit --resume {job.id} --server {options.server} -o {options.out}"
     try:
         if options.resume is None:
-            _say(f"job {job.id}; to go on with it later: {resuming}")
+            _say(f"job {job.id}; to resume it later: {resuming}")
         with _bar("Tiles", unit="tile") as bar:
             job = wait(session, job, lambda job: _show(bar, job))
     except KeyboardInterrupt:
         if not options.keep:
             _cancel(session, job.id)
         raise
-    if target is None:  # which `_check_together` excludes
+    if target is None:  # cannot happen: `_check_together` requires -o
         return
     try:
         files = _fetch(session, job, target, file_stem(options.inputs[0]) if options.inputs else file_stem(job.name))
     except KeyboardInterrupt:
-        _say(f"what was fetched is kept; go on with {resuming}")
+        _say(f"the part that was downloaded is kept; resume with {resuming}")
         raise
     for text in job.warnings:
         _say(f"warning: {text}")
@@ -114,11 +114,11 @@ def _finish(session: Session, job: Job, target: Target | None, options: argparse
         try:
             remove(session, job.id)
         except ServerError as error:
-            _say(f"the result is here; the server keeps the job {job.id}: {error}")
+            _say(f"the result is saved, but the job {job.id} could not be deleted on the server: {error}")
 
 
 def _fetch(session: Session, job: Job, target: Target, name: str) -> list[Path]:
-    """Write the files of a job's results."""
+    """Download the results of a job. Returns the files that were written."""
     files = target.files(name, job.outputs)
     for file, output in zip(files, job.outputs, strict=True):
         path = result_path(job.id, output)
@@ -139,7 +139,7 @@ def _cancel(session: Session, job: str) -> None:
 
 
 def _check_together(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """Refuse arguments that do not go together."""
+    """Raise an OptionError if arguments are missing or exclude each other."""
     if options.resume is None:
         if not options.inputs:
             raise OptionError("name a FILE to send, or a job with --resume ID")
@@ -147,46 +147,46 @@ def _check_together(options: argparse.Namespace, fields: dict[str, str]) -> None
             raise OptionError("-o is missing; name the file to write, or leave the result on the server with --no-wait")
         return
     if not _ID.fullmatch(options.resume):
-        raise OptionError(f"--resume {options.resume!r} is no id of a job, as scene_...")
-    given = [flag(name) for name in fields] + ["--output-format"] * (options.output_format is not None)
-    if options.inputs or given:
-        what = ", ".join([*options.inputs, *given])
-        raise OptionError(f"--resume goes on with a job as it was sent; leave {what} out")
+        raise OptionError(f"--resume {options.resume!r} is not a job id such as scene_...")
+    flags = [flag(name) for name in fields] + ["--output-format"] * (options.output_format is not None)
+    if options.inputs or flags:
+        arguments = ", ".join([*options.inputs, *flags])
+        raise OptionError(f"--resume continues a job as it was sent; leave {arguments} out")
     if options.no_wait:
-        raise OptionError("--resume waits for a job, --no-wait does not; give one of them")
+        raise OptionError("--resume waits for a job, --no-wait does not; give only one of the two")
     if options.out is None:
         raise OptionError("-o is missing; name the file to write")
 
 
 def _request_fields(options: argparse.Namespace) -> dict[str, str]:
-    """The fields of the request but images and the format: those that are not as they are by default."""
-    chosen = {name: getattr(options, name) for name in OPTIONS}
+    """Return the form fields of all options that differ from their default, and of the model, as text."""
+    values = {name: getattr(options, name) for name in OPTIONS}
     defaults = msgspec.structs.asdict(OutputParams())
-    OutputParams(**chosen)  # raises OptionError for what cannot be, as in Python
-    fields = {name: _text(value) for name, value in chosen.items() if value != defaults[name]}
+    OutputParams(**values)  # raises OptionError for invalid values
+    fields = {name: _text(value) for name, value in values.items() if value != defaults[name]}
     return fields | ({} if options.model is None else {"model": options.model})
 
 
 def _text(value: Any) -> str:
-    """A value as a form has it."""
+    """Return an option's value as the text of a form field."""
     if isinstance(value, tuple):
         return ",".join(map(_text, value))
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _form(inputs: Sequence[str], fields: dict[str, str]) -> Form:
-    texts = [name for name in inputs if _ADDRESS.match(name)]
+    urls = [name for name in inputs if _ADDRESS.match(name)]
     files = [Path(name) for name in inputs if not _ADDRESS.match(name)]
-    if texts and files:
-        raise OptionError(f"{texts[0][:100]} is an address and {files[0]} a file; send all of them in one way")
-    return Form([*(("image", text) for text in texts), *fields.items()], [("image", file) for file in files])
+    if urls and files:
+        raise OptionError(f"{urls[0][:100]} is a URL and {files[0]} a file; send only URLs, or only files")
+    return Form([*(("image", text) for text in urls), *fields.items()], [("image", file) for file in files])
 
 
-def _bar(what: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
-    """A progress bar, nothing where no terminal is; it is left as it is at the end."""
+def _bar(label: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
+    """Return a progress bar, which is disabled if standard error is not a terminal."""
     return tqdm(
         total=total,
-        desc=what,
+        desc=label,
         unit=unit,
         unit_scale=unit == "B",
         unit_divisor=1024,
@@ -196,7 +196,7 @@ def _bar(what: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
 
 
 def _moving(bar: tqdm[Any]) -> Callable[[int], None]:
-    """Sets how many are done, more or fewer than before."""
+    """Return a function that sets the position of a bar, forwards or backwards."""
     return lambda done: bar.update(done - bar.n) and None
 
 
@@ -209,5 +209,5 @@ def _show(bar: tqdm[Any], job: Job) -> None:
 
 
 def _say(line: str) -> None:
-    """Write a line to standard error, above a bar that is there."""
+    """Write a line to standard error, above a progress bar if one is shown."""
     tqdm.write(line, file=sys.stderr)

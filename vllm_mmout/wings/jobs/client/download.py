@@ -1,4 +1,4 @@
-"""Downloading a result: by ranges from where it stopped, now or in a later process (RFC 9110, 13.1.5 and 14)."""
+"""Download of a result with range requests, which resumes after an interruption (RFC 9110, 13.1.5 and 14)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,36 @@ from vllm_mmout.wings.jobs.client.jobs import ROUTE, Output
 from vllm_mmout.wings.jobs.client.session import ServerError, Session, TemporaryError
 
 _PIECE = 256 << 10
+"""Bytes that are read and written at once."""
 _NO_SUCH_PART = frozenset({int(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)})
 
 
 def result_path(job: str, output: Output) -> str:
-    """Where a result lies below the server's address."""
+    """Return the URL path of a result, relative to the server's base URL."""
     return f"{ROUTE}/{job}/content?{urlencode({'processor': output.processor})}"
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Download what ``part`` lacks of ``size`` bytes; what broke off goes on where it stopped."""
+    """Download the bytes that ``part`` still lacks. An interrupted download is resumed at the last byte received.
+
+    Args:
+        session: the connection to the server.
+        path: the URL path of the result.
+        size: size of the whole result in bytes.
+        part: the file to complete.
+        show: called with the number of bytes that ``part`` has.
+
+    Raises:
+        ServerError: the download failed too often, or the result has another size.
+
+    """
     retries = session.retries()
     most = 0
     while True:
         try:
             _continue(session, path, size, part, show)
         except TemporaryError as error:
-            if part.size > most:  # a server without ranges could else be asked for ever
+            if part.size > most:  # a server without range requests would otherwise be retried forever
                 most = part.size
                 retries.failures = 0
             retries.wait(error)
@@ -43,24 +56,24 @@ def download(session: Session, path: str, size: int, part: PartFile, show: Calla
             break
     if part.size != size:
         part.begin(None)
-        raise ServerError(f"the server sent another result than the {size} bytes that it spoke of; try again")
+        raise ServerError(f"the server sent another result than the {size} bytes that it announced; try again")
     part.finish()
 
 
 def _continue(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Ask once for what is missing, and write what comes."""
-    # A whole file asks for its last byte again: whether it is still that of the server is then answered by the server.
+    """Request the missing bytes once and write them to ``part``."""
+    # A complete file requests its last byte again, so that the server checks whether the ETag is still valid.
     start = 0 if part.etag is None else min(part.size, max(size - 1, 0))
     headers = {"Range": f"bytes={start}-", "If-Range": part.etag} if start and part.etag else {}
     with session.answer("GET", path, headers=headers, takes=_NO_SUCH_PART) as response:
         if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.begin(None)
-            raise TemporaryError("the server has no such part of the result, which is fetched anew")
+            raise TemporaryError("the server does not have this part of the result; the download starts again")
         if response.status == HTTPStatus.PARTIAL_CONTENT:
-            found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-            if found is None or int(found[1]) != start:
+            content_range = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+            if content_range is None or int(content_range[1]) != start:
                 part.begin(None)
-                raise TemporaryError("the server sent another part of the result than it was asked for")
+                raise TemporaryError("the server sent another part of the result than was requested")
             part.cut(start)
         else:
             part.begin(response.headers.get("ETag"))
@@ -71,16 +84,16 @@ def _continue(session: Session, path: str, size: int, part: PartFile, show: Call
 
 
 class _Record(msgspec.Struct):
-    """What the bytes of the file belong to."""
+    """Record of a partial download: the URL of the result, and the ETag that the server sent with it."""
 
     source: str
     etag: str
 
 
 class PartFile:
-    """``NAME.part`` beside the file that it becomes, with ``NAME.part.json``, which says what its bytes are of.
+    """The partial download ``NAME.part`` of a file NAME, in the same folder. It is locked while it is open.
 
-    Bytes of another source that lie there are thrown away.
+    ``NAME.part.json`` records the source of its bytes. Bytes that came from another source are discarded.
     """
 
     def __init__(self, target: Path, source: str) -> None:
@@ -88,7 +101,7 @@ class PartFile:
         self._record = self.path.with_name(f"{self.path.name}.json")
         self._source = source
         self.etag: str | None = None
-        """Of the bytes that are there; None: they are of no use."""
+        """ETag of the bytes in the file, or None if a download cannot be resumed from them."""
         try:
             self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
         except OSError as error:
@@ -97,13 +110,13 @@ class PartFile:
             self._file.close()
             raise SaveError(f"another process is writing {self.path}; wait for it, or choose another -o")
         self.size = self._file.seek(0, os.SEEK_END)
-        """Bytes that are there."""
+        """Number of bytes in the file."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            found = msgspec.json.decode(self._record.read_bytes(), type=_Record)
-            self.etag = found.etag if found.source == source else None
+            record = msgspec.json.decode(self._record.read_bytes(), type=_Record)
+            self.etag = record.etag if record.source == source else None
 
     def begin(self, etag: str | None) -> None:
-        """Throw away what is there; what is written from now on has this ETag, and cannot be resumed without one."""
+        """Empty the file and record the ETag of the bytes to come. Only a strong ETag makes the download resumable."""
         with self._errors():
             self._record.unlink(missing_ok=True)
             self.cut(0)
@@ -112,30 +125,30 @@ class PartFile:
                 self._record.write_bytes(msgspec.json.encode(_Record(self._source, self.etag)))
 
     def cut(self, size: int) -> None:
-        """Leave so many bytes."""
+        """Truncate the file to ``size`` bytes."""
         with self._errors():
             self._file.seek(size)
             self._file.truncate()
             self.size = size
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append bytes to the file."""
         with self._errors():
             self._file.write(data)
             self.size += len(data)
 
     def finish(self) -> None:
-        """Have it on the disk: the server is about to forget what it sent."""
+        """Flush the file to disk, because the server may delete the result next."""
         with self._errors():
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def forget(self) -> None:
-        """Remove the record: the file has its own name now."""
+        """Remove ``NAME.part.json``, after the file was renamed."""
         self._record.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
-        """Lock the file, and see that it has not got its own name meanwhile."""
+        """Lock the file. Returns False if another process holds the lock or has renamed the file in the meantime."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
@@ -155,5 +168,5 @@ class PartFile:
             yield
         except OSError as error:
             raise SaveError(
-                f"cannot write {self.path}: {error.strerror or error}; make room, and go on with --resume"
+                f"cannot write {self.path}: {error.strerror or error}; make room, then continue with --resume"
             ) from error

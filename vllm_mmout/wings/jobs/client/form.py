@@ -1,4 +1,4 @@
-"""Form: a form with files as ``multipart/form-data`` (RFC 7578), read from the disk while it is sent."""
+"""Form: a ``multipart/form-data`` body (RFC 7578) whose files are read from disk while it is sent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from vllm_mmout.errors import InputError
 
 _PIECE = 256 << 10
-"""Bytes that are in memory at once."""
+"""Bytes of a file that are in memory at once."""
 
 
 class Form:
-    """Fields and files, which are one body as often as it is sent."""
+    """A form with fields and files. Its body can be sent several times, for retries."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], files: Sequence[tuple[str, Path]] = ()) -> None:
         boundary = secrets.token_hex(16)
         self.content_type = f"multipart/form-data; boundary={boundary}"
         self._parts: list[tuple[bytes, Path | None, int]] = []
-        """What comes before each file, the file, and its bytes."""
+        """Parts of the body: the bytes of its header, the path of its file or None, and the size of the file."""
         self._end = f"--{boundary}--\r\n".encode()
         start = f"--{boundary}\r\nContent-Disposition: form-data; name=".encode()
         for name, text in fields:
@@ -31,10 +31,10 @@ class Form:
             head = b"%s; filename=%s\r\nContent-Type: application/octet-stream\r\n\r\n"
             self._parts.append((start + head % (_quoted(name), _quoted(path.name)), path, _size(path)))
         self.size = sum(len(head) + size + 2 * (path is not None) for head, path, size in self._parts) + len(self._end)
-        """Bytes of the body."""
+        """Size of the body in bytes."""
 
     def body(self, sent: Callable[[int], None]) -> Iterator[bytes]:
-        """The body in pieces; ``sent`` is told how many bytes were taken so far."""
+        """Yield the body in pieces, and call ``sent`` with the number of bytes that were consumed so far."""
         total = 0
         for head, path, size in (*self._parts, (self._end, None, 0)):
             for piece in (head,) if path is None else chain((head,), _read(path, size), (b"\r\n",)):
@@ -44,7 +44,7 @@ class Form:
 
 
 def _read(path: Path, size: int) -> Iterator[bytes]:
-    """So many bytes of a file; an error of the disk must not look like one of the connection."""
+    """Yield ``size`` bytes of a file. A disk error is raised as an InputError, unlike an error of the connection."""
     try:
         with path.open("rb", buffering=0) as file:
             while size:
@@ -59,28 +59,28 @@ def _read(path: Path, size: int) -> Iterator[bytes]:
 
 def _size(path: Path) -> int:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         raise InputError(f"no such file: {path} (looked from {Path.cwd()})") from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
-    if stat.S_ISDIR(found.st_mode):
-        raise InputError(f"{path} is a folder; name its files, a file a band, in the model's order")
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{path} is no regular file; save it as one first")
-    if not found.st_size:
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{path} is a folder; name its files, one file per band, in the model's order")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path} is not a regular file; save its content as a file first")
+    if not status.st_size:
         raise InputError(f"{path} is empty; send an image")
     if not os.access(path, os.R_OK):
         raise InputError(f"cannot read {path}: Permission denied")
-    return found.st_size
+    return status.st_size
 
 
 def _quoted(name: str) -> bytes:
-    r"""A name as it stands in a header: a quote becomes ``\"``, and what would end the line a space."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in name)
-    return b'"%s"' % _plain(shown.replace("\\", "\\\\").replace('"', '\\"'))
+    r"""Return a name quoted for a header: ``"`` becomes ``\"``, and unprintable characters become spaces."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in name)
+    return b'"%s"' % _plain(printable.replace("\\", "\\\\").replace('"', '\\"'))
 
 
 def _plain(text: str) -> bytes:
-    """Text in UTF-8; a name of a file may hold bytes that are none."""
+    """Return text as UTF-8. Characters that cannot be encoded, as in some file names, become "?"."""
     return text.encode(errors="replace")

@@ -1,4 +1,4 @@
-"""The jobs of a server, as it describes them: making one, following it, taking it away."""
+"""Client of a server's job routes: the description of a job, and functions to create, poll and delete jobs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from vllm_mmout.wings.jobs.client.session import ServerError, Session, Temporary
 
 ROUTE = "/v1/scenes"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
-"""Seconds between two looks at a job: short ones end soon, long ones are asked for rarely."""
+"""First and longest pause between two polls of a job, in seconds. Short jobs end soon, long jobs are polled rarely."""
 _ANSWER_S = 300.0
-"""Seconds that a server has for its answer once it has the whole upload, which it may still be writing."""
+"""Seconds to wait for the response to an upload, which the server may still be writing to disk."""
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
-"""Of a job; stands in addresses, and in what a user is told to type."""
+"""Id of a job. Only characters that are safe in URLs and shell commands are accepted."""
 Name = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]{0,199}$")]
-"""Of a processor; stands in names of files here."""
+"""Name of a processor. Only characters that are safe in file names are accepted."""
 
 
 class Tiles(msgspec.Struct, frozen=True):
-    """How many of a scene's tiles are done."""
+    """Number of finished tiles of a scene, and number of all its tiles."""
 
     done: int
     total: int
@@ -48,14 +48,14 @@ class Output(msgspec.Struct, frozen=True):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes from 0; None where not all have one."""
-        found = {one.id: one.name for one in self.classes or () if one.name is not None}
-        names = tuple(found[number] for number in range(len(found)) if number in found)
+        """Return the class names in the order of their ids, or None unless all ids from 0 on have a name."""
+        class_names = {entry.id: entry.name for entry in self.classes or () if entry.name is not None}
+        names = tuple(class_names[number] for number in range(len(class_names)) if number in class_names)
         return names if names and len(names) == len(self.classes or ()) else None
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a job failed."""
+    """The error of a failed job."""
 
     message: str
 
@@ -70,24 +70,35 @@ class Job(msgspec.Struct, frozen=True):
     outputs: tuple[Output, ...] = ()
     error: Failure | None = None
     warnings: tuple[str, ...] = ()
-    """What the server assumed about the input; older servers do not say it."""
+    """Assumptions that the server made about the input, as sentences. Older servers do not send them."""
 
 
 def check_server(session: Session) -> None:
-    """See that a server is there, takes the key, and has jobs, before much is sent to it."""
+    """Check, before a large upload, that the server can be reached, accepts the API key and has the job routes."""
     try:
         session.get(f"{ROUTE}?limit=1", dict[str, Any])
     except ServerError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
         raise ServerError(
-            f"{session.server} has no {ROUTE}: it is no server of vllm-mmout, or an older one; see whether --server is"
-            " right"
+            f"{session.server} has no {ROUTE}: it is not a vllm-mmout server, or is an older release; check that"
+            " --server is right"
         ) from error
 
 
 def submit(session: Session, form: Form, sent: Callable[[int], None]) -> Job:
-    """Send a scene; a full server is asked again, and an upload that broke off is sent again."""
+    """Upload a scene and create a job. The upload is repeated if the server is full or the connection breaks.
+
+    Args:
+        session: the connection to the server.
+        form: the body of the request.
+        sent: called with the number of bytes sent so far. A repeated upload starts at 0.
+
+    Raises:
+        ServerError: the server refused the request, the retries are used up, or the connection broke after the whole
+            upload, so that the server may have created the job.
+
+    """
     headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
     retries = session.retries()
     count = 0
@@ -103,21 +114,21 @@ def submit(session: Session, form: Form, sent: Callable[[int], None]) -> Job:
             return session.ask("POST", ROUTE, Job, headers=headers, body=form.body(progress), timeout_s=_ANSWER_S)
         except TemporaryError as error:
             if not error.answered and count == form.size:
-                # A server makes no job of a form that is not whole, so that all others can be sent again.
+                # The server creates a job only from a complete upload, so an incomplete upload can be repeated safely.
                 raise ServerError(
-                    f"{error}; all was sent, and the server may have made a job of it: GET {session.server}{ROUTE}"
-                    " lists those it has"
+                    f"{error}; the upload was complete, and the server may have created a job: GET"
+                    f" {session.server}{ROUTE} lists its jobs"
                 ) from error
             retries.wait(error)
 
 
 def get_job(session: Session, job: str) -> Job:
-    """What the server says of a job now."""
+    """Return the current description of a job."""
     return session.get(f"{ROUTE}/{job}", Job)
 
 
 def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
-    """Follow a job until it ends."""
+    """Poll a job until it ends, and call ``show`` with each description. Raises ServerError if the job failed."""
     pause = _FIRST_PAUSE
     show(job)
     while job.status not in ("completed", "failed"):
@@ -128,12 +139,12 @@ def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
     if job.status == "failed":
         raise ServerError(job.error.message if job.error else f"the job {job.id} failed; the server does not say why")
     if not job.outputs:
-        raise ServerError(f"the job {job.id} is completed without a result; ask whoever runs the server")
+        raise ServerError(f"the job {job.id} completed without a result; ask the operator of the server")
     return job
 
 
 def remove(session: Session, job: str) -> None:
-    """Cancel a job that runs, or remove one that has ended; once, as somebody waits for it."""
+    """Cancel a running job, or delete a job that has ended. This is not retried, because the user is waiting for it."""
     try:
         session.ask("DELETE", f"{ROUTE}/{job}", dict[str, Any])
     except TemporaryError as error:

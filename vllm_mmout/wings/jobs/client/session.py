@@ -1,4 +1,4 @@
-"""Session: requests to one server of ours, what its errors say, and how often is tried again."""
+"""Session: HTTP requests to one vllm-mmout server, with retries and readable errors."""
 
 from __future__ import annotations
 
@@ -33,17 +33,22 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY")
-"""Variables that may hold the key; the first that is set counts. A server of vLLM reads the first one too."""
+"""Environment variables of the API key. The first one that is set is used; vLLM's server also reads VLLM_API_KEY."""
 _LONGEST_ASKED = 600.0
-"""Seconds that a server may ask to wait."""
+"""Longest pause that a server may ask for with Retry-After, in seconds."""
 _PROXY_FAILED = frozenset({502, 503, 504})
+"""HTTP statuses of a proxy that cannot reach the server."""
 _LARGEST_JSON = 16 << 20
+"""Bytes of a JSON response that are read at most."""
 _SHOWN = 4000
-"""Characters of an error that are shown."""
+"""Characters of a server's error message that are shown at most."""
 
 
 class ServerError(MMOutError):
-    """A server refused, failed, or cannot be reached; where it said why, in its own words."""
+    """Error of a request that the server refused, that failed, or that did not reach the server.
+
+    The message is the server's own if it sent one. ``status`` is the HTTP status, or None if there is none.
+    """
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -51,7 +56,11 @@ class ServerError(MMOutError):
 
 
 class TemporaryError(BrokenError):
-    """A request failed for a reason that may pass; ``answered`` where the server itself said so."""
+    """Error of a request that may succeed if it is repeated.
+
+    ``wait_s`` is the pause that the server asked for, in seconds. ``answered`` is whether the server itself refused the
+    request because it is full, rather than a proxy or the connection failing.
+    """
 
     def __init__(self, words: str, *, wait_s: float = 0.0, answered: bool = False) -> None:
         super().__init__(words, wait_s)
@@ -60,18 +69,23 @@ class TemporaryError(BrokenError):
 
 @dataclass(slots=True)
 class Retries:
-    """Counts the failures of one piece of work since it last went on, and waits between its tries."""
+    """Counter of the failures of one task since its last progress, which also pauses between the attempts."""
 
     options: FetchOptions
     say: Callable[[str], None]
     failures: int = 0
 
     def wait(self, error: TemporaryError) -> None:
-        """Wait before the next try; raises `ServerError` after too many, and where the server asks for too long."""
+        """Pause before the next attempt.
+
+        Raises:
+            ServerError: the retries are used up, or the server asks for a pause that is too long.
+
+        """
         self.failures += 1
         if self.failures > self.options.retries:
             often = f"tried {self.failures} times" if self.failures > 1 else "tried once"
-            raise ServerError(f"{error} ({often}; {RETRIES} in the environment says how often)") from error
+            raise ServerError(f"{error} ({often}; {RETRIES} in the environment sets the number of retries)") from error
         if error.wait_s > _LONGEST_ASKED:
             raise ServerError(f"{error} (the server asks to wait {error.wait_s:.0f} s; try again then)") from error
         pause = max(self.options.pause(self.failures), error.wait_s)
@@ -80,7 +94,7 @@ class Retries:
 
 
 class Session:
-    """Asks one server; use it in one thread, and close it."""
+    """Client of one server. It is not thread-safe, and must be closed."""
 
     def __init__(self, server: str, key: str | None, options: FetchOptions, say: Callable[[str], None]) -> None:
         self.server = server
@@ -94,11 +108,16 @@ class Session:
         self._reached = False
 
     def retries(self) -> Retries:
-        """For one piece of work."""
+        """Return a new retry counter for one task."""
         return Retries(self._options, self._say)
 
     def get(self, path: str, into: type[Answer]) -> Answer:
-        """Ask for JSON, again after a pause where that fails for a reason that may pass; see `ask`."""
+        """Send a GET request, retry temporary failures after a pause, and decode the JSON response as ``into``.
+
+        Raises:
+            ServerError: the request failed, and the retries are used up or cannot help.
+
+        """
         retries = self.retries()
         while True:
             try:
@@ -107,15 +126,20 @@ class Session:
                 retries.wait(error)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
-        """Ask for JSON, once; raises `TemporaryError` where it fails for a reason that may pass, else `ServerError`."""
+        """Send a request once, and decode the JSON response as ``into``. ``request`` are further arguments of `answer`.
+
+        Raises:
+            TemporaryError: the request failed, but may succeed later.
+            ServerError: the request failed for another reason.
+
+        """
         with self.answer(method, path, **request) as response:
             body = response.read(_LARGEST_JSON)
         try:
             return msgspec.json.decode(body, type=into)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ServerError(
-                f"{self.server}{path} answered something else than a server of vllm-mmout ({error}); see whether"
-                " --server is right"
+                f"{self.server}{path} did not answer like a vllm-mmout server ({error}); check that --server is right"
             ) from error
 
     @contextmanager
@@ -129,9 +153,20 @@ class Session:
         takes: frozenset[int] = frozenset(),
         timeout_s: float | None = None,
     ) -> Iterator[BaseHTTPResponse]:
-        """The answer to one request, whose body is read from it; errors as of `ask`.
+        """Send a request once, and yield the response before its body is read.
 
-        ``takes`` are further statuses that are an answer; ``timeout_s`` are seconds within which it must begin.
+        Args:
+            method: the HTTP method.
+            path: the URL path, relative to the server's base URL.
+            headers: headers in addition to those of the session.
+            body: the body of the request, in pieces.
+            takes: HTTP statuses that count as success in addition to 2xx.
+            timeout_s: seconds within which the response must begin. None: the session's timeout.
+
+        Raises:
+            TemporaryError: the request failed, but may succeed later.
+            ServerError: the request failed for another reason.
+
         """
         wait_s = self._options.timeout if timeout_s is None else timeout_s
         try:
@@ -159,55 +194,55 @@ class Session:
         self._connections.close()
 
     def _refused(self, response: BaseHTTPResponse) -> Exception:
-        """What an answer says that is no success."""
+        """Return the exception that describes an error response."""
         status = response.status
         location = response.headers.get("Location")
         if location is not None and HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-            return ServerError(f"{self.server} redirects to {_printable(location)}; give that server by --server")
-        own = _error_message(response.read(_LARGEST_JSON))
-        words = own or f"{self.server} answered {status_phrase(status)}"
+            return ServerError(f"{self.server} redirects to {_printable(location)}; pass that address as --server")
+        server_message = _error_message(response.read(_LARGEST_JSON))
+        message = server_message or f"{self.server} answered {status_phrase(status)}"
         if status == HTTPStatus.UNAUTHORIZED:
-            return ServerError(f"{words} (401); give the server's key by --api-key or {' or '.join(KEYS)}", status)
-        full = status == HTTPStatus.TOO_MANY_REQUESTS
-        if full or (status in _PROXY_FAILED and own is None):
-            return TemporaryError(words, wait_s=retry_after_s(response), answered=full)
-        return ServerError(words, status)
+            return ServerError(f"{message} (401); give the server's key with --api-key or {' or '.join(KEYS)}", status)
+        is_full = status == HTTPStatus.TOO_MANY_REQUESTS
+        if is_full or (status in _PROXY_FAILED and server_message is None):
+            return TemporaryError(message, wait_s=retry_after_s(response), answered=is_full)
+        return ServerError(message, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
-        """What failed below HTTP, in words; of a server that was never reached it is said at once."""
-        if (distrusted := certificate_fault(error)) is not None:
-            return ServerError(f"the certificate of {self.server} {distrusted}")
-        words = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)
+        """Return the exception for a failure below HTTP. It is temporary only if the server was reached before."""
+        if (fault := certificate_fault(error)) is not None:
+            return ServerError(f"the certificate of {self.server} {fault}")
+        message = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)
         if not self._reached:
             return ServerError(
-                f"{self.server} cannot be reached: {words}; see whether the server runs, and whether --server is right"
+                f"{self.server} cannot be reached: {message}; check that the server runs and that --server is right"
             )
-        return TemporaryError(f"the connection to {self.server} failed: {words}")
+        return TemporaryError(f"the connection to {self.server} failed: {message}")
 
 
 def _error_message(body: bytes) -> str | None:
-    """What the JSON of an error says, in OpenAI's form or in that of vLLM's 401; None of anything else."""
+    """Return the message in a JSON error of OpenAI's form or of vLLM's 401 response, or None for any other body."""
     try:
-        said = msgspec.json.decode(body)
+        content = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    error = said.get("error") if isinstance(said, dict) else None
+    error = content.get("error") if isinstance(content, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return _printable(message) if isinstance(message, str) and message else None
 
 
 def _printable(text: str) -> str:
-    """Text of a server as a terminal may get it."""
+    """Return a server's text for display in a terminal: shortened, and without control characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text[:_SHOWN])
     return shown if len(text) <= _SHOWN else f"{shown}..."
 
 
 def _cause(error: BaseException) -> str:
-    """What lies below an error of urllib3, whose own words name objects of Python."""
-    below: BaseException | None = error
-    while below is not None:
-        if isinstance(below, OSError) and below.strerror:
-            return str(below.strerror)
-        below = below.__cause__ or below.__context__
+    """Return the operating system's message behind an error of urllib3, whose own message names Python objects."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return str(cause.strerror)
+        cause = cause.__cause__ or cause.__context__
     last = error.args[-1] if error.args else error
     return _printable(str(last))[:300]

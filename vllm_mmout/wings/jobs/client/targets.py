@@ -1,4 +1,4 @@
-"""Where results go: the files that ``-o`` means, and the formats that their suffixes mean."""
+"""The files that results are written to, and their formats, as ``-o`` and ``--output-format`` determine them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,53 @@ from vllm_mmout.wings.jobs.client.jobs import Output
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What ``-o`` names."""
+    """The file or folder that ``-o`` names."""
 
     path: Path
     folder: bool
-    """Whether results lie in it, under the name of their input."""
+    """Whether `path` is a folder. Results in a folder are named after their input."""
 
     @classmethod
     def of(cls, out: str) -> Target:
-        """The target of a text."""
+        """Return the target that the text of ``-o`` names."""
         return cls(Path(out), folder=out_file(out) is None)
 
-    def output_format(self, asked: str | None) -> str | None:
-        """The ``output_format`` to ask for, where a user has asked for one beside ``-o``; None: the usual one."""
-        known = self._format()
-        if asked is None and known is None and not self.folder:
+    def output_format(self, requested: str | None) -> str | None:
+        """Return the ``output_format`` of the request, or None for the server's default.
+
+        Args:
+            requested: the value of ``--output-format``, or None.
+
+        Raises:
+            OptionError: the suffix of the file is unknown, or contradicts ``requested``.
+
+        """
+        suffix_format = self._format()
+        if requested is None and suffix_format is None and not self.folder:
             suffixes = ", ".join(suffix for form in SENT.values() for suffix in form.suffixes)
             raise OptionError(
-                f"-o {self.path}: a server makes no {self.path.suffix.lower()} (known: {suffixes}); choose one of"
-                " these, or name the format with --output-format"
+                f"-o {self.path}: servers do not write {self.path.suffix.lower()} files (known: {suffixes}); choose one"
+                " of these suffixes, or name the format with --output-format"
             )
-        if asked is not None and known is not None and format_named(asked) != known:
+        if requested is not None and suffix_format is not None and format_named(requested) != suffix_format:
             raise OptionError(
-                f"-o {self.path} names {known.name}, and --output-format is {asked}; leave --output-format out"
+                f"-o {self.path} means {suffix_format.name}, but --output-format is {requested}; leave --output-format"
+                " out"
             )
-        return asked if known is None else known.name
+        return requested if suffix_format is None else suffix_format.name
 
     def files(self, stem: str, outputs: Sequence[Output]) -> list[Path]:
-        """The file of each result, as ``vllm-mmout run`` names them; ``stem`` is the input's, for a folder."""
+        """Return the path of each result, named as by ``vllm-mmout run``. Create the folder if the target is one.
+
+        Args:
+            stem: the input's name without suffix, after which results in a folder are named.
+            outputs: the results.
+
+        Raises:
+            OptionError: a result has another format than the suffix of the target.
+            SaveError: the folder cannot be created.
+
+        """
         for output in outputs:
             self._check(output)
         ends = [f"-{output.processor}" if len(outputs) > 1 else "" for output in outputs]
@@ -57,28 +76,32 @@ class Target:
         return [self.path / name for name in names]
 
     def _format(self) -> Format | None:
-        """What the suffix of a file means."""
+        """Return the format that the suffix of the file means, or None for a folder or an unknown suffix."""
         form = None if self.folder else format_named(self.path.suffix)
         return form if form is not None and form.name in SENT else None
 
     def _check(self, output: Output) -> None:
-        known = self._format()
-        made = output.output_format
-        # Of polygons JSON is GeoJSON.
-        if known is not None and made != known.name and (made, known.name) != ("geojson", "json"):
+        suffix_format = self._format()
+        result_format = output.output_format
+        # A file of GeoJSON may also end in .json.
+        if (
+            suffix_format is not None
+            and result_format != suffix_format.name
+            and (result_format, suffix_format.name) != ("geojson", "json")
+        ):
             raise OptionError(
-                f"the result is {made}, and -o {self.path} names {known.name}; name a file that ends in"
-                f" {_suffix(output)}"
+                f"the result is {result_format}, but -o {self.path} means {suffix_format.name}; name a file that ends"
+                f" in {_suffix(output)}"
             )
 
 
 def place(part: Path, target: Path, output: Output) -> None:
-    """Give a whole download its name, and a GeoTIFF the names of its classes in a file beside it."""
+    """Rename a complete download to its target. Write the class names of a GeoTIFF to a sidecar file."""
     sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
     with atomic_file(target, sidecars) as hidden:
         part.replace(hidden)
 
 
 def _suffix(output: Output) -> str:
-    """The usual suffix of a result's format."""
+    """Return the default suffix of a result's format."""
     return SENT[output.output_format].suffixes[0] if output.output_format in SENT else ".bin"
