@@ -1,1 +1,1 @@
-"""The server's page: static files below ``/mmout``, which use the routes below ``/v1`` as any client does."""
+"""The web page of the server: static files below ``/mmout`` that call the public routes below ``/v1``."""

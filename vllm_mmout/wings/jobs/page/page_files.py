@@ -1,4 +1,4 @@
-"""The routes of the page: its static files, and nothing else."""
+"""The routes that serve the static files of the web page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _INDEX: Final = "index.html"
 _FORMATS: Final = b"<!-- formats -->"
-"""Where the page lists the formats of results."""
+"""Placeholder in index.html that is replaced by the list of result formats."""
 _MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -32,7 +32,7 @@ _POLICY: Final = (
 
 
 def attach(app: FastAPI) -> None:
-    """Register ``/mmout`` and the files below it."""
+    """Register the routes ``/mmout`` and ``/mmout/{name}`` on the app."""
     files = _files()
 
     async def page_file(request: Request) -> Response:
@@ -40,8 +40,8 @@ def attach(app: FastAPI) -> None:
         if name not in files:
             return error_response(ApiError(404, f"the page has no file {name!r}; it starts at /mmout", param="name"))
         content, headers = files[name]
-        known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-        if headers["ETag"] in known:
+        client_etags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if headers["ETag"] in client_etags:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers)
 
@@ -50,7 +50,7 @@ def attach(app: FastAPI) -> None:
 
 
 def _files() -> dict[str, tuple[bytes, dict[str, str]]]:
-    """What may be asked for, by name, read once: a request never opens a file."""
+    """Return the content and headers of each file by name. They are read once, so that requests never open a file."""
     folder = resources.files(__package__) / "static"
     return {
         entry.name: _file(entry.read_bytes().replace(_FORMATS, _formats()), _MEDIA_TYPES[suffix])
@@ -60,7 +60,7 @@ def _files() -> dict[str, tuple[bytes, dict[str, str]]]:
 
 
 def _formats() -> bytes:
-    """The options of the field, with what the page says of a result of each."""
+    """Return the HTML options of the format field, each with the title and the suffix of the format."""
     return "".join(
         f'<option value="{name}" data-title="{form.title}" data-ending="{form.suffixes[0][1:]}">{form.title}</option>'
         for name, form in SENT.items()
@@ -68,13 +68,13 @@ def _formats() -> bytes:
 
 
 def _file(content: bytes, media_type: str) -> tuple[bytes, dict[str, str]]:
-    """A file of the page with its headers, as it is sent."""
+    """Return the content of a file with its response headers."""
     return content, {
         "Content-Type": media_type,
         "Content-Security-Policy": _POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
-        # Another version of the package has other files under the same names: each use asks whether it is this one.
+        # Another release serves other files under the same names, so browsers must revalidate at every use.
         "Cache-Control": "no-cache",
         "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
     }

@@ -1,9 +1,9 @@
-/** Requests to the server that this page came from, with the key where it wants one. */
+/** Requests to the server of this page, with the API key if the server requires one. */
 import { askForKey, currentKey } from "./key.js";
 
 const BASE = new URL("v1/", document.baseURI);
 
-/** An answer that is no success, in the server's words. */
+/** Error with the server's message, the HTTP status (0 if there was no response) and the name of the wrong field. */
 export class ApiError extends Error {
   constructor(status, message, param = null) {
     super(message);
@@ -12,11 +12,11 @@ export class ApiError extends Error {
   }
 }
 
-/** The whole address of a route, such as "scenes". */
+/** Return the full URL of a route, such as "scenes". */
 export const address = (path) => new URL(path, BASE).href;
 
 /**
- * Ask a route; raises ApiError where the answer is none of success.
+ * Send a request to a route. Throws an ApiError if it fails.
  * @param {string} path such as "scenes/ID"
  * @param {RequestInit} options
  * @returns {Promise<Response>}
@@ -27,25 +27,25 @@ export async function ask(path, options = {}) {
       return await fetch(address(path), { ...options, headers, cache: "no-store", credentials: "omit" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError(0, "The server does not answer.");
+      throw new ApiError(0, "The server does not respond.");
     }
   });
   if (!answer.ok) throw failure(answer.status, await answer.text());
   return answer;
 }
 
-/** The same, for its JSON. */
+/** Send a request to a route and return the parsed JSON of the response. */
 export async function askJson(path, options) {
   return (await ask(path, options)).json();
 }
 
 /**
- * Post a form and say how much of it is sent.
+ * Post a form and report the progress of the upload.
  * @param {string} path
  * @param {FormData} form
- * @param {(share: number) => void} onProgress from 0 to 1
- * @param {AbortSignal} signal ends it
- * @returns {Promise<object>} the answer's JSON
+ * @param {(share: number) => void} onProgress gets the share that is sent, from 0 to 1
+ * @param {AbortSignal} signal aborts the upload
+ * @returns {Promise<object>} the parsed JSON of the response
  */
 export async function send(path, form, onProgress, signal) {
   const answer = await withKey((headers) => post(address(path), form, headers, onProgress, signal));
@@ -58,11 +58,11 @@ async function withKey(attempt) {
     const key = currentKey();
     const answer = await attempt(key === null ? {} : { Authorization: `Bearer ${key}` });
     if (answer.status !== 401) return answer;
-    if (!(await askForKey(key))) throw new ApiError(401, "The server asks for an API key; give it one to go on.");
+    if (!(await askForKey(key))) throw new ApiError(401, "The server requires an API key. Enter it to continue.");
   }
 }
 
-// fetch() does not say how much of a body is sent.
+// XMLHttpRequest, because fetch() does not report the progress of an upload.
 function post(url, form, headers, onProgress, signal) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
@@ -70,7 +70,7 @@ function post(url, form, headers, onProgress, signal) {
     for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
     request.onload = () => resolve(request);
-    request.onerror = () => reject(new ApiError(0, "The server does not answer, or has ended the upload."));
+    request.onerror = () => reject(new ApiError(0, "The server does not respond, or has closed the upload."));
     request.onabort = () => reject(new DOMException("ended", "AbortError"));
     if (signal.aborted) return request.onabort();
     signal.addEventListener("abort", () => request.abort());
@@ -87,7 +87,7 @@ function failure(status, text, wait = null) {
     else if (error?.message) ({ message, param = null } = error);
     else if (detail) message = typeof detail === "string" ? detail : JSON.stringify(detail);
   } catch {
-    // A proxy's page: its status says enough.
+    // Not JSON, for example a proxy's error page. The message then has only the status.
   }
   if (wait) message += ` Try again in ${wait} s.`;
   return new ApiError(status, message, param);

@@ -1,4 +1,4 @@
-/** The pixel that is looked at by keyboard: arrow keys move it, plus and minus zoom on it. */
+/** The crosshair of the keyboard: arrow keys move it from pixel to pixel, plus and minus zoom at its pixel. */
 import { byId } from "./elements.js";
 
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -14,7 +14,7 @@ export class Crosshair {
     view.box.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** Start anew on a grid. */
+  /** Use another frame, and remove the crosshair until an arrow key is pressed. */
   use(frame) {
     this.frame = frame;
     this.cell = null;

@@ -1,12 +1,12 @@
-/** The same request from a shell. */
+/** The requests of a job as curl commands. */
 import { address } from "./api.js";
 import { nameFor } from "./download.js";
 import { currentKey } from "./key.js";
 
 /**
- * Commands that make a job, ask how it goes and fetch its results.
+ * Return the commands that create a job, poll it and fetch its results.
  * @param {object} job
- * @param {{names: string[], fields: object}|null} request of this page; null: the job was made elsewhere
+ * @param {{names: string[], fields: object}|null} request the request, or null if this page did not create the job
  */
 export function commands(job, request) {
   const key = currentKey() === null ? [] : ['-H "Authorization: Bearer $KEY"'];
@@ -29,12 +29,12 @@ function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
 
-// curl reads "," and ";" of a file's name as its own.
+// In file names curl treats "," and ";" as separators unless the name is quoted.
 function fileName(name) {
   return /[,;"]/.test(name) ? `"${name.replace(/["\\]/g, String.raw`\$&`)}"` : name;
 }
 
-// At its beginning "@" and "<" mean a file, ";" what its type is.
+// curl takes a value that begins with "@" or "<" for a file name, and text after ";" for a content type.
 function field(name, text) {
   return `${/^[@<]|;/.test(text) ? "--form-string" : "-F"} ${quoted(`${name}=${text}`)}`;
 }

@@ -1,12 +1,12 @@
-/** Elements of the page by id, and new ones. */
+/** Functions that find elements of the page and create new elements. */
 
-/** The element of an id. */
+/** Return the element with an id. */
 export const byId = (id) => document.getElementById(id);
 
 /**
- * A new element.
+ * Create an element.
  * @param {string} tag
- * @param {object} properties what is assigned to it
+ * @param {object} properties properties to set on the element
  * @param {...(Node|string)} children
  */
 export function made(tag, properties = {}, ...children) {

@@ -1,9 +1,9 @@
-/** Files that the user drops, chooses or pastes. */
+/** Input files that the user drops, chooses or pastes. */
 import { byId } from "./elements.js";
 
 /**
- * Hand on what is given.
- * @param {(files: File[]) => void} onFiles one or several, in the order of their names
+ * Call a function whenever the user drops, chooses or pastes files.
+ * @param {(files: File[]) => void} onFiles gets one or several files, sorted by name
  */
 export function onFilesGiven(onFiles) {
   const give = (list) => {
@@ -14,7 +14,7 @@ export function onFilesGiven(onFiles) {
   for (const id of ["choose", "choose-other"]) byId(id).addEventListener("click", () => field.click());
   field.addEventListener("change", () => {
     give(field.files);
-    field.value = ""; // the same file, mended, may be chosen again
+    field.value = ""; // so that choosing the same file again, after a change, is an event
   });
   document.addEventListener("paste", (event) => give(event.clipboardData.files));
   dropped(give);

@@ -1,17 +1,17 @@
-/** Where the result lies over the input, in the coordinates of the map: pixels of what is shown. */
+/** The position of a result on its input. The unit of map coordinates is a pixel of the input, or of a lone result. */
 
-/** A rectangle of the map that has a grid of pixels. */
+/** A rectangle of the map with a grid of pixels. */
 export class Frame {
   /**
    * @param {[number, number]} world width and height of the map
-   * @param {{x: number, y: number, width: number, height: number}} rect of the grid
+   * @param {{x: number, y: number, width: number, height: number}} rect position of the grid on the map
    * @param {[number, number]} size columns and rows of the grid
    */
   constructor(world, rect, size) {
     Object.assign(this, { world, rect, size });
   }
 
-  /** The pixel {row, col} at a place of the map, or null outside. */
+  /** Return the pixel {row, col} at a point of the map, or null if the point is outside the grid. */
   cell(x, y) {
     const { rect, size } = this;
     const col = Math.floor(((x - rect.x) / rect.width) * size[0]);
@@ -19,7 +19,7 @@ export class Frame {
     return col >= 0 && row >= 0 && col < size[0] && row < size[1] ? { row, col } : null;
   }
 
-  /** The place of a pixel: its corner, width and height. */
+  /** Return the rectangle of a pixel on the map: its top left corner, width and height. */
   place({ row, col }) {
     const { rect, size } = this;
     const [width, height] = [rect.width / size[0], rect.height / size[1]];
@@ -27,16 +27,16 @@ export class Frame {
   }
 }
 
-/** The frame of a grid that is the map. */
+/** Return the frame of a grid that fills the map. */
 export const whole = (width, height) => new Frame([width, height], { x: 0, y: 0, width, height }, [width, height]);
 
-/** The part of the input that a request names by its window: [row, col, height, width], or null. */
+/** Return the window of a request as [row, col, height, width], or null if it has no valid window. */
 function windowOf(fields) {
   const numbers = (fields.window?.match(/-?\d+/g) ?? []).map(Number);
   return numbers.length === 4 && numbers[2] > 0 && numbers[3] > 0 ? numbers : null;
 }
 
-/** The size of a result that has the input's pixels, [columns, rows]; null where only the result tells it. */
+/** Return the size [columns, rows] of a result whose pixels are the input's, or null if the request has a bbox. */
 export function expected(input, fields) {
   const window = windowOf(fields);
   if (window) return [window[3], window[2]];
@@ -44,10 +44,10 @@ export function expected(input, fields) {
 }
 
 /**
- * The frame of a result over its input, or null where it is not known how one lies on the other.
+ * Return the frame of a result on its input, or null if its position is not known.
  * @param {{width: number, height: number}} input
- * @param {object} fields of the request
- * @param {[number, number]} size of the result
+ * @param {object} fields form fields of the request, by name
+ * @param {[number, number]} size columns and rows of the result
  */
 export function over(input, fields, size) {
   const world = [input.width, input.height];

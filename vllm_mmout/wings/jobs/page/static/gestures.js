@@ -1,9 +1,9 @@
-/** Wheel, mouse and fingers on the map: zoom, pan, and the place that is pointed at. */
+/** Zoom and pan of the map by wheel, mouse and touch, and the position of the pointer. */
 
 /**
- * Let gestures move a view.
+ * Make a view zoom and pan by gestures.
  * @param {import("./view.js").View} view
- * @param {(px: number, py: number) => void} onPoint where the pointer is, in pixels of the window
+ * @param {(px: number, py: number) => void} onPoint called with the pointer's position in the view, in CSS pixels
  */
 export function onGestures(view, onPoint) {
   const { box } = view;

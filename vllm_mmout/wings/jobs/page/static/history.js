@@ -1,4 +1,4 @@
-/** The list of this server's jobs, the newest first. */
+/** The list of this server's jobs, newest first. */
 import { askJson } from "./api.js";
 import { byId, made } from "./elements.js";
 import { clock } from "./units.js";
@@ -7,17 +7,18 @@ const PAGE = 20;
 const MOST = 100;
 const STATES = { queued: "waiting", in_progress: "running", completed: "done", failed: "failed" };
 
-/** Jobs that can be opened and deleted. */
+/** The list of jobs, with buttons to open and delete each job. */
 export class History {
   /**
-   * @param {object} listeners `onOpen(job)`, `onDelete(job)`, and `onError(error)` of the list's own requests
+   * @param {object} listeners `onOpen(job)` and `onDelete(job)` for the buttons, `onError(error)` for failed requests
+   *     of the list itself
    */
   constructor({ onOpen, onDelete, onError }) {
     Object.assign(this, { onOpen, onDelete, onError, jobs: [], current: null });
     byId("more").addEventListener("click", () => this.#more().catch(onError));
   }
 
-  /** Ask for the list anew, as long as it is. */
+  /** Reload the list at its current length. */
   async refresh() {
     const limit = Math.min(Math.max(this.jobs.length, PAGE), MOST);
     const list = await askJson(`scenes?limit=${limit}&order=desc`);
@@ -25,7 +26,7 @@ export class History {
     this.#draw(list.has_more);
   }
 
-  /** Take in what is known of one of the jobs. */
+  /** Update a job in the list, or add it at the top. */
   update(job) {
     const index = this.jobs.findIndex(({ id }) => id === job.id);
     if (index < 0) {
@@ -75,7 +76,7 @@ export class History {
     return item;
   }
 
-  // A second press deletes: a slip of the hand must not cost a long job.
+  // Only a second press deletes the job, so that an accidental press does not.
   #deleting(job) {
     const button = made("button", { type: "button", className: "delete", ariaLabel: `Delete ${job.name}` }, "×");
     const ask = (sure) => {

@@ -1,4 +1,4 @@
-/** The input: sent to be looked at, and drawn. */
+/** The input: its preview from the server, and the line that describes it. */
 import { send } from "./api.js";
 import { byId } from "./elements.js";
 import { body } from "./options.js";
@@ -6,9 +6,9 @@ import { Raster } from "./raster.js";
 import { bytes, count } from "./units.js";
 
 /**
- * Read files as the server sees them.
+ * Send files to the server and return their preview.
  * @param {File[]} files of one input
- * @param {(share: number) => void} onSent
+ * @param {(share: number) => void} onSent gets the share of the upload that is sent, from 0 to 1
  * @param {AbortSignal} signal
  * @returns {Promise<{files: File[], raster: Raster}>}
  */
@@ -17,7 +17,7 @@ export async function read(files, onSent, signal) {
   return { files, raster: new Raster(preview) };
 }
 
-/** Say what the input is. */
+/** Show name, size, bands and dtype of the input. */
 export function describe({ files, raster }) {
   const size = files.reduce((sum, file) => sum + file.size, 0);
   const bands = raster.names.length;
@@ -33,5 +33,5 @@ export function describe({ files, raster }) {
   ].join(" · ");
 }
 
-/** What several files are called. */
+/** Return the name of the first file, with the number of further files. */
 export const nameOf = ([first, ...others]) => (others.length ? `${first.name} and ${others.length} more` : first.name);

@@ -1,4 +1,4 @@
-/** Jobs: made, followed to their end, cancelled. */
+/** Functions that create jobs, poll them until they end, fetch their results and cancel them. */
 import { ApiError, ask, askJson, send } from "./api.js";
 import { body } from "./options.js";
 
@@ -6,22 +6,22 @@ const STATE_MS = 500;
 const PREVIEW_MS = 1000;
 const AGAIN_MS = 2000;
 
-/** Whether nothing more will happen to a job. */
+/** Return whether a job has completed or failed. */
 export const ended = (job) => job.status === "completed" || job.status === "failed";
 
-/** Make a job of files; `onSent` is told which share of them is sent. */
+/** Create a job from files. `onSent` is called with the share of the upload that is sent, from 0 to 1. */
 export const create = (files, options, onSent, signal) => send("scenes", body(files, options), onSent, signal);
 
-/** Cancel a job, or remove what is left of it. */
+/** Cancel a running job, or delete a job that has ended. */
 export const remove = (id) => ask(`scenes/${id}`, { method: "DELETE" });
 
-/** Bytes of a job. */
+/** Fetch the result or the preview of a job as a Blob. */
 export async function content(id, { variant = "result", processor = null, signal = undefined } = {}) {
   const query = new URLSearchParams({ variant, ...(processor && { processor }) });
   return (await ask(`scenes/${id}/content?${query}`, { signal })).blob();
 }
 
-/** The picture of a job, also of one that is not finished; null while, or where, it has none. */
+/** Fetch the preview of a finished or running job. Returns null if the job has no preview, or none yet. */
 export async function preview(id, options) {
   try {
     return await content(id, { ...options, variant: "preview" });
@@ -32,12 +32,12 @@ export async function preview(id, options) {
 }
 
 /**
- * Follow a job until it has ended.
+ * Poll a job until it ends.
  * @param {object} job
- * @param {object} listener `onJob(job)` at each change, `onPreview(png)` while it grows, `onSilence()` when the server
- *     does not answer
- * @param {AbortSignal} signal stops following; the job goes on
- * @returns {Promise<object>} the job at its end
+ * @param {object} listener `onJob(job)` gets each description of the job, `onPreview(png)` the previews of the running
+ *     job, and `onSilence(error)` is called when the server does not respond
+ * @param {AbortSignal} signal stops the polling, not the job
+ * @returns {Promise<object>} the last description of the job
  */
 export async function follow(job, { onJob, onPreview, onSilence }, signal) {
   let due = 0;

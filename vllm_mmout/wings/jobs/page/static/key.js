@@ -1,16 +1,16 @@
-/** Asks for the API key. It is kept in one variable of this module: a reload forgets it. */
+/** Asks for the API key. The key is kept only in a variable of this module, so that a reload forgets it. */
 import { byId } from "./elements.js";
 
 let key = null;
 let asking = null;
 
-/** The key, or null where none was asked for. */
+/** Return the key, or null if the server has not asked for one. */
 export const currentKey = () => key;
 
 /**
- * Ask for the key, once for all requests that wait for it.
- * @param {string|null} tried the key that was refused, or null
- * @returns {Promise<boolean>} whether there is another one now
+ * Ask the user for the key. Requests that wait for it share one dialog.
+ * @param {string|null} tried the key that the server refused, or null
+ * @returns {Promise<boolean>} whether there is now another key to try
  */
 export function askForKey(tried) {
   if (key !== tried) return Promise.resolve(true);
@@ -21,7 +21,7 @@ export function askForKey(tried) {
 function dialog(refused) {
   const box = byId("key-dialog");
   const field = byId("key");
-  byId("key-wrong").textContent = refused ? "The server does not take this key." : "";
+  byId("key-wrong").textContent = refused ? "The server does not accept this key." : "";
   field.value = "";
   box.showModal();
   field.focus();
@@ -38,7 +38,7 @@ function dialog(refused) {
       event.preventDefault();
       const text = field.value.trim();
       if (!/^[\x21-\x7e]+$/.test(text)) {
-        byId("key-wrong").textContent = "A key is made of ASCII letters, digits and signs, without spaces.";
+        byId("key-wrong").textContent = "A key consists of ASCII letters, digits and symbols, without spaces.";
         return;
       }
       key = text;

@@ -1,4 +1,4 @@
-/** The classes of a result: colour, name, share and area. */
+/** The legend of a result: colour, name, share and area of each class. */
 import { made } from "./elements.js";
 import { nameOf } from "./sources.js";
 import { area, areaUnit, count, percent } from "./units.js";
@@ -6,8 +6,8 @@ import { area, areaUnit, count, percent } from "./units.js";
 const FEW = 12;
 
 /**
- * A bar of the shares and a table of the classes.
- * @param {object[]} classes of an output
+ * Return a bar of the shares and a table of the classes.
+ * @param {object[]} classes the field `classes` of a job's output
  * @returns {HTMLElement[]}
  */
 export function legend(classes) {
@@ -29,7 +29,7 @@ export function legend(classes) {
   return [shares(rows), table];
 }
 
-/** The shares as one bar, for the eye alone: the table says them. */
+/** Return the shares as one bar. It is hidden from screen readers, which read the table. */
 function shares(rows) {
   const parts = rows.filter(({ share }) => share > 0).map(({ share, color }) => {
     const part = made("span");

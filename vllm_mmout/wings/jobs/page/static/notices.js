@@ -1,20 +1,20 @@
-/** What the page says in words: errors, which stay until they are dismissed, and how things go, for screen readers. */
+/** Messages of the page: errors, which stay until they are dismissed, and status messages for screen readers. */
 import { byId } from "./elements.js";
 
-/** Show an error; one that was only cut off by the user says nothing. */
+/** Show an error. Ignore the AbortError of a request that the user cancelled. */
 export function showError(error) {
   if (error?.name === "AbortError") return;
   byId("notice").hidden = false;
   byId("error").textContent = error?.message ?? String(error);
 }
 
-/** Take the error away. */
+/** Remove the error. */
 export function clearError() {
   byId("notice").hidden = true;
   byId("error").textContent = "";
 }
 
-/** Tell a screen reader how things go. */
+/** Announce a status message to screen readers. */
 export function say(text) {
   const status = byId("status");
   if (status.textContent !== text) status.textContent = text;

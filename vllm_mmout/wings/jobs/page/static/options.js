@@ -1,13 +1,13 @@
-/** The options of a request, as the form has them. */
+/** The options of a request, read from the page's form. */
 import { byId } from "./elements.js";
 
-/** Fields that are not empty, by name. */
+/** Return the form fields that are not empty, by name. */
 export function fields() {
   const texts = [...new FormData(byId("request"))].map(([name, text]) => [name, text.trim()]);
   return Object.fromEntries(texts.filter(([, text]) => text));
 }
 
-/** Point at the field that an error names. */
+/** Mark and focus the field that an error names. Without a name only remove the mark of the previous error. */
 export function pointAt(param) {
   for (const field of byId("request").elements) field.removeAttribute("aria-invalid");
   const wrong = param && byId("request").elements.namedItem(param);
@@ -17,7 +17,7 @@ export function pointAt(param) {
   wrong.focus();
 }
 
-/** The body of a request. */
+/** Return the form body of a request. */
 export function body(files, options) {
   const form = new FormData();
   for (const [name, text] of Object.entries(options)) form.append(name, text);

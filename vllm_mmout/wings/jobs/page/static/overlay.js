@@ -1,11 +1,11 @@
-/** The canvas of the result: a preview, pixel by pixel as it was sent, so that its colours are those of the legend. */
+/** The canvas of the result. Its pixels are drawn unchanged, so that their colours match the legend exactly. */
 import { byId } from "./elements.js";
 
-/** The pixels of a PNG, without any change of their colours. */
+/** Decode a PNG without any conversion of its colours. */
 export const decoded = (png) =>
   createImageBitmap(png, { colorSpaceConversion: "none", premultiplyAlpha: "none" });
 
-/** A preview of a result over the input. */
+/** The preview of a result, drawn over the input. */
 export class Overlay {
   constructor() {
     this.canvas = byId("overlay");
@@ -13,28 +13,28 @@ export class Overlay {
     this.empty = true;
   }
 
-  /** Show pixels of `decoded` in place of what is shown. */
+  /** Replace the shown preview by a bitmap from `decoded`, and close the bitmap. */
   draw(bitmap) {
     const { canvas, context } = this;
-    [canvas.width, canvas.height] = [bitmap.width, bitmap.height]; // which clears it, too
+    [canvas.width, canvas.height] = [bitmap.width, bitmap.height]; // this also clears the canvas
     context.imageSmoothingEnabled = false;
     context.drawImage(bitmap, 0, 0);
     bitmap.close();
     this.empty = false;
   }
 
-  /** Show nothing. */
+  /** Remove the preview. */
   clear() {
     [this.canvas.width, this.canvas.height] = [1, 1];
     this.empty = true;
   }
 
-  /** Columns and rows. */
+  /** Size of the preview: [columns, rows]. */
   get size() {
     return [this.canvas.width, this.canvas.height];
   }
 
-  /** Red, green, blue and alpha of a pixel. */
+  /** Return red, green, blue and alpha of a pixel, each from 0 to 255. */
   colour(row, col) {
     return this.context.getImageData(col, row, 1, 1).data;
   }

@@ -1,4 +1,4 @@
-/** The page: starts a session and hands it what the user does. */
+/** Entry point of the page: starts a session and connects it to the page's events. */
 import { askJson } from "./api.js";
 import { byId } from "./elements.js";
 import { onFilesGiven } from "./files.js";
@@ -27,7 +27,7 @@ try {
   showError(error);
 }
 
-// The clipboard is there only over https and on this machine; elsewhere the text is selected, to be copied by hand.
+// Browsers offer the clipboard only over https and on localhost. Elsewhere the text is selected, to be copied by hand.
 async function copy(element) {
   getSelection().selectAllChildren(element);
   await navigator.clipboard?.writeText(element.textContent);

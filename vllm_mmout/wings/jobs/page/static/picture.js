@@ -1,10 +1,10 @@
-/** Draws an input: three of its bands as red, green and blue, or one in grey; transparent without an observation. */
+/** Draws an input: three bands as red, green and blue, or one band in grey. Pixels without data are transparent. */
 import { byId, made } from "./elements.js";
 import { limits } from "./stretch.js";
 
 const CHANNELS = ["band-red", "band-green", "band-blue"];
 
-/** The canvas of the input and the fields that say how it is shown. */
+/** The canvas of the input, and the form fields that choose its bands and stretch. */
 export class Picture {
   constructor() {
     this.canvas = byId("input");
@@ -12,7 +12,7 @@ export class Picture {
     byId("bands").addEventListener("change", () => this.draw());
   }
 
-  /** Show another input. */
+  /** Show another input, with its default bands and stretch. */
   use(raster) {
     this.raster = raster;
     const usual = raster.usual.map((band) => band - 1);
@@ -30,13 +30,13 @@ export class Picture {
     this.draw();
   }
 
-  /** The bands shown, from 0. */
+  /** Indices, from 0, of the bands that are shown. */
   get bands() {
     const ids = byId("mode").value === "grey" ? ["band-grey"] : CHANNELS;
     return ids.map((id) => Number(byId(id).value));
   }
 
-  /** Draw anew, as the fields say. */
+  /** Redraw the input with the bands and the stretch that the form fields select. */
   draw() {
     const { raster, bands, canvas } = this;
     const grey = bands.length === 1;

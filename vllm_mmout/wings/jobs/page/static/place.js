@@ -1,9 +1,9 @@
-/** Coordinates of pixels, learnt from three of them: those of a raster are linear in row and column. */
+/** Coordinates of pixels, computed from three corner pixels, because they are linear in row and column. */
 
-/** From row and column to x and y. */
+/** Transform from row and column to x and y. */
 export class Place {
   /**
-   * Ask for three corners; null where the raster has no place.
+   * Ask for three corner pixels and compute the transform. Returns null if the raster has no coordinates.
    * @param {(row: number, col: number) => Promise<object>} pixel asks the server for a pixel
    * @param {[number, number]} size columns and rows
    */
@@ -24,7 +24,7 @@ export class Place {
     this.digits = side > 0 ? Math.min(Math.max(Math.ceil(1 - Math.log10(side)), 0), 10) : 3;
   }
 
-  /** The coordinates of a pixel, rounded to a tenth of one at least. */
+  /** Return the coordinates of a pixel's centre, rounded to a tenth of a pixel or finer. */
   at({ row, col }) {
     const [x, y] = [0, 1].map((axis) => this.origin[axis] + col * this.perCol[axis] + row * this.perRow[axis]);
     return { x: x.toFixed(this.digits), y: y.toFixed(this.digits), crs: this.crs };

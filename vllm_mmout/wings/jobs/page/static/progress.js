@@ -1,10 +1,10 @@
-/** How far an upload or a job is. */
+/** The progress bar of an upload or a job. */
 import { byId } from "./elements.js";
 import { say } from "./notices.js";
 
 const TITLE = document.title;
 
-/** Show the bar; no share: it is not known. */
+/** Show the bar with a share from 0 to 1, or moving without a value if the share is null. */
 export function showProgress(text, share = null) {
   byId("progress-part").hidden = false;
   if (share === null) byId("progress").removeAttribute("value");
@@ -13,13 +13,13 @@ export function showProgress(text, share = null) {
   document.title = `${share === null ? "…" : `${Math.round(100 * share)} %`} ${TITLE}`;
 }
 
-/** Show how an upload goes. */
+/** Return a function that shows the progress of an upload, given the share that is sent. */
 export const showSent = (name) => (share) => {
   if (share < 1) showProgress(`Sending ${name}, ${Math.round(100 * share)} %`, share);
   else showProgress(`Reading ${name}`);
 };
 
-/** Show how a job goes. */
+/** Show the progress of a job. */
 export function showJob(job) {
   const { status, tiles, progress } = job;
   if (status === "queued") showProgress("Waiting for other jobs");
@@ -29,7 +29,7 @@ export function showJob(job) {
   say({ queued: "Waiting", in_progress: "Running", completed: "Done", failed: "" }[status]);
 }
 
-/** Take the bar away. */
+/** Hide the bar. */
 export function hideProgress() {
   byId("progress-part").hidden = true;
   document.title = TITLE;

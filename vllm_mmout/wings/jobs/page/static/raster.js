@@ -1,4 +1,4 @@
-/** An input as the server shows it: its bands as typed arrays, on a grid that may be coarser than its own. */
+/** The preview of an input from the server: its bands as typed arrays, on a grid that may be coarser than the input. */
 
 const ARRAYS = {
   uint8: Uint8Array,
@@ -9,9 +9,9 @@ const ARRAYS = {
   float32: Float32Array,
 };
 
-/** Pixels of an input. */
+/** The bands of an input at the resolution of its preview. */
 export class Raster {
-  /** @param {object} preview the answer of /v1/scenes/preview */
+  /** @param {object} preview the response of /v1/scenes/preview */
   constructor(preview) {
     const { width, height, shown, dtype, bands, usual, nodata } = preview;
     const bytes =
@@ -19,27 +19,27 @@ export class Raster {
       Uint8Array.from(atob(preview.data), (character) => character.charCodeAt(0));
     const values = new ARRAYS[preview.data_dtype](bytes.buffer);
     const length = shown.width * shown.height;
-    /** Of the input itself. */
+    /** Size and dtype of the input, and the numbers, from 1, of the bands to draw by default. */
     Object.assign(this, { width, height, dtype, usual });
-    /** Of what is here. */
+    /** Size of the preview. */
     this.shown = shown;
     this.names = bands.map((name, index) => name || `band ${index + 1}`);
     this.bands = bands.slice(0, values.length / length).map((_, i) => values.subarray(i * length, (i + 1) * length));
-    // A float of 32 bits differs from the same number of 64.
+    // JSON has nodata as a float64, which may differ from its float32 value in the bands.
     this.nodata = nodata !== null && values instanceof Float32Array ? Math.fround(nodata) : nodata;
   }
 
-  /** Whether a value is no observation. */
+  /** Return whether a value means "no observation": it is nodata or NaN. */
   missing(value) {
     return value === this.nodata || value !== value;
   }
 
-  /** Whether every pixel of the input is here. */
+  /** Whether the preview has every pixel of the input. */
   get whole() {
     return this.shown.width === this.width && this.shown.height === this.height;
   }
 
-  /** The value of a band (from 0) at a pixel of the input; null: no observation. */
+  /** Return the value of a band (from 0) at a pixel of the input, or null if there is no observation. */
   at(band, row, col) {
     const { width, height } = this.shown;
     const [y, x] = [Math.floor((row * height) / this.height), Math.floor((col * width) / this.width)];

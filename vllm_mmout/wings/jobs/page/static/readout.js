@@ -1,9 +1,9 @@
-/** Says what is under the pointer, or under the crosshair of the keyboard. */
+/** Shows row, column, value and coordinates of the pixel at the pointer or at the keyboard's crosshair. */
 import { byId } from "./elements.js";
 
 const PATIENCE_MS = 120;
 
-/** The line below the map. */
+/** The line below the map with the values of one pixel. */
 export class Readout {
   constructor() {
     this.source = null;
@@ -11,7 +11,7 @@ export class Readout {
     this.asking = new AbortController();
   }
 
-  /** Ask this source from now on; null: there is nothing to ask. */
+  /** Read pixels from another source (see sources.js), or from none if it is null. */
   use(source) {
     this.source = source;
     this.show(source && this.cell);
@@ -20,8 +20,8 @@ export class Readout {
 
   /**
    * Show a pixel.
-   * @param {{row: number, col: number}|null} cell
-   * @param {boolean} spoken whether a screen reader says it
+   * @param {{row: number, col: number}|null} cell the pixel, or null to clear the line
+   * @param {boolean} spoken whether a screen reader announces the pixel
    */
   show(cell, spoken = false) {
     this.asking.abort();

@@ -1,4 +1,4 @@
-/** What came of a job: its picture, its classes, its data, its file. */
+/** The result of a job: its preview, its legend, its data and the download of its file. */
 import { byId, made } from "./elements.js";
 import { over } from "./frame.js";
 import { content, preview } from "./job.js";
@@ -22,7 +22,7 @@ export class Result {
     byId("download").addEventListener("click", () => this.#save());
   }
 
-  /** Show nothing. */
+  /** Hide the result. */
   clear() {
     this.job = null;
     byId("result-part").hidden = true;
@@ -31,7 +31,7 @@ export class Result {
   /**
    * Show a completed job.
    * @param {object} job
-   * @param {object|null} fields of the request where the input is on the map; null: the result is shown alone
+   * @param {object|null} fields form fields of the request, or null if the map does not show the job's input
    */
   async show(job, fields) {
     Object.assign(this, { job, fields });
@@ -83,7 +83,7 @@ export class Result {
   }
 }
 
-/** What is known of a result, in a line. */
+/** Return a line about a result: size, format, run time and expiry. `own`: the input of the job is on the page. */
 function facts(job, output, own) {
   const took = job.completed_at - job.started_at;
   return [

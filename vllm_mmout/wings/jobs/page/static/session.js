@@ -1,4 +1,4 @@
-/** What the user does: gives an input, runs it, opens and deletes jobs. One thing goes on at a time. */
+/** The actions of the user: choose an input, run it, open and delete jobs. A new action aborts the current one. */
 import { askJson } from "./api.js";
 import { commands } from "./curl.js";
 import { byId } from "./elements.js";
@@ -12,7 +12,7 @@ import { hideProgress, showJob, showProgress, showSent } from "./progress.js";
 import { Result } from "./result.js";
 import { Stage } from "./stage.js";
 
-/** The state of the page. */
+/** The state of the page: its input, the jobs that it made, and the job that it shows. */
 export class Session {
   constructor() {
     this.stage = new Stage();
@@ -23,16 +23,16 @@ export class Session {
       onError: showError,
     });
     this.input = null;
-    /** What was asked of the input, by the id of the job: these results lie over it. */
+    /** Requests that were made with the current input, by the id of the job. Their results are drawn over it. */
     this.requests = new Map();
-    /** The job that is shown, and that which is followed. */
+    /** `job` is the job that is shown, `running` the job that is polled. */
     this.job = this.running = null;
     this.ending = new AbortController();
   }
 
-  /** Look at an input. */
+  /** Preview and show an input. */
   async take(files) {
-    const chosen = document.activeElement === byId("choose"); // which is not there any more afterwards
+    const chosen = document.activeElement === byId("choose"); // this button is hidden afterwards
     await this.#during(async (signal) => {
       const name = nameOf(files);
       showSent(name)(0);
@@ -50,7 +50,7 @@ export class Session {
     if (chosen) byId(this.input ? "run" : "choose").focus();
   }
 
-  /** Run the input. */
+  /** Run a job with the current input. */
   run() {
     return this.#during(async (signal) => {
       const { files } = this.input;
@@ -63,7 +63,7 @@ export class Session {
     });
   }
 
-  /** End what goes on: an upload, or a job. */
+  /** Cancel the current upload or job. */
   async cancel() {
     this.ending.abort();
     const job = this.running;
@@ -126,7 +126,7 @@ export class Session {
     byId("jobs-title").focus();
   }
 
-  /** Do one thing, after whatever goes on has been left alone; what fails is shown. */
+  /** Abort the current action, but not its job. Then run another action, and show the error if it fails. */
   async #during(action) {
     this.ending.abort();
     this.running = null;
@@ -157,13 +157,13 @@ export class Session {
   }
 }
 
-/** An error that says which file it is about. */
+/** Return an error whose message contains the name of its file. */
 function about(name, error) {
   if (error.status && !error.message.includes(name)) error.message = `${name}: ${error.message}`;
   return error;
 }
 
-// The focus stays where the hand is: the button that takes the place of the other has it.
+// The buttons Run and Cancel replace each other. If the hidden button had the focus, the visible button gets it.
 function busy(on) {
   const [now, then] = on ? [byId("cancel"), byId("run")] : [byId("run"), byId("cancel")];
   const focused = document.activeElement === then;

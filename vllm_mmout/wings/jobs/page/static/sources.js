@@ -1,12 +1,12 @@
 /**
- * What the readout can say of a pixel: `now`, at once, and `later`, by asking the server.
- * Either gives {value, colour, x, y, crs} or null. Where `ready` resolves, `now` knows more than before.
+ * Sources of the readout. `now(cell)` describes a pixel at once, and `later(cell, signal)` asks the server, or is null.
+ * Both return {value, colour, x, y, crs} or null. After the promise `ready` resolves, `now` may also know coordinates.
  */
 import { askJson } from "./api.js";
 import { Place } from "./place.js";
 import { value } from "./units.js";
 
-/** Of an input: the bands that are shown, as far as they are here. */
+/** Return the source of an input: the values of the bands that are shown, at the resolution of the preview. */
 export function ofInput(raster, picture) {
   const now = ({ row, col }) => {
     const found = picture.bands.map((band) => raster.at(band, row, col));
@@ -17,11 +17,11 @@ export function ofInput(raster, picture) {
 }
 
 /**
- * Of a result: class by colour where the preview has every pixel, else what the server says of the pixel.
- * @param {string} id of the job
- * @param {object} output of the job
+ * Return the source of a result: the class by its colour if the preview has every pixel, else the server's values.
+ * @param {string} id id of the job
+ * @param {object} output the output of the job
  * @param {import("./overlay.js").Overlay} overlay shows the output's preview
- * @param {[number, number]} size of the result
+ * @param {[number, number]} size columns and rows of the result
  */
 export function ofResult(id, output, overlay, size) {
   const query = `processor=${encodeURIComponent(output.processor)}`;
@@ -29,7 +29,7 @@ export function ofResult(id, output, overlay, size) {
   const colours = coloursOf(output.classes ?? []);
   const whole = overlay.size[0] === size[0] && overlay.size[1] === size[1];
   const traced = output.media_type === "application/geo+json";
-  if (output.size === null && !traced) return { now: () => null, later: null }; // drawn, with colours of its own
+  if (output.size === null && !traced) return { now: () => null, later: null }; // a drawing: its colours are no values
   if (colours && whole) return byColour(overlay, colours, output.size && Place.learn(pixel, size));
   if (output.size === null) return { now: () => null, later: null };
   return { now: () => null, later: async ({ row, col }, signal) => told(await pixel(row, col, signal), output) };
@@ -37,7 +37,7 @@ export function ofResult(id, output, overlay, size) {
 
 function byColour(overlay, colours, learning) {
   let place = null;
-  const ready = learning?.then((learnt) => (place = learnt), () => {}); // without a place there are no coordinates
+  const ready = learning?.then((learnt) => (place = learnt), () => {}); // after a failure there are no coordinates
   const now = (cell) => {
     const [red, green, blue, alpha] = overlay.colour(cell.row, cell.col);
     const found = alpha ? colours.get((red << 16) | (green << 8) | blue) : null;
@@ -46,14 +46,14 @@ function byColour(overlay, colours, learning) {
   return { now, later: null, ready };
 }
 
-/** Classes by colour, as a number; null where colours do not tell them apart. */
+/** Return a map from colours (numbers 0xrrggbb) to classes, or null if two classes have the same colour. */
 function coloursOf(classes) {
   const named = classes.map((each) => [parseInt(each.color.slice(1), 16), { ...each, name: nameOf(each) }]);
   const colours = new Map(named);
   return classes.length && colours.size === classes.length ? colours : null;
 }
 
-/** What a class is called. */
+/** Return the name of a class, or "class ID" if it has no name. */
 export const nameOf = ({ id, name }) => name ?? `class ${id}`;
 
 function told(answer, { classes }) {

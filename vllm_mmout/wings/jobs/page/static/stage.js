@@ -1,4 +1,4 @@
-/** The map: an input, a result over it, and what is under the pointer. */
+/** The stage of the page: the map with the input and the result over it, and the readout of one pixel. */
 import { Crosshair } from "./crosshair.js";
 import { byId } from "./elements.js";
 import { whole } from "./frame.js";
@@ -9,7 +9,7 @@ import { Readout } from "./readout.js";
 import { ofInput } from "./sources.js";
 import { View } from "./view.js";
 
-/** All that is drawn. */
+/** The input, the result, the crosshair and the readout, in one view. */
 export class Stage {
   constructor() {
     this.picture = new Picture();
@@ -31,14 +31,14 @@ export class Stage {
     see();
   }
 
-  /** Show an input, and no result. */
+  /** Show an input, and remove the result. */
   showInput(raster) {
     this.raster = raster;
     this.picture.use(raster);
     this.clearResult();
   }
 
-  /** Show the input alone, or nothing where there is none. */
+  /** Remove the result. The input, if there is one, stays visible. */
   clearResult() {
     const { raster } = this;
     this.turn++;
@@ -50,10 +50,10 @@ export class Stage {
   /**
    * Show a preview of a result.
    * @param {Blob} png
-   * @param {(size: [number, number]) => import("./frame.js").Frame|null} framed where it lies on the input; null:
-   *     it is shown alone
-   * @param {[number, number]|null} size of the result; null: that of the preview
-   * @returns {Promise<boolean>} false where something else was to be shown before it was decoded
+   * @param {(size: [number, number]) => import("./frame.js").Frame|null} framed returns the position of a
+   *     result of this size on the input, or null if the result is to be shown without the input
+   * @param {[number, number]|null} size columns and rows of the result, or null to use the size of the preview
+   * @returns {Promise<boolean>} false if something else was shown before the preview was decoded
    */
   async showResult(png, framed, size = null) {
     const turn = ++this.turn;
@@ -66,7 +66,7 @@ export class Stage {
     return true;
   }
 
-  // Returns whether what lies under the pointer has other rows and columns now.
+  // Returns whether the frame has changed, so that the pointer is at another row and column.
   #show(frame, input, result) {
     const { view } = this;
     const moved = JSON.stringify(frame) !== JSON.stringify(this.frame);

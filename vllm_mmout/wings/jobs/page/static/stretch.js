@@ -1,13 +1,13 @@
-/** From values to brightness: the two limits between which a band is shown. */
+/** The contrast stretch of a band: the values that are drawn as black and as full brightness. */
 
 const SAMPLE = 1 << 16;
 
 /**
- * The limits of bands that are shown, [low, high] a band.
+ * Return the limits [low, high] of each band.
  * @param {import("./raster.js").Raster} raster
- * @param {number[]} bands from 0
+ * @param {number[]} bands indices from 0
  * @param {"percentiles"|"range"|"none"} kind
- * @param {boolean} common one pair of limits for all
+ * @param {boolean} common whether all bands share one pair of limits
  */
 export function limits(raster, bands, kind, common) {
   if (kind === "none") return bands.map(() => [0, 255]);
@@ -35,7 +35,7 @@ function percentiles(raster, bands) {
   return values.length ? apart(at(0.02), at(0.98)) : apart(0, 1);
 }
 
-/** Limits that differ: a band of one value is shown in a middle grey. */
+/** Return limits that differ. A band with a single value is drawn in a middle grey. */
 function apart(low, high) {
   if (!(low <= high)) return [0, 1];
   return high > low ? [low, high] : [low - 0.5, low + 0.5];

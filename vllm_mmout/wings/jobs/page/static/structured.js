@@ -1,19 +1,19 @@
-/** Results that are data: a table where they are rows, else their text. */
+/** Display of structured results: a table if the data consists of rows, else the JSON or text. */
 import { made } from "./elements.js";
 
 const ROWS = 100;
 const CHARACTERS = 20_000;
 
 /**
- * Show data.
- * @param {any} data what JSON says, or a text
+ * Return an element that shows data.
+ * @param {any} data a parsed JSON value, or a text
  * @returns {HTMLElement}
  */
 export function structured(data) {
   const rows = rowsOf(data);
   if (rows?.length) return table(rows);
   const text = typeof data === "string" ? data : JSON.stringify(data, null, 2);
-  const shown = text.length > CHARACTERS ? `${text.slice(0, CHARACTERS)}\n… the rest is in the download` : text;
+  const shown = text.length > CHARACTERS ? `${text.slice(0, CHARACTERS)}\n… the rest is in the saved file` : text;
   return made("pre", { tabIndex: 0 }, shown);
 }
 
@@ -39,7 +39,7 @@ function table(rows) {
       made("thead", {}, made("tr", {}, ...names.map((name) => made("th", { scope: "col" }, name)))),
       made("tbody", {}, ...rows.slice(0, ROWS).map((each) => made("tr", {}, ...cells(each)))),
     ),
-    left > 0 ? made("p", { className: "muted" }, `${left} more rows are in the download.`) : "",
+    left > 0 ? made("p", { className: "muted" }, `${left} more rows are in the saved file.`) : "",
   );
 }
 

@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Formatting of numbers, areas, file sizes and times for display. */
 
 const grouped = new Intl.NumberFormat("en");
 const rounded = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
@@ -8,29 +8,29 @@ const AREAS = [
   { name: "m²", square: 1, from: 0 },
 ];
 
-/** A whole number, in groups of three digits. */
+/** Format a whole number, in groups of three digits. */
 export const count = (number) => grouped.format(number);
 
-/** A share of 1, in per cent. */
+/** Format a share from 0 to 1 as a percentage. */
 export const percent = (share) => `${share > 0 && share < 0.001 ? "< 0.1" : (100 * share).toFixed(1)} %`;
 
-/** The unit that suits areas in square metres: that of the largest. */
+/** Return the unit for a list of areas in square metres, which the largest area determines. */
 export const areaUnit = (areas) => AREAS.find(({ from }) => Math.max(0, ...areas) >= from);
 
-/** An area in a unit of `areaUnit`. */
+/** Format an area in a unit from `areaUnit`, without the name of the unit. */
 export const area = (squareMetres, unit) => rounded.format(squareMetres / unit.square);
 
-/** A size of a file. */
+/** Format the size of a file. */
 export function bytes(number) {
   const units = ["bytes", "KB", "MB", "GB", "TB"];
   const power = Math.min(Math.floor(Math.log10(Math.max(number, 1)) / 3), units.length - 1);
   return `${power ? (number / 1000 ** power).toPrecision(3) : number}\u00a0${units[power]}`;
 }
 
-/** A value of a pixel; null is no observation. */
+/** Format the value of a pixel. null means "no observation". */
 export const value = (number) => (number === null ? "no data" : String(Number(number.toPrecision(6))));
 
-/** Seconds of Unix time, as the time of the day, with the date where it was not today. */
+/** Format Unix time in seconds as the time of day, with the date if it is not today. */
 export function clock(seconds) {
   const date = new Date(seconds * 1000);
   const today = date.toDateString() === new Date().toDateString();

@@ -1,11 +1,11 @@
-/** Which part of the map is seen: places the layers in the window by a scale and a shift. */
+/** The visible part of the map: positions the layers in the view by a scale and a shift. */
 
 const MARGIN = 12;
 const CLOSEST = 40;
 
 /** Zoom and pan of the map. */
 export class View {
-  /** @param {HTMLElement} box what the map is seen through */
+  /** @param {HTMLElement} box the element that shows the map */
   constructor(box) {
     this.box = box;
     this.world = null;
@@ -17,7 +17,7 @@ export class View {
     new ResizeObserver(() => this.world && (this.fitted ? this.fit() : this.#settle())).observe(box);
   }
 
-  /** Look at a map of another size; one of the same size stays as it is. */
+  /** Set the size of the map. If the size changes, show the whole map, else keep scale and shift. */
   open(world) {
     const same = this.world?.[0] === world[0] && this.world?.[1] === world[1];
     this.world = world;
@@ -25,7 +25,7 @@ export class View {
     else this.#settle();
   }
 
-  /** Put an element on a rectangle of the map; null: show it no more. */
+  /** Position an element on a rectangle of the map, or hide it if the rectangle is null. */
   lay(element, rect) {
     element.hidden = rect === null;
     if (rect) this.layers.set(element, rect);
@@ -33,14 +33,14 @@ export class View {
     if (this.world) this.#place();
   }
 
-  /** Show all of it. */
+  /** Show the whole map. */
   fit() {
     this.fitted = true;
     this.scale = this.#smallest();
     this.#settle();
   }
 
-  /** Zoom by a factor; the place at (px, py) of the window stays where it is. */
+  /** Zoom by a factor around the point (px, py) of the view, in CSS pixels. */
   zoom(factor, px = this.box.clientWidth / 2, py = this.box.clientHeight / 2) {
     if (!this.world) return;
     const smallest = this.#smallest();
@@ -52,21 +52,21 @@ export class View {
     this.#settle();
   }
 
-  /** Shift by pixels of the window. */
+  /** Shift the map by CSS pixels. */
   pan(dx, dy) {
     this.x += dx;
     this.y += dy;
     this.#settle();
   }
 
-  /** Shift until a place of the map is seen. */
+  /** Shift the map until a point of it is visible. */
   reveal(x, y) {
     const [px, py] = [this.x + x * this.scale, this.y + y * this.scale];
     const inside = (at, length) => Math.min(Math.max(at, 30), Math.max(length - 30, 30)) - at;
     this.pan(inside(px, this.box.clientWidth), inside(py, this.box.clientHeight));
   }
 
-  /** The place of the map at a place of the window. */
+  /** Return the map coordinates of a point of the view, given in CSS pixels. */
   at(px, py) {
     return [(px - this.x) / this.scale, (py - this.y) / this.scale];
   }
@@ -95,7 +95,7 @@ export class View {
         width: `${width}px`,
         height: `${rect.height * this.scale}px`,
       });
-      // Enlarged, pixels are seen as such; made smaller, they are averaged.
+      // The pixels of an enlarged layer stay sharp squares. The pixels of a reduced layer are averaged.
       if (element.width) element.classList.toggle("pixels", width * devicePixelRatio >= element.width);
     }
   }
