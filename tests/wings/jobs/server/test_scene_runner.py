@@ -184,7 +184,7 @@ async def test_no_place(board):
     async with started(board) as runner:
         work, given = Work(), inputs()
         await added(runner, work, max_scenes=1)
-        with pytest.raises(ApiError, match=r"1 jobs wait or run.*--mmout-max-scenes") as raised:
+        with pytest.raises(ApiError, match=r"1 jobs are waiting or running.*--mmout-max-scenes") as raised:
             await added(runner, Work(), given, max_scenes=1)
         assert (raised.value.status, raised.value.headers) == (429, {"Retry-After": "10"})
         assert not given[1].is_set()  # it is the caller's still

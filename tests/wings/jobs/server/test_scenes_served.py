@@ -486,7 +486,7 @@ def test_a_full_server(narrow, slow, scene):
     asking, _ = narrow
     jobs = [send(asking, slow[0], tile="16") for _ in range(2)]
     answer = asking.post("/v1/scenes", files={"image": ("scene.tif", scene)})
-    refused(answer, 429, "2 jobs wait or run", None)
+    refused(answer, 429, "2 jobs are waiting or running", None)
     assert "--mmout-max-scenes" in answer.json()["error"]["message"]
     assert int(answer.headers["retry-after"]) > 0
     for job in jobs:

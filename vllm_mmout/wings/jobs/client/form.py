@@ -44,7 +44,7 @@ class Form:
 
 
 def _read(path: Path, size: int) -> Iterator[bytes]:
-    """Yield ``size`` bytes of a file. A disk error is raised as an InputError, unlike an error of the connection."""
+    """Yield ``size`` bytes of a file. Raise a disk error as an InputError, to tell it from a connection error."""
     try:
         with path.open("rb", buffering=0) as file:
             while size:

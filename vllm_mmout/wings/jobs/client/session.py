@@ -39,9 +39,9 @@ _LONGEST_ASKED = 600.0
 _PROXY_FAILED = frozenset({502, 503, 504})
 """HTTP statuses of a proxy that cannot reach the server."""
 _LARGEST_JSON = 16 << 20
-"""Bytes of a JSON response that are read at most."""
+"""Maximum number of bytes that are read of a JSON response."""
 _SHOWN = 4000
-"""Characters of a server's error message that are shown at most."""
+"""Maximum number of characters that are shown of a server's error message."""
 
 
 class ServerError(MMOutError):

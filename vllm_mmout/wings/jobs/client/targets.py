@@ -52,7 +52,7 @@ class Target:
         return requested if suffix_format is None else suffix_format.name
 
     def files(self, stem: str, outputs: Sequence[Output]) -> list[Path]:
-        """Return the path of each result, named as by ``vllm-mmout run``. Create the folder if the target is one.
+        """Return the path of each result, named as by ``vllm-mmout run``. If the target is a folder, create it.
 
         Args:
             stem: the input's name without suffix, after which results in a folder are named.

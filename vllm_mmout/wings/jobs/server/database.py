@@ -19,7 +19,7 @@ _JSON: Final = ("outputs", "error", "video")
 """Columns whose values are stored as JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
-"""Number of times that a job is started at most, so that a job that crashes its server cannot crash all servers."""
+"""Maximum number of starts of a job, so that a job that crashes its server cannot crash all servers."""
 NOBODY: Final = ""
 """Value of the column ``server`` for a job that its server gave up and any other server may take over."""
 _WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
@@ -82,7 +82,7 @@ class SceneDatabase:
         """Return one page of the list of jobs, and whether more jobs follow.
 
         Args:
-            limit: number of jobs on the page at most.
+            limit: maximum number of jobs on the page.
             after: id of the job after which the page starts, or None to start with the first job.
             order: "asc" lists the oldest jobs first, "desc" the newest.
             kind: prefix of the ids to list.

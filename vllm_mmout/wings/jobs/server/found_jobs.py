@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = Callable[[Request, "SceneRunner"], Awaitable[Response]]
 _PAGE_MOST: Final = 100
-"""Number of jobs on one page of the list at most."""
+"""Maximum number of jobs on one page of the list."""
 _REST: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
@@ -50,7 +50,7 @@ class JobKind:
 
 
 def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
-    """Return a route handler that runs without a slot of the request limit.
+    """Return a route handler whose requests do not count towards the limit of waiting requests.
 
     The handler calls ``check`` and then ``work``. An exception of either becomes the error response.
     """

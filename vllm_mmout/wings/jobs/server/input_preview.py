@@ -156,7 +156,7 @@ def _is_rgb(file: BinaryIO) -> bool:
 
 
 def _usual(raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers of the bands to draw, by the input's band names, or by the model's if the input has none."""
+    """Return the numbers of the bands to draw. If the input's bands have no names, use the model's band names."""
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):
@@ -258,7 +258,7 @@ def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
 
 
 def _called(names: Sequence[str], colour: int) -> int | None:
-    """Return the index of the first band whose name means a colour, or else has the colour as a word, or None."""
+    """Return the index of the first band whose name means a colour or, failing that, contains the colour's word."""
     sensor = possible_sensors(names)[0]
     band_meanings = meanings([(name.strip(),) for name in names], [sensor] * len(names))
     by_meaning = [meaning == {_WORDS[colour]} for meaning in band_meanings]

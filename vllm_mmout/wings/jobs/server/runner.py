@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Number of jobs that run at once, equal to the number of scenes that are tiled at once. Small jobs share forwards."""
+"""Number of jobs that run at once, so that small jobs share forward passes. As many scenes are tiled at once anyway."""
 _PREVIEWS: Final = 2
 """Number of inputs that are reduced to a preview at once."""
 _LOOK_S: Final = 0.25
