@@ -327,7 +327,9 @@ def test_pixels(server, scene, output):
     for wrong in ("-1", "1.5", "x", "", "1" * 50, "\u0661"):
         refused(get(server, job, "/pixel", row=wrong, col=0), 400, "row must be a whole number from 0", "row")
     refused(get(server, job, "/pixel", row=0), 400, "col must be", "col")
-    refused(get(server, job, "/pixel", row=0, col=0, processor="none"), 404, "it has segmentation", "processor")
+    refused(
+        get(server, job, "/pixel", row=0, col=0, processor="none"), 404, "it has results of segmentation", "processor"
+    )
 
 
 def test_results_that_are_no_rasters(server, scene, expected):
@@ -351,11 +353,13 @@ def test_results_that_are_no_rasters(server, scene, expected):
             assert (told["output_format"], answer.headers["content-type"]) == (kind, "application/json")
             counts = [row["pixels"] for row in answer.json()["classes"]]
             assert counts == [int((expected == number).sum()) for number in range(2)]
-        refused(get(server, job, "/pixel", row=0, col=0), 400, "no pixels", "processor")
+        refused(
+            get(server, job, "/pixel", row=0, col=0), 400, "single pixels of this result cannot be read", "processor"
+        )
     job = done(server, send(server, scene, output_format="npz"))
     with np.load(io.BytesIO(get(server, job, "/content").content)) as archive:
         np.testing.assert_array_equal(archive["array"], expected)
-    refused(get(server, job, "/pixel", row=0, col=0), 400, "no pixels", "processor")
+    refused(get(server, job, "/pixel", row=0, col=0), 400, "single pixels of this result cannot be read", "processor")
 
 
 def test_pages(server, scene):
@@ -543,7 +547,7 @@ def test_the_oldest_jobs_make_room(narrow, scene, expected):
     there = made(asking.get("/v1/scenes", params={"order": "asc"}))["data"]
     assert [job["id"] for job in there] == [job["id"] for job in jobs[2:]]
     for job in jobs[:2]:
-        refused(get(asking, job), 404, "oldest results go", "scene_id")
+        refused(get(asking, job), 404, "oldest results are removed", "scene_id")
     for job in jobs[2:]:
         np.testing.assert_array_equal(raster(get(asking, job, "/content").content), expected)
         asking.delete(f"/v1/scenes/{job['id']}")

@@ -90,7 +90,7 @@ def test_a_video_is_made_by_openais_client(videos):
     thumbnail = videos.download_content(video.id, variant="thumbnail")
     with Image.open(io.BytesIO(thumbnail.content)) as first:
         np.testing.assert_array_equal(np.asarray(first), expected[0])
-    with pytest.raises(openai.BadRequestError, match="no spritesheet"):
+    with pytest.raises(openai.BadRequestError, match="does not make spritesheets"):
         videos.download_content(video.id, variant="spritesheet")
 
     assert [one.id for one in videos.list(limit=100)] == [video.id]
@@ -205,7 +205,7 @@ def test_pages_of_videos_have_no_scenes_in_them(asking):
         ({"prompt": "x", "size": "large"}, "size", 'size must be "auto" or WIDTHxHEIGHT'),
         ({"prompt": "x", "output_format": "png"}, "output_format", "it can be webp, npz, mp4, gif"),
         ({"prompt": "x", "model": "sora-2"}, "model", "'sora-2' is not served here"),
-        ({"prompt": "x", "stream": True}, "stream", "fetched by its id"),
+        ({"prompt": "x", "stream": True}, "stream", "fetch it by its id"),
         ({"prompt": "x", "processor": "video"}, "processor", "a video is the only result of its job"),
         ({"prompt": "x", "input_reference": {"file_id": "file-1"}}, "input_reference", "has no image"),
         ({"prompt": "x", "input_reference": 5}, "input_reference", "must be a URL or data URL"),
