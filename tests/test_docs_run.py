@@ -39,6 +39,7 @@ ELSEWHERE = {
     ("archives.md", ""): "wings/archives/engine/test_archives.py",
     ("transformers.md", ""): "wings/transformers/engine/test_heads.py",
     ("iterative.md", ""): "wings/iterative/test_iterative_guide.py",
+    ("jobs-folder.md", "VACUUM"): "wings/jobs/server/test_jobs_folder_page.py",
     ("jobs.md", "client.videos"): "wings/jobs/server/test_videos_served.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",
     ("io-plugins.md", "ibm-nasa-geospatial"): "wings/terratorch/engine/test_terratorch_guide.py",
@@ -280,7 +281,8 @@ def _serves(command, walk):
     # vLLM's own command asks for a distribution "vllm", which its build for the CPU is not.
     vllms = ("-m", "vllm.entrypoints.openai.api_server", "--model")
     served_by = vllms if program == "vllm" else ("-m", "vllm_mmout.cli", "serve")
-    flags = [str(walk.folder) if flag == "/data" else flag for flag in flags]
+    folders = {"/data": walk.folder, "results": walk.folder / "results"}
+    flags = [str(folders.get(flag, flag)) for flag in flags]
     if model == "flood":
         from vllm_mmout import embedded_model
 
