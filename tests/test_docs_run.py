@@ -39,6 +39,7 @@ ELSEWHERE = {
     ("archives.md", ""): "wings/archives/engine/test_archives.py",
     ("transformers.md", ""): "wings/transformers/engine/test_heads.py",
     ("iterative.md", ""): "wings/iterative/test_iterative_guide.py",
+    ("models.md", ""): "test_models_page.py",
     ("jobs-folder.md", "VACUUM"): "wings/jobs/server/test_jobs_folder_page.py",
     ("jobs.md", "client.videos"): "wings/jobs/server/test_videos_served.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",
