@@ -1,15 +1,15 @@
-"""The messages between frontend and worker: the mark of a request, and a buffer of its results or of its failure.
+"""The messages between frontend and worker: the mark of a request, and the buffer of its result or failure.
 
-The mark of a request whose output is decoded is its OutputParams in ``PoolingParams.extra_kwargs``. Requests by
-``LLM.encode``, ``/pooling`` and IO Processor plugins have no mark and keep their raw tensors. A mark may come from a
-client, so it is validated here, and can name only the options of a request.
+The mark of a request is its OutputParams in ``PoolingParams.extra_kwargs``. A marked request gets a decoded output.
+Requests by ``LLM.encode``, ``/pooling`` and IO Processor plugins have no mark and get raw tensors. A mark may come from
+a client, so it is validated here, and may hold only the options of a request.
 
-``EngineCoreOutput.pooling_output`` carries exactly one tensor; a dict or a tuple there ends the engine at decoding.
+``EngineCoreOutput.pooling_output`` carries exactly one tensor. A dict or a tuple would end the engine at decoding.
 
-Layout of a buffer: ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), then each tensor's
-elements in C order, everything aligned to ``ALIGNMENT`` bytes from the start of the buffer. Two elements of a uint8
-tensor share a byte where they fit (`halves`), as the classes of most maps do. It is done here, not by a processor, so
-that authors always see class ids.
+A buffer consists of ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), and the elements of
+each tensor in C order. Each tensor is aligned to ``ALIGNMENT`` bytes from the start of the buffer. Two elements of a
+uint8 tensor share a byte if all its values fit (`halves`), as the classes of most maps do. This module packs them, not
+the processors, so that authors always see class ids.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAGIC = b"MMO1"
 ALIGNMENT = 64
 MAX_BYTES = 1 << 31
-MAX_AXES = 64  # as in torch
+MAX_AXES = 64  # torch's own limit
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -48,7 +48,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
-    """One tensor of a buffer."""
+    """Description of a tensor in a buffer."""
 
     key: str
     dtype: str
@@ -59,25 +59,25 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PickHeader(msgspec.Struct, array_like=True, frozen=True):
-    """The result of one processor's ``reduce``."""
+    """Description of the result of a processor's ``reduce``."""
 
     name: str
     single: bool
-    """Whether it was a tensor, not a dict of tensors."""
+    """Whether ``reduce`` returned a tensor rather than a dict of tensors."""
     tensors: tuple[TensorHeader, ...]
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
-    """A request that failed in the worker."""
+    """Failure of a request in the worker."""
 
     processor: str
-    """Name of the processor whose ``reduce`` failed; empty for the model itself."""
+    """Name of the processor whose ``reduce`` failed, or an empty string if the model failed."""
     kind: str
     message: str
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """First part of a buffer."""
+    """Header of a buffer, which describes its results or its failure."""
 
     picks: tuple[PickHeader, ...] = ()
     failure: Failure | None = None
@@ -87,16 +87,16 @@ Unpacked: TypeAlias = "dict[str, Raw]"
 
 
 def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
-    """Pack the results of requests that share shapes, on the device where they are.
+    """Pack the results of requests of equal shapes, on the device of the tensors.
 
     Args:
-        picks: for each processor's name its tensor or dict of tensors, all with the same axis 0 (the requests).
+        picks: the tensor or dict of tensors of each processor, by the processor's name. Axis 0 is the requests.
 
     Returns:
-        uint8 [requests, bytes], one buffer a row, contiguous.
+        Contiguous uint8 tensor [requests, bytes] with a buffer in each row.
 
     Raises:
-        ReduceError: a dtype cannot travel, or a buffer would be larger than ``MAX_BYTES``.
+        ReduceError: a dtype is not in ``DTYPES``, or a buffer would be larger than ``MAX_BYTES``.
 
     """
     tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
@@ -111,37 +111,37 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
             flat = to_halves(tensor.reshape(requests, -1))
             buffers[:, start : start + flat.shape[1]] = flat
         elif tensor.numel():
-            whole = tensor.resolve_conj().resolve_neg()  # the bytes of a lazy view are those of its base
+            whole = tensor.resolve_conj().resolve_neg()  # a lazy view still has the bytes of its base
             rows = whole.reshape(requests, -1).contiguous()
-            # An axis of length 1 may have any stride, and view() refuses some.
+            # An axis of length 1 may have any stride, and view() refuses some strides.
             flat = rows.as_strided(rows.shape, (rows.shape[1], 1)).view(torch.uint8)
             buffers[:, start : start + flat.shape[1]] = flat
     return buffers
 
 
 def pack_failure(failure: Failure) -> torch.Tensor:
-    """Pack a failure: uint8 [bytes], on the CPU."""
+    """Pack a failure into a buffer, uint8 [bytes], on the CPU."""
     return torch.frombuffer(bytearray(_encode(Header(failure=failure))), dtype=torch.uint8)
 
 
 def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
-    """Read one buffer.
+    """Unpack the buffer of a request.
 
     Args:
         buffer: uint8 [bytes], as the worker packed it.
 
     Returns:
-        For each processor's name its tensor or dict of tensors without axis 0, as views of ``buffer`` where they lie
-        there as they are; or the failure.
+        The tensor or dict of tensors of each processor without axis 0, by the processor's name, or the failure. The
+        tensors are views of `buffer` if possible.
 
     Raises:
-        ReduceError: the bytes are not a buffer of ours.
+        ReduceError: the bytes are not a packed result, or the result is damaged.
 
     """
     if buffer.dtype != torch.uint8 or buffer.dim() != 1 or bytes(buffer[:4].tolist()) != MAGIC:
         raise ReduceError(
             f"the engine sent {buffer.dtype} {list(buffer.shape)}, not a packed result: vllm_mmout is not loaded in"
-            " its workers, where VLLM_PLUGINS must let it in too"
+            " its workers; if VLLM_PLUGINS is set there, it must list mmout"
         )
     header = _header(buffer)
     if header.failure is not None:
@@ -166,7 +166,10 @@ def _header(buffer: torch.Tensor) -> Header:
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
-    """Header, first byte of each tensor, and size of a buffer; offsets depend on the header's length, so twice."""
+    """Return the encoded header, the first byte of each tensor, and the size of a buffer in bytes.
+
+    The tensors' offsets depend on the header's length, so the loop repeats until the header fits.
+    """
     tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
     sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for tensor in tensors]
     sizes = [-(-size // 2) if half else size for size, half in zip(sizes, halved, strict=True)]
@@ -229,26 +232,26 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
     part = buffer[head.offset : end]
     if head.halved:
         return from_halves(part, count).reshape(head.shape)
-    if part.storage_offset() % dtype.itemsize:  # a view of bytes that do not lie as they were packed
+    if part.storage_offset() % dtype.itemsize:  # the received bytes are not aligned for this dtype
         part = part.clone()
     return part.view(dtype).reshape(head.shape)
 
 
 KEY = "mmout"
 BATCH = "mmout_batch"
-"""Key of the number and the size of the batch that a tile is sent in. Only our own `generate` sets it."""
+"""Key of a tile's batch: the batch's number and its count of tiles. Only our own `generate` sets it."""
 TRACED = "mmout_traced"
-"""Key of the names of a traced request: its id, and its tile or None. Only our own `generate` sets it."""
+"""Key of a traced request's names: the request id, and the tile or None. Only our own `generate` sets it."""
 REPORTS = "mmout_reports"
-"""Key of the steps after which a request is shown before its end. Only our own `generate` sets it."""
+"""Key of the steps after which a request reports an early output. Only our own `generate` sets it."""
 
 
 _KEPT_BYTES = 1024
-"""Largest size of options, in bytes, that are cached after they are parsed."""
+"""Largest size of a request's options that are cached after they are parsed, in bytes."""
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the ``extra_kwargs`` of a request with these params."""
+    """Return the ``extra_kwargs`` that mark a request with its params and with the steps of its reports."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
@@ -259,28 +262,31 @@ def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingPar
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Remove keys that only we may set. The engine's core would wait for the rest of a batch that a client invents."""
+    """Remove the keys that only our own `generate` may set from a client's params.
+
+    The engine core would wait for the rest of a batch that a client invents.
+    """
     if pooling_params is not None and pooling_params.extra_kwargs:
         for key in (BATCH, TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the params that a request is marked with, or None without a mark."""
+    """Return the params from the mark of a request, or None if the request has no mark."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None
-    wire = extra[KEY]
-    if not isinstance(wire, Mapping):
-        raise OptionError(f'extra_kwargs["{KEY}"] must be a table of options, got {type(wire).__name__}')
+    options = extra[KEY]
+    if not isinstance(options, Mapping):
+        raise OptionError(f'extra_kwargs["{KEY}"] must be a table of options, got {type(options).__name__}')
     try:
-        packed = msgspec.msgpack.encode(wire)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # the values are wrong, and from_mapping says which
-        return OutputParams.from_mapping(wire)
-    return _params(packed) if len(packed) <= _KEPT_BYTES else OutputParams.from_mapping(wire)
+        packed = msgspec.msgpack.encode(options)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # from_mapping then names the wrong value
+        return OutputParams.from_mapping(options)
+    return _params(packed) if len(packed) <= _KEPT_BYTES else OutputParams.from_mapping(options)
 
 
 @lru_cache(maxsize=64)
 def _params(packed: bytes) -> OutputParams:
-    """Parse a mark, once in a process for all tiles of a scene."""
+    """Parse the options of a mark. The cache parses them once for all tiles of a scene."""
     return OutputParams.from_mapping(msgspec.msgpack.decode(packed))

@@ -1,1 +1,1 @@
-"""What runs in the engine's processes: the pooler that reduces, the core's waiting, its memory."""
+"""Code for the engine core and worker processes: pooler with ``reduce``, batch waits, step limit, tracing."""

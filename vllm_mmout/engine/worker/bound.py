@@ -1,4 +1,4 @@
-"""BoundWorker: vLLM's worker, whose model has an output processor."""
+"""BoundWorker, the class of a vLLM worker whose model has an output processor."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class BoundWorker(WorkerBase):
-    """Tries the model out when it has been loaded, and puts the reducing pooler around its own."""
+    """Worker that tries the model out after loading it, and wraps the model's pooler in a `ReducingPooler`."""
 
     mmout: Mapping[str, OutputProcessor]
     compile: Compile
     trace: str | None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """As vLLM's."""
-        from vllm_mmout.engine.worker.reduce import wrap_pooler  # of vLLM's layers, which need the device
+        """Load the model, try it out, wrap its pooler, and start tracing if the engine is traced."""
+        from vllm_mmout.engine.worker.reduce import wrap_pooler  # imports vLLM's layers, which need the device
 
         with telling():
             super().load_model(*args, **kwargs)
@@ -46,30 +46,33 @@ class BoundWorker(WorkerBase):
                 StepTrace(Trace(self.trace), self.device).watch(self, model)
         if self.vllm_config.device_config.device_type == "cpu":
             keep_freed_memory()
-        if multiprocessing.parent_process() is not None:  # not the user's own process
+        if multiprocessing.parent_process() is not None:  # the worker does not run in the user's own process
             rest_between_steps()
-            with suppress(Exception):  # there may be no standard error
+            with suppress(Exception):  # the process may have no standard error
                 faulthandler.enable()  # writes the stacks if a step hangs and the core aborts this process
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's, with what requests give before their result."""
+        """Run vLLM's step, and attach the reports of unfinished requests to its output."""
         model: Any = self.get_model()
         return model.pooler.reports.sent_with(super().execute_model(*args, **kwargs))
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``execute_model``; Model Runner V2 pools here."""
+        """Run vLLM's ``sample_tokens``, and attach the reports to its output. Model Runner V2 pools in this call."""
         model: Any = self.get_model()
         return model.pooler.reports.sent_with(super().sample_tokens(*args, **kwargs))
 
     def compile_or_warm_up_model(self) -> Any:
-        """As vLLM's; memory has been measured then, and from now on ``forward`` serves requests."""
+        """Warm the model up as vLLM does, then compile ``forward`` if the engine's ``compile`` setting asks for it.
+
+        vLLM has measured memory by then. From here on ``forward`` serves requests.
+        """
         result = super().compile_or_warm_up_model()
         model: Any = self.get_model()
         model.measuring = False
         if self.compile != "off":
             if hasattr(model, "compile_forward"):
-                most = self.vllm_config.scheduler_config.max_num_seqs
-                model.compile_forward(most, if_faster=self.compile == "auto")
+                max_requests = self.vllm_config.scheduler_config.max_num_seqs
+                model.compile_forward(max_requests, if_faster=self.compile == "auto")
             else:
-                logger.warning("%s is written for vLLM and not compiled by `compile`", type(model).__name__)
+                logger.warning("%s is written for vLLM, so `compile` does not compile it", type(model).__name__)
         return result

@@ -1,4 +1,4 @@
-"""The engine's core on a bound engine: it waits for all tiles of a batch before a step, and sleeps during it."""
+"""The engine core of a bound engine. It waits for all tiles of a batch before a step, and sleeps during the step."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 WAITS_S = 0.05
-"""Seconds that the core waits at most for what is left of a batch; messages of one batch come within a few ms."""
+"""Longest wait of the core for the rest of a batch, in seconds. The messages of a batch arrive within a few ms."""
 
 
 @dataclass(slots=True)
 class DueTiles:
-    """Tiles that a core waits for."""
+    """Tiles that the core waits for before its next step."""
 
     due: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Tiles of a batch that have not come, by client and batch."""
+    """Number of tiles that have not arrived yet, by client index and batch number."""
     until: float = 0.0
-    """``time.monotonic()`` until which they are waited for."""
+    """Time at which the core stops waiting for the tiles, by ``time.monotonic()``."""
 
 
 class BoundEngineCore(EngineCoreProc):
-    """vLLM's core process, which would begin a step with the first message that comes."""
+    """Engine core that waits for all tiles of a batch. vLLM's own core begins a step at the first message."""
 
     mmout: DueTiles
 
     def add_request(self, request: Request, request_wave: int = 0) -> None:
-        """As vLLM's, and count the tiles of a batch."""
+        """Add a request as vLLM does, and count the tiles of its batch that are still missing."""
         params = request.pooling_params
         mark = (params.extra_kwargs or {}).get(BATCH) if params is not None else None
         if mark is not None:
@@ -61,11 +61,11 @@ class BoundEngineCore(EngineCoreProc):
             try:
                 self._handle_client_request(*self.input_queue.get(timeout=max(left, 0.0)))
             except queue.Empty:
-                self.mmout.due.clear()  # an aborted one does not come any more
+                self.mmout.due.clear()  # the missing tiles may have been aborted and would never arrive
 
 
 def bind_core(core: Any) -> None:
-    """Bind an engine core whose model has an output processor."""
+    """Bind an engine core if its model has an output processor; leave other cores unchanged."""
     choice = resolve_choice(core.vllm_config)
     if choice is None:
         return
@@ -82,7 +82,7 @@ def bind_core(core: Any) -> None:
 
 
 def trace_steps(core: Any, trace: Trace) -> None:
-    """Have a core's steps be in the trace."""
+    """Record each step of a core in the trace."""
     step = core._process_engine_step  # noqa: SLF001 - in the hook table
 
     def traced() -> Any:

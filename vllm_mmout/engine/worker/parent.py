@@ -1,4 +1,4 @@
-"""End an engine's core when the process that started it is gone, which vLLM's own core does not notice."""
+"""Shutdown of an engine core whose parent process has died. vLLM's own core does not notice the death."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 _ORDERLY_S: Final = 20.0
-"""Seconds that a core may take to end by itself."""
+"""Time that a core has for a clean shutdown before it is killed, in seconds."""
 
 
 def end_with_parent() -> None:
-    """End this process when the process that started it ends, even if that is killed.
+    """End this process when its parent process ends, even if the parent is killed.
 
-    This does nothing in a process that multiprocessing has not started, such as the user's own or an actor of Ray.
+    This does nothing in a process that multiprocessing did not start, such as the user's own process or a Ray actor.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -32,7 +32,7 @@ def _end_after(parent: BaseProcess) -> None:
     logging.getLogger("vllm.mmout").warning(
         "the process that started this engine (%s) is gone, and the engine ends", parent.pid
     )
-    os.kill(os.getpid(), signal.SIGTERM)  # on which vLLM shuts a core down cleanly
+    os.kill(os.getpid(), signal.SIGTERM)  # makes vLLM shut the core down cleanly
     time.sleep(_ORDERLY_S)
     for worker in multiprocessing.active_children():
         worker.kill()

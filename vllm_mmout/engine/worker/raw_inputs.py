@@ -1,4 +1,4 @@
-"""Model Runner V2: the state of models whose ``forward`` takes a request's own tensors, and the task ``plugin``."""
+"""Support for Model Runner V2: a ``ModelState`` for models of raw input tensors, and the pooling task ``plugin``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
 _STATE_OF = "get_model_state_cls"
-"""vLLM's own seam: what a model class names its state by."""
+"""Name of the static method by which a model class tells vLLM its ``ModelState`` class."""
 
 
 class RawInputState(ModelState):
-    """Keeps the tensors of each request from its beginning to its end, and hands them to ``forward`` by keyword.
+    """State that keeps each request's tensors until the request ends, and passes them to ``forward`` by keyword.
 
-    They are batched by vLLM's own rules, as Model Runner V1 batches them.
+    The tensors are batched by vLLM's own rules, as in Model Runner V1.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,25 +38,25 @@ class RawInputState(ModelState):
         self._features[new_req_data.req_id] = new_req_data.mm_features
 
     def remove_request(self, req_id: str) -> None:
-        """Let them go."""
+        """Drop the tensors of a request."""
         self._features.pop(req_id, None)
 
     def prepare_inputs_embeds(self, *args: Any) -> None:
-        """None: no token stands for an input."""
+        """Return None, because these models have no token embeddings."""
         return
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: Any) -> dict[str, Any]:
-        """The keywords of ``forward`` for the requests of a step, in their order.
+        """Return the keyword arguments of ``forward`` for the requests of a step, in the order of the batch.
 
-        Those of a dummy run are not known, those by which vLLM warms its kernels up have nothing: they get dummies.
+        The requests of vLLM's dummy runs and kernel warm-up have no tensors, so they get dummy inputs.
         """
         ids = input_batch.req_ids
         features = [feature for name in ids for feature in self._features.get(name, ())]
-        items = [(one.modality, one.data) for one in features if one.data is not None]
+        items = [(feature.modality, feature.data) for feature in features if feature.data is not None]
         return self._batched(items) if items else self.prepare_dummy_inputs(len(ids), input_batch.num_tokens)
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
-        """The same for as many inputs of the largest size."""
+        """Build the keyword arguments of ``forward`` for `num_reqs` dummy inputs of the largest size."""
         return self._batched([self._dummy] * num_reqs)
 
     @cached_property
@@ -67,7 +67,7 @@ class RawInputState(ModelState):
         return modality, dummy["mm_kwargs"][modality][0]
 
     def prepare_attn(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Nothing: such models have no attention of vLLM's."""
+        """Return an empty dict, because these models do not use vLLM's attention."""
         return {}
 
     def _batched(self, items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class RawInputState(ModelState):
 
 
 def serve_by_v2(vllm_config: VllmConfig) -> None:
-    """Let Model Runner V2 load the model of a bound engine; a class with a state of its own keeps it."""
+    """Let Model Runner V2 load the model of a bound engine. A model class with its own ``ModelState`` keeps it."""
     pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
     config = vllm_config.model_config
     if not config.is_multimodal_raw_input_only_model:

@@ -1,7 +1,7 @@
-"""The pooler that runs ``reduce`` in the worker, around the model's own pooler.
+"""The pooler that wraps the model's own pooler and runs ``reduce`` in the worker.
 
-Nothing may raise out of it: one exception there ends the engine for everybody, for good. A failure becomes the result
-of the one request that it belongs to.
+An exception that leaves the pooler ends the engine for all clients. A failure therefore becomes the result of the
+request that caused it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
 Pooled: TypeAlias = "torch.Tensor | list[Outcome | None]"
-"""The requests' raw outputs: stacked, or one each; None for a request that is not finished in this step."""
+"""Raw outputs of the requests, stacked or as a list. A request that does not finish in this step has None."""
 
 
 class Stepped(list["Outcome | None"]):
-    """Raw outputs of a step, one a request, and what others give before they are finished."""
+    """List of the raw outputs of a step, one for each request, with the early outputs of unfinished requests."""
 
     def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
         super().__init__(outcomes)
         self.early = early
-        """By row."""
+        """Outputs of requests that are not finished, by row in the batch."""
 
 
 class ReducingPooler(Pooler):
-    """Runs the picked processors' ``reduce`` on marked requests and packs the results; hands on all others."""
+    """Pooler that runs the picked processors' ``reduce`` on marked requests and packs the results.
+
+    Requests without a mark get the output of the model's own pooler.
+    """
 
     def __init__(self, inner: Pooler, processors: Mapping[str, OutputProcessor]) -> None:
         super().__init__()
@@ -55,36 +58,37 @@ class ReducingPooler(Pooler):
         self.reports = Reports()
 
     def get_supported_tasks(self) -> AbstractSet[PoolingTask]:
-        """As the model's own pooler."""
+        """Return the tasks that the model's own pooler supports."""
         return self.inner.get_supported_tasks()
 
     def get_pooling_updates(self, task: PoolingTask) -> PoolingParamsUpdate:
-        """As the model's own pooler."""
+        """Return the updates to the pooling params that the model's own pooler wants for a task."""
         return self.inner.get_pooling_updates(task)
 
     def forward(
         self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata
     ) -> torch.Tensor | list[torch.Tensor | None]:
-        """Pool a step.
+        """Pool the outputs of a step, and run ``reduce`` for the marked requests.
 
         Args:
-            hidden_states: what the model's forward returned, the requests on axis 0.
+            hidden_states: output of the model's ``forward``, with the requests on axis 0.
             pooling_metadata: vLLM's record of the step's requests, in the same order.
 
         Returns:
-            What the inner pooler returned if no request is marked; otherwise one uint8 buffer a marked request and the
-            inner pooler's tensor for the others, stacked where they are alike (one copy to the host a step).
+            The inner pooler's output if no request is marked. Otherwise a uint8 buffer for each marked request, and the
+            inner pooler's tensor for the others. Buffers of equal shape are stacked: a step then has one copy to the
+            host.
 
         """
         requests = pooling_metadata.pooling_params
         if not any(map(_is_marked, requests)):
             raw: torch.Tensor | list[Outcome | None] = self.inner(hidden_states, pooling_metadata)
-            return raw if isinstance(raw, torch.Tensor) else [None if one is None else plain(one) for one in raw]
+            return raw if isinstance(raw, torch.Tensor) else [None if part is None else plain(part) for part in raw]
         if isinstance(hidden_states, PerRequest):
             return self._reduce_step([*hidden_states.parts], requests)
         try:
             pooled = self.inner(hidden_states, pooling_metadata)
-        except BaseException as error:  # noqa: BLE001 - what leaves this method ends the engine
+        except BaseException as error:  # noqa: BLE001 - an exception that leaves this method ends the engine
             raise_interrupt(error)
             logger.exception("the model's pooler failed on a step of %d requests", len(requests))
             failure = wire.pack_failure(_failure("pooler", error))
@@ -104,18 +108,18 @@ class ReducingPooler(Pooler):
             if raw is None:
                 continue
             try:
-                wanted = wire.read(params)
+                options = wire.read(params)
             except MMOutError as error:
                 buffers[row] = wire.pack_failure(_failure("request", error))
                 continue
-            if wanted is None:
+            if options is None:
                 buffers[row] = plain(raw)
             elif isinstance(raw, MMOutError):
                 buffers[row] = wire.pack_failure(_failure("", raw))
             else:
-                groups.setdefault((wanted, _shapes(raw)), []).append(row)
-        for (wanted, _), rows in groups.items():
-            packed = self._reduce_group(_stack(pooled, rows), len(rows), wanted)
+                groups.setdefault((options, _shapes(raw)), []).append(row)
+        for (options, _), rows in groups.items():
+            packed = self._reduce_group(_stack(pooled, rows), len(rows), options)
             if isinstance(packed, torch.Tensor) and len(rows) == len(requests):
                 return packed
             for row, buffer in zip(rows, packed, strict=True):
@@ -123,14 +127,14 @@ class ReducingPooler(Pooler):
         return buffers
 
     def _reduce_group(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | list[torch.Tensor]:
-        """Reduce requests that are alike together; where that fails, each alone, so that one takes no other with it."""
+        """Reduce requests of equal shape and options together. If that fails, reduce each request alone."""
         outcome = self._reduce(raw, count, params)
         if not isinstance(outcome, wire.Failure):
             return outcome
         if count == 1:
             return [wire.pack_failure(outcome)]
         single = (each(itemgetter(slice(row, row + 1)), raw) for row in range(count))
-        return [self._reduce_group(one, 1, params)[0] for one in single]
+        return [self._reduce_group(request, 1, params)[0] for request in single]
 
     def _reduce(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | wire.Failure:
         picks: dict[str, Raw] = {}
@@ -139,13 +143,13 @@ class ReducingPooler(Pooler):
             for name in params.picks or tuple(self.processors)[:1]:
                 picks[name] = checked_group(self.processors[name].reduce(raw, params), count, "reduce()", ReduceError)
             return wire.pack(picks)
-        except BaseException as error:  # noqa: BLE001 - an author's code: all it raises is that request's
+        except BaseException as error:  # noqa: BLE001 - whatever the author's code raises fails only these requests
             raise_interrupt(error)
             return _failure(name, error)
 
 
 def wrap_pooler(model: nn.Module, processors: Mapping[str, OutputProcessor]) -> None:
-    """Put the reducing pooler around a loaded pooling model's own."""
+    """Wrap the pooler of a loaded pooling model in a `ReducingPooler`, unless it is wrapped already."""
     inner = getattr(model, "pooler", None)
     if inner is None:
         raise ReduceError(
@@ -168,7 +172,7 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
-    """The rows with the requests on axis 0; without a copy where they are all of a stacked tensor."""
+    """Return the raw outputs of some rows with the requests on axis 0. All rows of a stacked tensor need no copy."""
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]

@@ -1,7 +1,7 @@
-"""What a model that works step by step gives before its result: it goes beside the step's output to the scheduler.
+"""Reports: outputs that an iterative model gives for a request before its final result.
 
-vLLM's runners ask the pooler for finished requests alone, so what others give is put on the output that the worker
-hands over, and the scheduler of such models sends it on.
+vLLM's runners take only finished requests from the pooler. The reports of unfinished requests are therefore attached
+to the worker's output of a step, and the scheduler of iterative models sends them to the clients.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
 
 _ATTRIBUTE: Final = "mmout_reports"
-"""Of a `ModelRunnerOutput`: packed results by request id."""
+"""Attribute of a `ModelRunnerOutput` that holds the packed reports by request id."""
 
 
 class Reports:
-    """Packed results of a step by their row in the batch, until the worker takes them."""
+    """Buffer for the packed reports of a step, by row in the batch, until the worker sends them."""
 
     def __init__(self) -> None:
         self._rows: dict[int, torch.Tensor] = {}
 
     def put(self, row: int, buffer: torch.Tensor) -> None:
-        """Keep one, uint8 [bytes]."""
+        """Keep the report of a row, uint8 [bytes]."""
         self._rows[row] = buffer
 
     def sent_with(self, output: Any) -> Any:
-        """What the worker hands over for a step, with the reports of that step."""
+        """Return the worker's output of a step with the step's reports attached, and clear the reports."""
         if not self._rows or output is None:
             return output
         rows, self._rows = self._rows, {}
@@ -40,27 +40,27 @@ class Reports:
 
 
 class _LateOutput(AsyncModelRunnerOutput):
-    """An output that is being copied to the host, with reports."""
+    """Output that is still being copied to the host, with the reports to attach to it."""
 
     def __init__(self, output: AsyncModelRunnerOutput, rows: dict[int, torch.Tensor]) -> None:
         self._output = output
         self._rows = rows
 
     def get_output(self) -> ModelRunnerOutput:
-        """As vLLM's."""
+        """Wait for the copy, and return the output with the reports attached."""
         return _with(self._output.get_output(), self._rows)
 
 
 def _with(output: ModelRunnerOutput, rows: dict[int, torch.Tensor]) -> ModelRunnerOutput:
-    found = {output.req_ids[row]: buffer.cpu() for row, buffer in rows.items()}
-    setattr(output, _ATTRIBUTE, found)
+    reports = {output.req_ids[row]: buffer.cpu() for row, buffer in rows.items()}
+    setattr(output, _ATTRIBUTE, reports)
     return output
 
 
 def add_reports(outputs: dict[int, EngineCoreOutputs], output: ModelRunnerOutput, requests: dict[str, Any]) -> None:
-    """Add a step's reports to what the scheduler sends to each client, before what has ended.
+    """Add a step's reports to the outputs that the scheduler sends to each client, ahead of the finished requests.
 
-    ``requests`` are those that the scheduler still knows; nobody waits for others.
+    Reports of a request that is not in `requests`, the scheduler's own table, are dropped: the request was aborted.
     """
     for request_id, buffer in getattr(output, _ATTRIBUTE, {}).items():
         request = requests.get(request_id)

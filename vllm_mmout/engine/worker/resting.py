@@ -1,4 +1,4 @@
-"""Waiting asleep: what processes of a bound engine do between steps, where vLLM's look for messages without a pause."""
+"""Sleep instead of vLLM's busy polling while a process of a bound engine waits for a message."""
 
 from __future__ import annotations
 
@@ -9,48 +9,43 @@ from typing import Any
 import zmq
 
 SPINS_S = 0.002
-"""Seconds that a process looks again and again whether it has a message, before it waits to be woken."""
-LOOKS_AGAIN_MS = 100
-"""Longest sleep of a process that waits for a message, in milliseconds.
-
-ZeroMQ can lose the call that wakes a reader whose socket keeps one message only. vLLM's reader then sleeps for five
-seconds.
-"""
+"""Time that a process polls for a message before it sleeps until it is woken, in seconds."""
 _CALLS = 1000
-"""Calls that may be on their way to a process that sleeps.
+"""Largest number of wake-up calls that may be queued for a sleeping process.
 
-vLLM has one, and drops all others: whoever looks for messages without a pause misses none by that, but one that sleeps
-would, and only look again after five seconds.
+vLLM queues one call and drops the others. A process that polls loses nothing by that. A sleeping process would miss the
+dropped call, and would only look for messages again after five seconds.
 """
 
 
 def rest_while_workers_compute(executor: Any) -> None:
-    """Wait for workers' answers asleep, where vLLM looks for them without a pause for up to a second.
+    """Make the core sleep while it waits for the workers' answers. vLLM polls for them for up to a second.
 
-    A step of ours takes as long as that, not some milliseconds as one token does: on a machine without a GPU the core's
-    process would take a processor from those who read the tiles and write the result, and they one from the worker.
+    A step of a bound engine can take about a second, and a step of a text model only some milliseconds. On a machine
+    without a GPU the polling would keep a CPU core from the threads that read tiles and write results.
     """
-    asked = getattr(executor, "rpc_broadcast_mq", None)  # an executor without processes has none
-    for queue in (*getattr(executor, "response_mqs", ()), *filter(None, [asked])):
+    broadcast = getattr(executor, "rpc_broadcast_mq", None)  # an executor without worker processes has no queue
+    for queue in (*getattr(executor, "response_mqs", ()), *filter(None, [broadcast])):
         _rest(queue._spin_condition)  # noqa: SLF001 - in the hook table
 
 
 def rest_between_steps() -> None:
-    """Wait for steps asleep, in a worker's own process, where vLLM looks for them without a pause for up to a second.
+    """Make a worker process sleep while it waits for the next step. vLLM polls for it for up to a second.
 
-    Where tiles come more slowly than forwards end, those who read them could have that processor. A worker's queue is
-    made after its model is loaded, and nothing that is bound has it: so this goes for all that the process makes.
+    If tiles arrive more slowly than the model computes, the threads that read them can use the CPU core instead. vLLM
+    makes a worker's queue after it loads the model, and no bound object holds the queue. This function therefore
+    patches ``SpinCondition`` for all queues that the process makes from now on.
     """
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     condition: Any = SpinCondition
-    made = condition.__init__
+    original = condition.__init__
 
-    @wraps(made)
+    @wraps(original)
     def resting(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
+        original(self, *args, **kwargs)
         _rest(self)
-        if not self.is_reader:  # bound anew, for those who connect from now on
+        if not self.is_reader:  # the socket is bound again, since its new limit counts for later connections only
             calls = self.local_notify_socket
             address = calls.getsockopt(zmq.LAST_ENDPOINT)
             calls.unbind(address)
@@ -60,7 +55,10 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Have one end of a queue sleep, or call those who are connected and sleep; None: all are on other machines."""
+    """Let the reading end of a queue sleep, or let the writing end queue more wake-up calls.
+
+    `condition` is None if all readers are on other machines.
+    """
     if condition is None:
         return
     if condition.is_reader:

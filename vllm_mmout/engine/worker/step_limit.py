@@ -1,7 +1,7 @@
-"""StepLimit: ends an engine's core if a step hangs, as vLLM does if worker processes do not answer in time.
+"""StepLimit, which ends an engine core if a step hangs.
 
-vLLM waits ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` for workers that are processes of their own. On one device the worker
-is usually part of the core's process, and vLLM waits for it without a limit.
+vLLM waits at most ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` for workers in processes of their own. On one device the
+worker usually runs in the core's process, and vLLM waits for it without a limit.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any, Final
 from vllm_mmout.log import logger
 
 _LOOKS: Final = 4
-"""Checks of a running step within its limit."""
+"""Number of checks of a running step within its time limit."""
 _LONGEST_PAUSE_S: Final = 1.0
 _STACKS_S: Final = 5.0
-"""Seconds that workers have to write their stacks."""
+"""Time that the workers have to write their stacks, in seconds."""
 
 
 class StepLimit:
-    """Time limit of the steps of one core, watched from a thread of its own.
+    """Time limit for the steps of an engine core, checked in a thread of its own.
 
     Args:
-        seconds: time that a step may take.
-        end: called with a message if a step takes longer; by default `end_process`.
+        seconds: longest time that a step may take.
+        end: function that is called with a message if a step takes longer, by default `end_process`.
 
     """
 
@@ -41,7 +41,7 @@ class StepLimit:
         self._began: float | None = None
 
     def watch(self, core: Any) -> None:
-        """Watch a core's steps from now on."""
+        """Time each step of a core from now on, and start the thread that checks the limit."""
         step = core._process_engine_step  # noqa: SLF001 - in the hook table
 
         def limited() -> Any:
@@ -55,7 +55,7 @@ class StepLimit:
         threading.Thread(target=self._look, name="mmout-step-limit", daemon=True).start()
 
     def _look(self) -> None:
-        """Check the running step until it exceeds the limit, then end the core."""
+        """Check the running step until a step exceeds the limit, then end the core."""
         pause = min(self._seconds / _LOOKS, _LONGEST_PAUSE_S)
         while True:
             time.sleep(pause)
@@ -63,18 +63,18 @@ class StepLimit:
             if began is not None and time.monotonic() - began > self._seconds:
                 self._end(
                     f"a step of the model takes longer than {self._seconds:g} s (step_timeout_s), and the engine ends,"
-                    " since all requests wait for it; the stacks of its threads follow"
+                    " since all requests wait for this step; the stacks of its threads follow"
                 )
                 return
 
 
 def end_process(reason: str) -> None:
-    """End this process and its workers at once, with the stacks of all of them on standard error.
+    """Write the stacks of this process and its workers to standard error, then kill them all.
 
-    A thread that hangs cannot be ended, and would block a clean shutdown. A worker that hangs would keep what it
-    inherited, such as the server's port and the pipe by which vLLM hears that this process has ended.
+    A hanging thread cannot be stopped, and would block a clean shutdown. A hanging worker would keep its inherited
+    handles open: the server's port, and the pipe by which vLLM notices that this process has ended.
     """
-    threading.Thread(target=_exit_soon, daemon=True).start()  # what is written below may block
+    threading.Thread(target=_exit_soon, daemon=True).start()  # the writes below may block
     with suppress(Exception):
         logger.critical("%s", reason)
         for handler in [*logger.handlers, *logging.getLogger("vllm").handlers]:
@@ -84,7 +84,7 @@ def end_process(reason: str) -> None:
     workers = multiprocessing.active_children()
     for worker in workers:
         if worker.pid is not None:
-            os.kill(worker.pid, signal.SIGABRT)  # at which its faulthandler writes, see `BoundWorker`
+            os.kill(worker.pid, signal.SIGABRT)  # its faulthandler then writes the stacks, see `BoundWorker`
     deadline = time.monotonic() + _STACKS_S
     for worker in workers:
         worker.join(max(0.0, deadline - time.monotonic()))
@@ -93,7 +93,7 @@ def end_process(reason: str) -> None:
 
 
 def _exit_soon() -> None:
-    """End this process and its workers although its log cannot be written."""
+    """Kill this process and its workers after a delay, even if writing the log blocks."""
     time.sleep(2 * _STACKS_S)
     for worker in multiprocessing.active_children():
         worker.kill()

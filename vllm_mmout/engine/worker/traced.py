@@ -1,6 +1,6 @@
-"""StepTrace: when a step's forward, reduce and copy to the host begin and end, in a traced engine's worker.
+"""StepTrace, which times the forward, the reduce and the copy to the host of each step in a traced engine's worker.
 
-On a device it waits for the end of each, which a step does not do otherwise.
+On a GPU, tracing synchronizes with the device after each stage. An untraced step does not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAGIC = b"MMOTRACE"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of one step, by ``time.monotonic()``; they travel behind each of its results."""
+    """Times of the stages of a step, by ``time.monotonic()``. They are appended to each result of the step."""
 
     began: float
     forwarded: float
@@ -35,13 +35,13 @@ class Times:
     copied: float
 
     def behind(self, buffer: torch.Tensor) -> torch.Tensor:
-        """A result on the host, uint8 [bytes], with these times behind it."""
+        """Return a result on the host, uint8 [bytes], with these times appended."""
         packed = bytearray(_FORM.pack(self.began, self.forwarded, self.reduced, self.copied, _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
 
     @staticmethod
     def read(buffer: torch.Tensor) -> Times | None:
-        """Those behind a result, None where there are none."""
+        """Read the times at the end of a result. Return None if the result has no times."""
         if buffer.dtype != torch.uint8 or buffer.numel() < _FORM.size:
             return None
         *times, magic = _FORM.unpack(buffer[-_FORM.size :].numpy().tobytes())
@@ -49,7 +49,7 @@ class Times:
 
 
 class StepTrace:
-    """Watches a worker and its model; of the workers of an engine the one that answers is told of."""
+    """Recorder of the stages of each step of a worker. Only the worker that answers the core is traced."""
 
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self._trace = trace
@@ -58,7 +58,7 @@ class StepTrace:
         self._requests: Sequence[PoolingParams] = ()
 
     def watch(self, worker: Any, model: nn.Module) -> None:
-        """Begin."""
+        """Start tracing the steps of a worker and its model."""
         model.register_forward_pre_hook(self._forward_begins)
         pooler: Any = model.pooler
         pooler.register_forward_pre_hook(self._reduce_begins)
@@ -84,7 +84,10 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a part of a step; the one that pools gives its output, perhaps one that is still being copied."""
+        """Run a part of a step, and record its stages if it is the part that pools.
+
+        The output may still be on its way to the host. Its stages are then recorded when the copy is complete.
+        """
         self._requests = ()
         output = work(*args, **kwargs)
         requests, self._requests = self._requests, ()
@@ -100,10 +103,10 @@ class StepTrace:
     def _copied(self, requests: Sequence[PoolingParams], times: tuple[float, float, float], output: Any) -> Any:
         step = Times(*times, time.monotonic())
         for row, (params, buffer) in enumerate(zip(requests, output.pooler_output, strict=True)):
-            named = (params.extra_kwargs or {}).get(wire.TRACED)
-            if named is None or buffer is None:
+            names = (params.extra_kwargs or {}).get(wire.TRACED)
+            if names is None or buffer is None:
                 continue
-            traced = Traced(self._trace, *named)
+            traced = Traced(self._trace, *names)
             traced.stage("forward", step.began, step.forwarded, tiles=len(requests))
             traced.stage("reduce", step.forwarded, step.reduced)
             traced.stage("copy", step.reduced, step.copied)
