@@ -141,7 +141,7 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
     if buffer.dtype != torch.uint8 or buffer.dim() != 1 or bytes(buffer[:4].tolist()) != MAGIC:
         raise ReduceError(
             f"the engine sent {buffer.dtype} {list(buffer.shape)}, not a packed result: vllm_mmout is not loaded in"
-            " its workers; if VLLM_PLUGINS is set there, it must list mmout"
+            " its workers; if VLLM_PLUGINS is set there, it must list vllm_mmout"
         )
     header = _header(buffer)
     if header.failure is not None:

@@ -1,1 +1,1 @@
-"""Every contact with vLLM's insides: the table of hooks, what they wrap, and the classes of bound engines."""
+"""Every contact with vLLM's internals: the hook table, the wrappers, and the binding of engines."""

@@ -1,4 +1,4 @@
-"""The names that vLLM's modules get: the split registry, and those of vLLM's first registries."""
+"""The names that are added to vLLM's modules: the split registry, and the names of vLLM's first input registries."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from vllm_mmout.engine.hooks.hook import Attribute
 from vllm_mmout.importing import import_path
 
-FIRST_NAMES = "names of vLLM's first input registries, which it removed, for code that was written for them"
+FIRST_NAMES = "support code that was written for vLLM's first input registries, which vLLM has removed"
 
 
 def _added(module: str, name: str, path: str, why: str = FIRST_NAMES) -> Attribute:
-    """A name whose value stands at a path of ours, imported when it is added."""
+    """Return a row that adds a name to a module of vLLM. Its value is imported when the name is added."""
     value: partial[Any] = partial(import_path, f"vllm_mmout.{path}", "name")
     return Attribute(module, name, value, why)
 
@@ -23,7 +23,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
             "vllm.multimodal",
             f"MULTIMODAL_{half.upper()}_REGISTRY",
             f"registry:MULTIMODAL_{half.upper()}_REGISTRY",
-            f"the {half} half of the split registry",
+            f"offer the {half} half of the split registry",
         )
         for half in ("input", "output")
     ),

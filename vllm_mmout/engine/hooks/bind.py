@@ -1,4 +1,4 @@
-"""Binding: the objects of one engine change their class; vLLM's classes stay as they are."""
+"""Binding of an engine: its objects get subclasses of ours as their class. vLLM's own classes stay unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
-    """Bind an ``AsyncLLM``."""
+    """Bind an ``AsyncLLM`` that has started, and its output processor."""
     binding = _bind_parts(engine, binding, engine.shutdown)
     _rebase(engine, binding.async_llm)
     engine.mmout_bound()
@@ -32,7 +32,7 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
-    """Bind an ``LLMEngine``."""
+    """Bind an ``LLMEngine`` that has started, its client and its output processor."""
     from vllm_mmout.engine.request.llm_engine import Interrupts, bind_client
 
     engine.mmout = Interrupts()
@@ -43,9 +43,9 @@ def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Bind an ``LLM`` whose engine is bound; leave any other."""
+    """Bind an ``LLM`` if its engine is bound; leave any other ``LLM`` unchanged."""
     binding = getattr(llm.llm_engine.output_processor, "binding", None)
-    # A text engine runs no code of ours: `OutputParams` are refused there by vLLM itself, in its own words.
+    # A text engine runs none of our code, so vLLM itself refuses `OutputParams` there.
     if binding is None:
         return
     _rebase(llm, binding.llm)
@@ -54,7 +54,7 @@ def bind_llm(llm: Any) -> None:
 
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
-    """Bind a worker whose model has an output processor: its model load then puts the reducing pooler in place."""
+    """Bind a worker if its model has an output processor. Its ``load_model`` then wraps the model's pooler."""
     serve_announced()
     choice = resolve_choice(vllm_config)
     if choice is None or vllm_config.model_config.runner_type != "pooling":  # tokens are decoded in the frontend
@@ -72,7 +72,10 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
 
 def _bind_parts(engine: Any, binding: EngineBinding, end: Callable[[], None]) -> EngineBinding:
-    """Bind what both kinds of engine have; gives the binding of the engine, which is ended where that fails."""
+    """Bind the parts that ``AsyncLLM`` and ``LLMEngine`` share, and return the binding of the started engine.
+
+    If the start fails, `end` shuts the engine down and the error is raised.
+    """
     try:
         binding = binding.started(engine)
     except BaseException:
@@ -85,22 +88,25 @@ def _bind_parts(engine: Any, binding: EngineBinding, end: Callable[[], None]) ->
     _rebase(engine.output_processor, binding.output_processor)
     engine.output_processor.setup(binding)
     closing = weakref.finalize(engine, engine.output_processor.close)
-    closing.atexit = False  # a thread that wakes while the interpreter ends may abort it
+    closing.atexit = False  # a thread that wakes during the interpreter's shutdown may abort the process
     return binding
 
 
 def _rebase(obj: Any, path: str) -> None:
-    found: Any = import_path(path, "class of a bound engine")
-    rebase(obj, found)
+    cls: Any = import_path(path, "class of a bound engine")
+    rebase(obj, cls)
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """What of this engine Model Runner V2 does not have, in the words of vLLM's own list; of a bound one nothing."""
+    """Return the features of an engine that Model Runner V2 lacks, in the words of vLLM's own list.
+
+    The list is empty for a bound engine if V2 can build dummy inputs for its steps.
+    """
     model_config = vllm_config.model_config
     if model_config is None or not model_config.is_multimodal_raw_input_only_model:
         return []
     try:
         bound = resolve_choice(vllm_config) is not None
-    except MMOutError:  # raised again where the engine is made, which is the place for it
+    except MMOutError:  # the engine's constructor raises it again
         return []
     return [] if bound and can_make_dummies() else ["models with raw multimodal inputs"]

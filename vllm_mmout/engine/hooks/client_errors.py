@@ -8,22 +8,22 @@ from vllm_mmout.errors import InputError, MMOutError, OptionError, message_of
 
 
 class _ClientError(MMOutError, VLLMValidationError):
-    """An error of the client. vLLM's server reads the name of the option from ``parameter``."""
+    """Error of the client. vLLM's server reads the name of the wrong option from ``parameter``."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message, param=param)
         self.parameter = param
 
     def __str__(self) -> str:
-        return Exception.__str__(self)  # vLLM would append the parameter, which an answer has as a separate field
+        return Exception.__str__(self)  # vLLM would append the parameter, which is a separate field of the response
 
 
 class InvalidInputError(_ClientError, InputError):
-    """An input that the model cannot take."""
+    """Error for an input that the model cannot take."""
 
 
 class InvalidOptionError(_ClientError, OptionError):
-    """An option that is unknown or cannot be honoured."""
+    """Error for an option that is unknown or cannot be honoured."""
 
 
 def as_client_error(error: MMOutError) -> MMOutError:

@@ -1,4 +1,4 @@
-"""Where names of the installed vLLM are, told by what it has, never by its version."""
+"""Differences between vLLM releases, detected by the names that the installed vLLM has, never by its version."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from typing import Any, Final
 from vllm_mmout.errors import HookError
 
 TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
-"""The newest release of each minor version, pinned: a test must not change by what is published."""
+"""vLLM releases that this version is tested with: the newest of each minor version at the time of the release."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
 CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
-"""The modules that have defined it: from 0.33 on, in 0.32, and before; newest first, older ones may only hand it on."""
+"""Modules that define the error: since vLLM 0.33, in 0.32, and before. Later releases may only import it there."""
 
 
 def vllm_version() -> str:
-    """The version that vLLM says it is; the CPU build has no ``vllm`` distribution to ask."""
+    """Return the value of ``vllm.__version__``. The CPU build has no distribution named ``vllm`` to read it from."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))
 
 
 def is_tested() -> bool:
-    """Return whether the installed vLLM is of a release that this version was tested with, whatever its build."""
+    """Return whether the installed vLLM is a release that this version was tested with. Its build does not matter."""
     return vllm_version().split("+")[0] in TESTED_RELEASES
 
 
 def chat_template_error() -> type[Exception]:
-    """What vLLM raises where a model takes no chats, wherever this release defines it."""
+    """Return the error that vLLM raises for chats to a model that takes no chats.
+
+    Raises:
+        HookError: no module of this vLLM defines the error.
+
+    """
     for home in CHAT_TEMPLATE_ERROR_HOMES:
         with suppress(ImportError):
-            found: type[Exception] | None = getattr(importlib.import_module(home), CHAT_TEMPLATE_ERROR, None)
-            if found is not None:
-                return found
+            kind: type[Exception] | None = getattr(importlib.import_module(home), CHAT_TEMPLATE_ERROR, None)
+            if kind is not None:
+                return kind
     raise HookError(
         f"vLLM {vllm_version()} has no {CHAT_TEMPLATE_ERROR} in {', '.join(CHAT_TEMPLATE_ERROR_HOMES)} (needed to:"
         " refuse chats to models without a tokenizer). Install a vLLM release that this version supports, or a newer"
@@ -42,9 +47,9 @@ def chat_template_error() -> type[Exception]:
 
 
 def can_make_dummies() -> bool:
-    """Whether a step of Model Runner V2 without inputs can be given some; not in 0.30, which warms up by such steps.
+    """Return whether vLLM can build dummy inputs, which steps of Model Runner V2 without requests need.
 
-    There they have two tokens, too, where a request of ours may have one.
+    vLLM 0.30 cannot. It warms up with such steps, whose requests have two tokens, and our requests may have one token.
     """
     from vllm.multimodal.processing import BaseMultiModalProcessor
 
@@ -52,6 +57,9 @@ def can_make_dummies() -> bool:
 
 
 def may_be_sent_again(error: BaseException | None) -> bool:
-    """Whether nothing of a request was run and it may be sent again, as a paused engine says from 0.33 on."""
+    """Return whether an error says that a request was not run and may be sent again.
+
+    A paused engine raises such an error since vLLM 0.33.
+    """
     kind: Any = getattr(importlib.import_module("vllm.exceptions"), "RetryableRequestError", ())
     return isinstance(error, kind)

@@ -24,28 +24,29 @@ ALL_DEVICES: dict[str, Any] = {
     "runner": "pooling",
     "skip_tokenizer_init": True,
     "enable_mm_embeds": True,
-    "skip_mm_profiling": True,  # of an encoder beside the model, which there is none; the model itself is measured
+    "skip_mm_profiling": True,  # it profiles a separate encoder, which our models lack; the model itself is profiled
     "enforce_eager": True,
     "mm_processor_cache_gb": 0,
-    "max_model_len": 1,  # a request is one token
+    "max_model_len": 1,  # each request is one token
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""A single-pass model has no cache of keys and values, for which vLLM would want almost all memory to be free."""
+"""Defaults on a CPU. A single-pass model has no KV cache, for which vLLM would need almost all memory to be free."""
 
 _FOR_VLLM = ("convert", "model_impl")
-"""Engine arguments that only classes of vLLM use."""
+"""Engine arguments that only vLLM's own model classes use."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that configure vLLM's own class of an architecture, if it has such a class."""
+"""Engine arguments that configure vLLM's own class of an architecture, if vLLM has a class for it."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
-"""vLLM's own default makes batches of 256 tiles."""
+"""Default of ``max_num_seqs``, by device. vLLM's own default would make batches of 256 tiles."""
 
 
 def fill_in(engine_args: EngineArgs) -> None:
-    """Set the defaults of a folder with ``"model_type": "mmout"`` or of a wing's, and find its class; leave others.
+    """Find the class of a folder that we or a wing serve, and set the defaults of its engine arguments.
 
-    vLLM passes every default explicitly, so a field that has vLLM's own default counts as not set.
+    The arguments of folders that vLLM serves are left unchanged. vLLM passes every default explicitly, so a field with
+    vLLM's own default counts as not set.
     """
     config = _config(engine_args)
     leave(engine_args.model, None)
@@ -66,13 +67,13 @@ def fill_in(engine_args: EngineArgs) -> None:
     announce(config, instead=taken is not None)
     device = _device()
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
-    # vLLM's "auto" takes float16 on a CPU: wrong above 2048, and far slower.
+    # vLLM's "auto" chooses float16 on a CPU, which rounds integers above 2048 and is far slower.
     wanted["dtype"] = config.get("dtype") or config.get("torch_dtype") or "float32"
     architecture = config["architectures"][0]
     if is_served(architecture):
         model = served_class(architecture)
         if getattr(model, "loads_itself", False):
-            wanted["load_format"] = "dummy"  # vLLM looks for no weights
+            wanted["load_format"] = "dummy"  # keeps vLLM from looking for weights
         if (kind := kind_of(model)) is not None:
             wanted.update(kind.engine_arguments(config))
     untouched = {field.name: _default(field) for field in fields(engine_args)}
@@ -83,7 +84,7 @@ def fill_in(engine_args: EngineArgs) -> None:
 
 
 def _refuse_parts(engine_args: EngineArgs) -> None:
-    """Refuse what vLLM does inside its own layers, which a model of plain PyTorch does not have."""
+    """Refuse parallelism and quantization, which need vLLM's own layers. A model in plain PyTorch has none."""
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (count := getattr(engine_args, name)) > 1:
             raise OptionError(
@@ -100,10 +101,10 @@ def _refuse_parts(engine_args: EngineArgs) -> None:
 
 
 def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:
-    """``config.json`` of a folder of another form as one of ours; None for those that are vLLM's.
+    """Translate the ``config.json`` of a folder in a wing's format into ours. Return None if vLLM serves the folder.
 
-    The engine argument may name a wing as output processor, to have it serve what vLLM could serve too; the processor
-    is then that of the folder.
+    The engine argument may name a wing as the output processor. The wing then serves the folder even if vLLM could, and
+    the folder chooses the processor.
     """
     if engine_args.config_format not in ("auto", "hf"):
         from vllm_mmout.models.folder_parser import taken_before  # no text model needs it
@@ -111,37 +112,37 @@ def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | 
         return taken_before(engine_args.model, engine_args.config_format)
     if _switched_off(engine_args, config):
         return None
-    asked = _engine_table(engine_args).get(KEY)
-    if asked is None and _asks_vllm(engine_args, config):
+    processor = _engine_table(engine_args).get(KEY)
+    if processor is None and _asks_vllm(engine_args, config):
         return None
-    entries = as_ours(config, engine_args.model, asked, _engine_table(engine_args))
+    entries = as_ours(config, engine_args.model, processor, _engine_table(engine_args))
     if entries is None:
         return None
     from vllm_mmout.models.folder_parser import take  # no text model needs it
 
     engine_args.config_format = take(engine_args.model, entries)
-    if asked in [wing.name for wing in wings()]:
+    if processor in [wing.name for wing in wings()]:
         table = {name: value for name, value in _engine_table(engine_args).items() if name != KEY}
         engine_args.additional_config = {**engine_args.additional_config, OPTIONS_KEY: table}
     return entries
 
 
 def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the engine arguments say how vLLM is to serve a folder itself."""
+    """Return whether the user has set engine arguments for a class of vLLM, so that vLLM serves the folder itself."""
     defaults = {field.name: _default(field) for field in fields(engine_args)}
-    said = {name for name in (*_FOR_VLLM, *_FOR_VLLMS_CLASS) if getattr(engine_args, name) != defaults[name]}
+    names = {name for name in (*_FOR_VLLM, *_FOR_VLLMS_CLASS) if getattr(engine_args, name) != defaults[name]}
     architectures = config.get("architectures")
-    if not said or said & set(_FOR_VLLM) or not isinstance(architectures, list) or not architectures:
-        return bool(said & set(_FOR_VLLM))
+    if not names or names & set(_FOR_VLLM) or not isinstance(architectures, list) or not architectures:
+        return bool(names & set(_FOR_VLLM))
     from vllm_mmout.models.vllm_registry import class_of_vllm  # no other text model needs it
 
     return class_of_vllm(architectures[0]) is not None
 
 
 def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
-    """Let vLLM's own class serve a folder, and note whether a wing could.
+    """Let vLLM's own class serve a folder, and note which wing could serve it instead.
 
-    An earlier engine of this process may have served the architecture through a class of ours.
+    An earlier engine of this process may have registered a class of ours for the architecture. It is withdrawn.
     """
     wing = served_if_named(config, engine_args.model)
     own = engine_args.config_format in ("auto", "hf") and _engine_table(engine_args).get(KEY) is None
@@ -156,44 +157,47 @@ def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
 
 
 def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
-    """Our table in the engine argument ``additional_config``."""
+    """Return our table in the engine argument ``additional_config``, or an empty dict if it has no such table."""
     additional = engine_args.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, dict) else None
     return table if isinstance(table, dict) else {}
 
 
 def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Whether the user, or else the folder, wants no output processor; vLLM's own class serves the model then."""
+    """Return whether the engine argument, or else the folder, switches the output processor off.
+
+    vLLM's own class then serves the model.
+    """
     for table in (_engine_table(engine_args), config, config.get("mmout")):
-        named = table.get(KEY) if isinstance(table, dict) else None
-        if named is not None:
-            return bool(named == NONE)
+        processor = table.get(KEY) if isinstance(table, dict) else None
+        if processor is not None:
+            return bool(processor == NONE)
     return False
 
 
 def _refuse_another_type(config: dict[str, Any]) -> None:
-    """Say what is wrong with a folder that names a class of ours, and would be given to another part of vLLM."""
+    """Raise if a folder names a model class in its "mmout" table but has another ``model_type``."""
     table = config.get("mmout")
     if isinstance(table, dict) and "model" in table:
         raise OptionError(
             f'config.json names the model {table["model"]!r} in its "mmout" table, and its "model_type" is'
-            f' {json.dumps(config.get("model_type"))}; write "model_type": "{MODEL_TYPE}", by which the class is used'
+            f' {json.dumps(config.get("model_type"))}; write "model_type": "{MODEL_TYPE}" to have the class used'
         )
 
 
 def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
-    """Let a step have as many tokens as requests: each is one token.
+    """Set ``max_num_batched_tokens`` to the number of requests in a step, since each request is one token.
 
-    vLLM measures memory on a device with a step of all tokens in all requests, and looks for the last token of each in
-    what ``forward`` gives, which has one row a request.
+    vLLM measures memory with a step of ``max_num_batched_tokens`` tokens, and looks up the last token of each request
+    in the output of ``forward``. That output has only one row for each request.
     """
     requests, tokens = engine_args.max_num_seqs, engine_args.max_num_batched_tokens
     if tokens == unset or tokens is None:
         engine_args.max_num_batched_tokens = requests
     elif requests is not None and tokens > requests:
         raise OptionError(
-            f"max_num_batched_tokens is {tokens} and max_num_seqs {requests}; a request of such a model is one token a"
-            " step: leave max_num_batched_tokens out"
+            f"max_num_batched_tokens is {tokens} and max_num_seqs is {requests}, but each request of this model has one"
+            " token a step; leave max_num_batched_tokens out"
         )
 
 
@@ -208,7 +212,7 @@ def _default(field: Any) -> Any:
 
 
 def _config(engine_args: EngineArgs) -> dict[str, Any]:
-    """The model's ``config.json``; empty where there is none, which vLLM then reports better than we could."""
+    """Read the model's ``config.json``. Return an empty dict if it is missing: vLLM reports that itself."""
     model = engine_args.model
     folder = Path(model)
     if folder.is_dir():
@@ -220,7 +224,7 @@ def _config(engine_args: EngineArgs) -> dict[str, Any]:
 
 
 def _read_from_hub(engine_args: EngineArgs) -> dict[str, Any]:
-    """The ``config.json`` of a hub id, which vLLM would fetch in its next step."""
+    """Read the ``config.json`` of a model on the Hugging Face hub. vLLM would download it next anyway."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from vllm import envs
 
@@ -236,7 +240,7 @@ def _read_from_hub(engine_args: EngineArgs) -> dict[str, Any]:
         return {}
     try:
         return _read(Path(hf_hub_download(**place, token=engine_args.hf_token)))
-    except (OSError, ValueError):  # offline, unknown, not allowed, no id at all: vLLM says it better
+    except (OSError, ValueError):  # offline, unknown, forbidden, or not a hub id: vLLM has better messages for these
         return {}
 
 

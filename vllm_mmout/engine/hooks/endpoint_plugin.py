@@ -1,4 +1,4 @@
-"""Our routes on vLLM's server: the endpoint plugin that `serve` switches on, and no other."""
+"""The endpoint plugin that adds our routes to vLLM's server. `vllm-mmout serve` switches it on."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import Any, Final
 from vllm_mmout.errors import MMOutError
 
 SWITCH: Final = "MMOUT_SERVING"
-"""Environment variable of a server with our routes; vLLM starts processes of API servers that inherit it."""
+"""Environment variable that switches our routes on. The API server processes that vLLM starts inherit it."""
 GROUP: Final = "vllm.endpoint_plugins"
 NAME: Final = "mmout_serving"
-"""Our entry point in the group; of another name than the general plugin, so that VLLM_PLUGINS can list it beside that
-for a plain ``vllm serve``."""
+"""Name of our entry point in the group.
+
+It differs from the name of our general plugin, so that VLLM_PLUGINS can list both for a plain ``vllm serve``.
+"""
 _log = logging.getLogger("vllm.mmout")
 
 
 def is_switched_on() -> bool:
-    """Whether this process belongs to a server that was started to have our routes."""
+    """Return whether this process belongs to a server that was started with our routes."""
     return SWITCH in os.environ
 
 
 def our_endpoint() -> Callable[[], Any]:
-    """What makes our endpoint plugin.
+    """Return the factory of our endpoint plugin.
 
-    It is looked up where vLLM would: `engine` may not import `serving`.
+    It is loaded through the entry point, as vLLM would load it, because `engine` may not import `serving`.
     """
     for point in importlib.metadata.entry_points(group=GROUP, name=NAME):
         if point.value.startswith("vllm_mmout."):
@@ -40,15 +42,15 @@ def our_endpoint() -> Callable[[], Any]:
 
 
 def endpoint_plugins(original: Callable[..., Sequence[Any]], *args: Any, **kwargs: Any) -> list[Any]:
-    """The endpoint plugins that vLLM would load, and ours.
+    """Return the endpoint plugins that vLLM would load, and ours.
 
-    ``VLLM_PLUGINS`` stays as the user has it: vLLM reads it for plugins of every kind, so our name in it would shut out
-    general plugins of others, and theirs would let in routes that bear the same name.
+    ``VLLM_PLUGINS`` stays as the user has set it. vLLM applies it to plugins of every kind, so adding our name would
+    exclude other general plugins, and adding their names would admit endpoint plugins of the same names.
     """
     factory = our_endpoint()
     allowed = "VLLM_PLUGINS" in os.environ
     others = any(point.name != NAME for point in importlib.metadata.entry_points(group=GROUP))
-    # With ours alone and no list of plugins vLLM would load nothing, and warn that ours is not in the list.
+    # If our plugin is the only one and VLLM_PLUGINS is not set, vLLM would load none, and warn about ours.
     plugins = list(original(*args, **kwargs)) if allowed or others else []
     if all(plugin.name != NAME for plugin in plugins):
         plugins.append(factory())

@@ -1,4 +1,4 @@
-"""Hook and Attribute: the rows of the hook table."""
+"""Hook and Attribute, the rows of the hook table."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Rows for processes with an ``EngineArgs``: those that make engines.
+"""Place of the rows that apply only in processes that make engines, which have imported ``EngineArgs``.
 
-In a core or a worker the import of these rows' modules, as that of `LLM`, would cost a text model time.
+Importing the modules of these rows, such as that of `LLM`, would slow a text model's core and workers down.
 """
 CORE = "core"
-"""Rows for processes in which an engine's core may run: those that have imported its module; elsewhere as above."""
+"""Place of the rows that apply only in processes where an engine core may run, which have imported the core's module.
+
+Importing that module would slow other processes down.
+"""
 ANYWHERE = "anywhere"
+"""Place of the rows that apply in every process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One row: a callable of vLLM that is wrapped, or only relied on."""
+    """Row for a callable of vLLM that is wrapped, or only relied on."""
 
     module: str
     name: str
-    """Class and attribute, with a dot."""
+    """Qualified name within the module, for example ``AsyncLLM.abort``."""
     parameters: tuple[str, ...]
-    """Parameters that we use; the row has drifted if one is missing."""
+    """Parameters that we use. The hook cannot be installed if vLLM lacks one of them."""
     why: str
+    """Purpose of the row, worded to follow "needed to: " in messages."""
     since: str
-    """First vLLM version that has it in this form."""
+    """First vLLM version that has the callable in this form."""
     until: str
-    """What makes the row superfluous."""
+    """Change of vLLM that would make the row unnecessary."""
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    """Makes the replacement of the original; None: the row is only verified."""
+    """Function that builds the replacement from the original, or None if the row is only verified."""
     where: str = FRONTEND
+    """Processes that the row applies to: `FRONTEND`, `CORE` or `ANYWHERE`."""
     native: str = ""
-    """A name of vLLM, with its module, that does what ``wrap`` would: where it is there, nothing is installed."""
+    """Full name of a vLLM attribute that makes the hook unnecessary. If it exists, the hook is not installed."""
 
     @property
     def target(self) -> str:
@@ -44,12 +50,14 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One row: a name that is added to a module of vLLM."""
+    """Row for a name that is added to a module of vLLM."""
 
     module: str
     name: str
     value: Callable[[], Any]
+    """Function that returns the value of the name."""
     why: str
+    """Purpose of the row, worded to follow "needed to: " in messages."""
 
     @property
     def target(self) -> str:

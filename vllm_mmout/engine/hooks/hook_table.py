@@ -1,4 +1,4 @@
-"""Every place where vLLM is touched, or relied on: what, why, since when, and when it can go."""
+"""The hook table: every callable of vLLM that is wrapped or relied on, with the reason and the versions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""What a vLLM has that was patched by ``patches/``: it makes our output processor, and tells it of each start."""
+"""Function that only a vLLM patched by ``patches/`` has. It creates our output processor, and tells it of each start.
+"""
 
-_OBJECT = "overridden on a bound engine's object"
+_OBJECT = "override it on the output processor of a bound engine"
 
 
 def _used(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Rows that are only verified: name, parameters, why and since."""
+    """Return rows that are only verified, from the name, the parameters, `why` and `since` of each."""
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 
 
@@ -32,7 +33,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.engine.arg_utils",
         "EngineArgs.create_engine_config",
         (),
-        "defaults of the engine arguments for our models; wings add to the config",
+        "set defaults of the engine arguments for our models, and let wings add to the config",
         "0.11",
         "vLLM takes such defaults from a model class",
         wrappers.create_engine_config,
@@ -41,7 +42,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.async_llm",
         "AsyncLLM.__init__",
         ("vllm_config",),
-        "check options before a process is started; bind the engine after",
+        "check options before a process is started, and bind the engine afterwards",
         "0.11",
         PLUGIN_FIRST,
         wrappers.async_llm_init,
@@ -51,7 +52,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.llm_engine",
         "LLMEngine.__init__",
         ("vllm_config",),
-        "check options before a process is started; bind the engine after",
+        "check options before a process is started, and bind the engine afterwards",
         "0.11",
         PLUGIN_FIRST,
         wrappers.llm_engine_init,
@@ -61,7 +62,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.entrypoints.pooling.offline",
         "PoolingOfflineMixin.__init__",
         (),
-        "last step of LLM.__init__: bind that LLM object (the plugin is loaded inside LLM.__init__ itself)",
+        "bind the LLM object in the last step of LLM.__init__, which itself loads the plugin",
         "0.30",
         PLUGIN_FIRST,
         wrappers.pooling_offline_init,
@@ -71,16 +72,16 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.plugins",
         "load_endpoint_plugins",
         (),
-        "add our routes to a server of `vllm-mmout serve`; VLLM_PLUGINS, which could, filters all other plugins too",
+        "add our routes to a server of `vllm-mmout serve`, since VLLM_PLUGINS would filter all other plugins too",
         "0.30",
-        "vLLM can be told to load one endpoint plugin without a word about plugins of other kinds",
+        "vLLM can be told to load an endpoint plugin without filtering plugins of other kinds",
         wrappers.load_endpoint_plugins,
     ),
     Hook(
         "vllm.config.vllm",
         "VllmConfig._get_v2_model_runner_unsupported_features",
         (),
-        "Model Runner V2 has no raw inputs where no processor is bound; reported, vLLM falls back to V1 by itself",
+        "have vLLM fall back to V1 for raw inputs without a bound processor, which Model Runner V2 cannot run",
         "0.29",
         "Model Runner V2 runs such models",
         wrappers.v2_unsupported,
@@ -90,7 +91,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.v1.worker.worker_base",
         "WorkerWrapperBase.init_device",
         (),
-        "bind the worker, whose model load puts the reducing pooler in place; plugins are loaded before it",
+        "bind the worker before it loads the model, and after plugins are loaded",
         "0.11",
         PLUGIN_FIRST,
         wrappers.worker_init_device,
@@ -100,7 +101,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         "vllm.v1.engine.core",
         "EngineCoreProc.run_busy_loop",
         (),
-        "bind the core's process, which plugins are loaded in too late for its constructor",
+        "bind the engine core after its constructor, which runs before plugins are loaded",
         "0.11",
         FULL_STEPS,
         wrappers.run_busy_loop,
@@ -111,18 +112,18 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "WorkerBase.load_model",
             (),
-            "overridden on a bound worker: tries the model out and puts the reducing pooler around its own",
+            "override it on a bound worker, which tries the model out and wraps the model's pooler",
             "0.11",
         ),
         (
             "WorkerBase.compile_or_warm_up_model",
             (),
-            "overridden on a bound worker: memory is measured before it, requests are served after it",
+            "override it on a bound worker: vLLM measures memory before it, and serves requests after it",
             "0.11",
         ),
-        ("WorkerBase.get_model", (), "called on a bound worker", "0.11"),
-        ("WorkerBase.execute_model", (), "timed where the engine is traced", "0.11"),
-        ("WorkerBase.sample_tokens", (), "timed where the engine is traced", "0.12"),
+        ("WorkerBase.get_model", (), "get the model of a bound worker", "0.11"),
+        ("WorkerBase.execute_model", (), "time the steps of a traced engine", "0.11"),
+        ("WorkerBase.sample_tokens", (), "time the steps of a traced engine", "0.12"),
         where=ANYWHERE,
     ),
     *_used(
@@ -130,7 +131,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "_ModelInfo.from_model_cls",
             ("model",),
-            "called where vLLM asks of a model class of ours what it can do",
+            "tell vLLM what a model class of ours supports",
             "0.11",
         ),
         until="never",
@@ -141,16 +142,21 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "_BaseRegisteredModel.inspect_model_cls",
             (),
-            "overridden: a model class of ours is imported when it is needed, and inspected without a further process",
+            "override it, so that a model class of ours is imported when needed, and inspected in this process",
             "0.11",
         ),
-        until="vLLM's lazy entries can make an adapter, and are not cached by the hash of one file",
+        until="vLLM's lazy entries can create an adapter, and are not cached by the hash of one file",
         where=ANYWHERE,
     ),
     *_used(
         "vllm.model_executor.models.registry",
-        ("_BaseRegisteredModel.load_model_cls", (), "overridden, as inspect_model_cls", "0.11"),
-        until="as inspect_model_cls",
+        (
+            "_BaseRegisteredModel.load_model_cls",
+            (),
+            "override it, so that a model class of ours is imported here",
+            "0.11",
+        ),
+        until="vLLM's lazy entries can create an adapter",
         where=ANYWHERE,
     ),
     *_used(
@@ -164,7 +170,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "RequestState.make_request_output",
             ("new_token_ids", "pooling_output", "finish_reason"),
-            "overridden on a bound engine's requests",
+            "override it on the requests of a bound engine",
             "0.11",
         ),
     ),
@@ -173,13 +179,13 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "AsyncLLM.add_request",
             ("request_id", "prompt", "params", "lora_request", "trace_headers", "priority", "data_parallel_rank"),
-            "called by generate",
+            "add the requests of generate",
             "0.11",
         ),
         (
             "AsyncLLM.abort",
             ("request_id", "internal"),
-            "overridden: a scene ends with its tiles; called by generate",
+            "override it, so that a scene is aborted with its tiles, and call it in generate",
             "0.13",
         ),
     ),
@@ -188,11 +194,11 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "LLMEngine.add_request",
             ("request_id", "prompt", "params", "lora_request", "priority"),
-            "called by generate",
+            "add the requests of generate",
             "0.11",
         ),
-        ("LLMEngine.step", (), "overridden on a bound engine", "0.11"),
-        ("LLMEngine.abort_request", ("request_ids", "internal"), "called by generate", "0.13"),
+        ("LLMEngine.step", (), "override it on a bound engine", "0.11"),
+        ("LLMEngine.abort_request", ("request_ids", "internal"), "abort the requests of generate", "0.13"),
     ),
     *_used(
         "vllm.v1.engine.core_client",
@@ -200,28 +206,28 @@ CORE_HOOKS: tuple[Hook, ...] = (
             "SyncMPClient.get_output",
             (),
             (
-                "overridden on a bound engine's client: where it waits, for its outputs_queue, a Ctrl-C comes at once;"
-                " scenes put an empty answer there to be heard"
+                "override it on the client of a bound engine, so that a Ctrl-C interrupts its wait for outputs_queue;"
+                " scenes wake it by an empty answer in that queue"
             ),
             "0.11",
         ),
-        until="vLLM's synchronous engine takes a Ctrl-C at any moment",
+        until="vLLM's synchronous engine survives a Ctrl-C at any moment",
     ),
     *_used(
         "vllm.v1.engine.core",
         (
             "EngineCoreProc._process_input_queue",
             (),
-            "overridden on a bound core: waits for all tiles of a batch; EngineCore.add_request, so too, counts them",
+            "override it on a bound core, which waits for all tiles of a batch",
             "0.11",
         ),
-        ("EngineCore.add_request", ("request", "request_wave"), "as _process_input_queue", "0.11"),
-        ("EngineCoreProc._handle_client_request", (), "as _process_input_queue", "0.11"),
-        ("EngineCoreProc.is_running", (), "as _process_input_queue", "0.13"),
+        ("EngineCore.add_request", ("request", "request_wave"), "count the tiles of a batch on a bound core", "0.11"),
+        ("EngineCoreProc._handle_client_request", (), "take in the tiles of a batch on a bound core", "0.11"),
+        ("EngineCoreProc.is_running", (), "stop waiting for tiles when a bound core shuts down", "0.13"),
         (
             "EngineCoreProc._process_engine_step",
             (),
-            "replaced on a bound core: a step that hangs ends it; timed where the engine is traced",
+            "replace it on a bound core, to limit the time of a step, and to time the steps of a traced engine",
             "0.11",
         ),
         until=FULL_STEPS,
@@ -232,22 +238,22 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "SpinCondition.__init__",
             ("busy_loop_s",),
-            "its time is shortened on a bound core, which waits for steps of a second with a processor at full load",
+            "shorten the polling of a bound core, which otherwise keeps a CPU core busy during long steps",
             "0.30",
         ),
-        until="vLLM's core waits asleep for steps that take long",
+        until="vLLM's core sleeps during long steps",
         where=CORE,
     ),
 )
 
 
 def hooks() -> tuple[Hook, ...]:
-    """The callables that are wrapped or relied on, of the core and of all wings."""
+    """Return the rows for callables of vLLM that the core or a wing wraps or relies on."""
     return (*CORE_HOOKS, *(row for row in _of_wings() if isinstance(row, Hook)))
 
 
 def names() -> tuple[Contact, ...]:
-    """Further names that are relied on, of the core and of all wings."""
+    """Return the further names of vLLM that the core or a wing relies on."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

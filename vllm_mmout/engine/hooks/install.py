@@ -1,4 +1,4 @@
-"""install() and uninstall(): the hook table put in place as a whole, or not at all."""
+"""Installation of the hook table, which installs all hooks or none."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ ABSENT = object()
 
 
 _installed: dict[str, tuple[Any, str, Any]] = {}
-"""What undoes each change, by target: owner, name, and what ``vars(owner)`` held, ``ABSENT`` where it held nothing."""
+"""Owner, name and original value of each changed target, by the target's full name.
+
+The original value is ``ABSENT`` if ``vars(owner)`` did not have the name.
+"""
 
 
 def is_frontend() -> bool:
-    """Whether this process makes engines: workers and engine cores import no ``EngineArgs``."""
+    """Return whether this process makes engines. Workers and engine cores do not import ``EngineArgs``."""
     return "vllm.engine.arg_utils" in sys.modules
 
 
 def is_core() -> bool:
-    """Whether the core of an engine may run in this process: workers do not import it."""
+    """Return whether an engine core may run in this process. Workers do not import the core's module."""
     return "vllm.v1.engine.core" in sys.modules
 
 
@@ -38,7 +41,18 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Verify every target, then change them; what is installed already stays as it is."""
+    """Verify all rows, then install those that are not installed yet.
+
+    Args:
+        hooks: rows for callables, by default the whole table.
+        attributes: rows for added names.
+        frontend: whether to install the rows for processes that make engines.
+        core: whether to install the rows for processes where an engine core may run.
+
+    Raises:
+        HookError: vLLM has changed. Nothing was installed.
+
+    """
     left_out = {*(() if frontend else (FRONTEND,)), *(() if core else (CORE,))}
     rows = [hook for hook in (all_hooks() if hooks is None else hooks) if hook.where not in left_out]
     places = verify(rows, attributes)
@@ -49,12 +63,12 @@ def install(
     for attribute in attributes:
         owner, name = places[attribute.target]
         value = attribute.value()
-        if attribute.target not in _installed and getattr(owner, name, ABSENT) is not value:  # else vLLM has it itself
+        if attribute.target not in _installed and getattr(owner, name, ABSENT) is not value:  # else vLLM has the name
             _replace(attribute.target, owner, name, value)
 
 
 def uninstall() -> None:
-    """Undo every change: ``vars()`` of each target is as it was."""
+    """Undo every change, so that ``vars()`` of each owner is as before `install`."""
     for target in reversed(list(_installed)):
         owner, name, before = _installed.pop(target)
         if before is ABSENT:
@@ -64,24 +78,29 @@ def uninstall() -> None:
 
 
 def is_native(hook: Hook) -> bool:
-    """Whether this vLLM does itself what the row would have it do."""
+    """Return whether the installed vLLM needs no such hook, because it has the attribute named by ``hook.native``."""
     module, _, name = hook.native.rpartition(".")
     return bool(module) and hasattr(importlib.import_module(module), name)
 
 
 def is_installed() -> bool:
-    """Whether any hook is in place."""
+    """Return whether any hook or name is installed."""
     return bool(_installed)
 
 
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Find the owner and attribute of every target."""
+    """Return the owner and the attribute's name of each target, by the target's full name.
+
+    Raises:
+        HookError: vLLM lacks a target, or a parameter that we use.
+
+    """
     places, faults = found(all_hooks() if hooks is None else hooks, attributes)
     if faults:
         raise HookError(
-            f"vLLM {vllm_version()} differs from what vllm_mmout's hooks were written for, none was installed: "
+            f"vLLM {vllm_version()} differs from what vllm_mmout's hooks were written for, and no hook was installed: "
             f"{'; '.join(faults)}. Install a vLLM release that this version supports, or a newer vllm_mmout"
         )
     return places
@@ -90,7 +109,7 @@ def verify(
 def found(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Return the owner and attribute of each target, and for each target that vLLM lacks a line that says why."""
+    """Return the owner and the attribute's name of each target, and a line for each target that vLLM lacks."""
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
     rows: list[Hook | Attribute] = [*hooks, *attributes]
@@ -102,7 +121,7 @@ def found(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Note where the target is; what is wrong with it, if anything."""
+    """Add the owner and the name of a row's target to `places`. Return a text that says what is wrong, or None."""
     try:
         owner: Any = importlib.import_module(row.module)
     except ImportError as error:
@@ -113,14 +132,14 @@ def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | 
         if owner is None:
             return f"does not exist (no {step})"
     places[row.target] = (owner, name)
-    return _fault(row, owner, name) if isinstance(row, Hook) else None  # a name is added: its module must be there
+    return _fault(row, owner, name) if isinstance(row, Hook) else None  # an added name needs only its module
 
 
 def _fault(row: Hook, owner: Any, name: str) -> str | None:
     target = getattr(owner, name, None)
     if not callable(target):
         return "does not exist"
-    if name not in vars(owner):  # what is inherited may be an abstract method, or another class's business
+    if name not in vars(owner):  # an inherited method may be abstract, or shared with other classes
         return f"is not defined by {row.name.rpartition('.')[0]} itself"
     missing = _missing(target, row.parameters)
     return f"has no parameter {', '.join(missing)}" if missing else None
@@ -128,10 +147,10 @@ def _fault(row: Hook, owner: Any, name: str) -> str | None:
 
 def _missing(target: Callable[..., Any], parameters: Sequence[str]) -> list[str]:
     try:
-        known = inspect.signature(target).parameters
-    except (TypeError, ValueError):  # a callable of C that does not say
+        signature = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # a callable in C without a signature
         return list(parameters)
-    return [name for name in parameters if name not in known]
+    return [name for name in parameters if name not in signature]
 
 
 def _replace(target: str, owner: Any, name: str, value: Any) -> None:

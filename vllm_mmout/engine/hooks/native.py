@@ -1,4 +1,4 @@
-"""What a vLLM that was patched by ``patches/`` asks for, in place of the hooks around its engines' constructors."""
+"""Entry points for a vLLM patched by ``patches/``. They replace the hooks around the constructors of its engines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 class ToldOfStarts:
-    """What vLLM tells the output processor of an engine that it starts."""
+    """Mixin for the output processor of a bound engine, whose methods a patched vLLM calls when the engine starts."""
 
     starts: EngineBinding
+    """Binding of the engine that starts."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Around the start of the engine's processes."""
+        """Return a context that vLLM enters while it starts the engine's processes. It raises a worker's own error."""
         return hearing()
 
     def started(self, engine: Any) -> None:
-        """Bind what has started."""
-        kinds = {base.__name__ for base in type(engine).__mro__}  # their modules cost a second to import
+        """Bind the ``AsyncLLM``, ``LLMEngine`` or ``LLM`` that has started."""
+        kinds = {base.__name__ for base in type(engine).__mro__}  # importing the classes would take a second
         if "AsyncLLM" in kinds:
             bind_async_llm(engine, self.starts)
         elif "LLMEngine" in kinds:
@@ -37,8 +38,11 @@ class ToldOfStarts:
 
 
 def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
-    """See `OutputRegistry.output_router`."""
-    if not is_installed():  # VLLM_PLUGINS leaves the plugin out, or vLLM has drifted
+    """Return the factory of an engine's output processor, or None if vLLM's own is to be used.
+
+    This implements `OutputRegistry.output_router`.
+    """
+    if not is_installed():  # VLLM_PLUGINS excludes the plugin, or vLLM has drifted
         return None
     from vllm.v1.engine.output_processor import OutputProcessor
 

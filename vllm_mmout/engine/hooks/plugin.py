@@ -10,13 +10,13 @@ _drift: HookError | None = None
 
 
 def load() -> None:
-    """Install the hooks and register what this package brings; a raise here would stop every text model.
+    """Install the hooks, and register our config and model classes. This must not raise: it would stop text models too.
 
-    Where vLLM has drifted the error is kept, one line is logged and nothing is installed. The error is raised by
-    ``install()``, by the command line, and by the first engine whose model needs a processor. A decorated class of
-    others gets vLLM's own refusal of ``generate``: nothing is installed that could say more.
+    If vLLM has drifted, no hook is installed, a line is logged and the error is kept. ``install()``, the command line
+    and the first engine of a model that needs a processor raise it. The ``generate`` of a decorated class from another
+    package raises vLLM's own error then, since no hook can add to the message.
     """
-    global _drift  # noqa: PLW0603 - the plugin's one piece of state, for the process
+    global _drift  # noqa: PLW0603 - the only state of the plugin in a process
     from vllm_mmout.engine.hooks.install import install, is_core, is_frontend
     from vllm_mmout.engine.model_class import process_pictures
     from vllm_mmout.models.announced import serve_announced
@@ -27,7 +27,7 @@ def load() -> None:
         install(frontend=is_frontend(), core=is_core())
     except HookError as error:
         _drift = error
-        logging.getLogger("vllm.mmout").error("%s", error)  # noqa: TRY400 - the message says it all
+        logging.getLogger("vllm.mmout").error("%s", error)  # noqa: TRY400 - the message needs no traceback
         register_config(error)
         return
     register_config()
@@ -36,5 +36,5 @@ def load() -> None:
 
 
 def drift() -> HookError | None:
-    """Why no hook is installed, if vLLM has drifted."""
+    """Return the error that kept the hooks from being installed, or None if they fit the installed vLLM."""
     return _drift

@@ -1,4 +1,4 @@
-"""The renderer of a bound engine without a tokenizer: it says so of chats, and has no vocabulary."""
+"""NoChat, the renderer of a bound engine whose model has no tokenizer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from vllm_mmout.engine.hooks.compat import chat_template_error
 
 
 class NoChat(BaseRenderer):
-    """Of a bound engine whose model has no tokenizer."""
+    """Renderer that refuses chat messages, for a bound engine whose model has no tokenizer."""
 
     def render_messages(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse chats."""
+        """Raise an error, because the model takes no chat messages."""
         raise chat_template_error()("this model takes no chat messages: it has no tokenizer; send it an image")
 
     async def render_messages_async(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse chats, as ``render_messages``."""
+        """Raise an error, because the model takes no chat messages."""
         self.render_messages(*args, **kwargs)
 
     def validate_token_ids(self, *args: Any, **kwargs: Any) -> None:
-        """As vLLM's, but for models of raw inputs: the one token of their prompts stands for the request.
+        """Check token ids as vLLM does, except for models of raw inputs.
 
-        vLLM from 0.33 on compares it with the model's vocabulary where there is no tokenizer, and a folder of
-        TerraTorch's has none.
+        The prompt of such a model is a placeholder token. Without a tokenizer, vLLM since 0.33 compares the token with
+        the model's vocabulary, which a TerraTorch folder lacks.
         """
         if not self.model_config.is_multimodal_raw_input_only_model:
             super().validate_token_ids(*args, **kwargs)

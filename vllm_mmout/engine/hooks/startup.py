@@ -1,7 +1,7 @@
-"""What went wrong in a process of the engine while it started, told to the process that starts it.
+"""Start-up errors of an engine's worker processes, which the frontend raises.
 
-vLLM's frontend only learns that a process ended ("Engine core initialization failed. See root cause above."). Here the
-worker leaves the error in a file whose name it got through the environment, and the frontend raises it.
+vLLM's frontend only learns that a process ended ("Engine core initialization failed. See root cause above."). Our
+workers write the error to a report file, whose path is in an environment variable, and the frontend raises the error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Held while an engine starts: its processes get the environment as it is then."""
+"""Lock that is held while an engine starts, since its processes inherit the environment of that moment."""
 
 
 @contextmanager
 def hearing() -> Iterator[None]:
-    """Around the start of an engine: raise what one of its processes told, from vLLM's own error."""
+    """Wrap the start of an engine. If it fails, raise the error that one of its processes reported.
+
+    The error's cause is vLLM's own error, which is raised unchanged if no process has reported an error.
+    """
     with _starting, tempfile.TemporaryDirectory(prefix="mmout-start-") as folder:
         report = Path(folder) / "report.json"
         os.environ[ENVIRONMENT] = str(report)
@@ -45,7 +48,7 @@ def hearing() -> Iterator[None]:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Around the load of a model in a worker: tell what is raised, and raise it as an error of ours."""
+    """Wrap the loading of a model in a worker. Report any error to the frontend, and raise it as an `MMOutError`."""
     try:
         yield
     except MMOutError as error:
@@ -63,6 +66,6 @@ def _tell(error: MMOutError) -> None:
         return
     kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in vars(errors))
     part = Path(f"{path}.{os.getpid()}")
-    with suppress(OSError):  # several workers may tell, and the one that listens may be gone
+    with suppress(OSError):  # the frontend may be gone, and its folder with it
         part.write_bytes(msgspec.json.encode((kind, message_of(error))))
         part.replace(path)

@@ -1,4 +1,4 @@
-"""What the hook table puts around vLLM's callables; each runs at the start of an engine only, never for a request."""
+"""Wrappers that the hook table installs around vLLM's callables. They run only while an engine or a server starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Original: TypeAlias = Callable[..., Any]
 
 
 def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """What makes the replacement of an original out of a function that gets the original first."""
+    """Turn a function whose first argument is the original callable into a decorator for that callable."""
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:
@@ -31,7 +31,7 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
 
 @_around
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Fill in the engine arguments of our models before vLLM reads them; let wings add to the config that it makes."""
+    """Set the engine arguments of our models before vLLM reads them, and let wings add to the config."""
     from vllm_mmout.engine.hooks.defaults import fill_in
     from vllm_mmout.engine.hooks.left import naming_the_argument
     from vllm_mmout.wing import configured
@@ -43,7 +43,7 @@ def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-    """Resolve the model's output processors first, so that an error starts no process; then bind."""
+    """Resolve the model's output processors, start the engine, and bind it. An error starts no process."""
     from vllm_mmout.engine.hooks.bind import bind_async_llm
 
     if binding := _started(lambda: original(self, vllm_config, *args, **kwargs), vllm_config, in_process=False):
@@ -52,7 +52,7 @@ def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args
 
 @_around
 def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-    """As `async_llm_init`."""
+    """Resolve the model's output processors, start the engine, and bind it. An error starts no process."""
     from vllm import envs
 
     from vllm_mmout.engine.hooks.bind import bind_llm_engine
@@ -63,7 +63,10 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
-    """Check an engine's options and start it; of one to be bound, raise what its processes tell of a failure."""
+    """Check an engine's options, start it, and return its binding. Return None if the engine is vLLM's own.
+
+    If an engine that is to be bound does not start, the error that its processes reported is raised.
+    """
     from vllm_mmout.engine.binding import check_extensions, make_binding
     from vllm_mmout.engine.hooks.left import naming_the_argument
     from vllm_mmout.engine.hooks.startup import hearing
@@ -78,7 +81,7 @@ def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: 
 
 @_around
 def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Bind the LLM object whose engine is bound, or whose folder a wing could serve."""
+    """Bind an LLM object if its engine is bound, or if a wing could serve its folder."""
     from vllm_mmout.engine.hooks.bind import bind_llm
     from vllm_mmout.engine.hooks.left import bind_left_llm
 
@@ -89,7 +92,7 @@ def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def v2_unsupported(original: Original, self: Any) -> list[str]:
-    """Report what Model Runner V2 cannot run."""
+    """Return vLLM's list of features that Model Runner V2 lacks, with those of our models added."""
     from vllm_mmout.engine.hooks.bind import v1_only_features
 
     return [*original(self), *v1_only_features(self)]
@@ -97,21 +100,22 @@ def v2_unsupported(original: Original, self: Any) -> list[str]:
 
 @_around
 def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Bind the worker: its next step is to load the model.
+    """Bind the worker before it loads the model.
 
-    Not around the ``load_model`` of a platform's worker class: importing that in a frontend costs a second.
+    Wrapping the ``load_model`` of a platform's worker class instead would import that class, which takes a second in a
+    frontend.
     """
     from vllm_mmout.engine.hooks.bind import bind_worker
     from vllm_mmout.engine.hooks.startup import telling
 
-    with telling():  # before vLLM asks for the model's class, which logs what is wrong with it and does not say it
+    with telling():  # vLLM would look up the model's class next, and only log what is wrong with it
         bind_worker(self.worker, self.vllm_config)
     return original(self, *args, **kwargs)
 
 
 @_around
 def run_busy_loop(original: Original, self: Any) -> Any:
-    """Bind the core's process before its loop begins."""
+    """Bind the engine core before its loop begins."""
     from vllm_mmout.engine.worker.core import bind_core
 
     bind_core(self)
@@ -120,7 +124,7 @@ def run_busy_loop(original: Original, self: Any) -> Any:
 
 @_around
 def load_endpoint_plugins(original: Original, *args: Any, **kwargs: Any) -> Any:
-    """Add our routes to a server that was started to have them; to any other, nothing."""
+    """Return the endpoint plugins that vLLM loads, and ours if the server was started with our routes."""
     from vllm_mmout.engine.hooks.endpoint_plugin import endpoint_plugins, is_switched_on
 
     return endpoint_plugins(original, *args, **kwargs) if is_switched_on() else original(*args, **kwargs)
