@@ -1,4 +1,4 @@
-"""Errors for model folders left to vLLM that a wing could serve. They name the engine argument that selects the wing."""
+"""Errors for model folders left to vLLM that a wing could serve. They name the engine argument that selects it."""
 
 from __future__ import annotations
 

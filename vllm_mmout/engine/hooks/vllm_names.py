@@ -67,7 +67,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.renderers.base", "BaseRenderer.render_messages BaseRenderer.tokenizer", "refuse chats"),
     _names("vllm.tracing", "SpanKind extract_trace_context extract_trace_headers", "join the traces that vLLM makes"),
     _names("vllm.utils.argparse_utils", "FlexibleArgumentParser", "read flags as vLLM's command line does"),
-    _names("vllm.utils.system_utils", "get_mp_context", "start processes with the engine's start method"),
+    _names("vllm.utils.system_utils", "get_mp_context", "check how vLLM starts the engine's processes"),
     _names("vllm.v1.engine", "EngineCoreOutput EngineCoreOutputs FinishReason", _PRIVATE),
     _names(
         "vllm.v1.engine.async_llm",
@@ -131,6 +131,6 @@ NAMES: tuple[Contact, ...] = (
     _names(
         "vllm.entrypoints.serve.middleware.authenticate",
         "AuthenticationMiddleware",
-        "protect our routes by the API key",
+        "verify the API key of a request",
     ),
 )

@@ -1,1 +1,1 @@
-"""One request, from ``generate`` through the engine to its decoded output."""
+"""The way of a request from ``generate`` through the engine to its decoded output."""

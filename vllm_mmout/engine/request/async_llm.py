@@ -1,4 +1,4 @@
-"""``AsyncLLM`` on a bound engine: ``generate`` yields the decoded object."""
+"""BoundAsyncLLM, an ``AsyncLLM`` whose ``generate`` yields decoded objects."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class BoundAsyncLLM(AsyncLLM):
-    """vLLM's asynchronous engine whose outputs are decoded."""
+    """Asynchronous engine of vLLM whose outputs are decoded."""
 
     output_processor: RoutedOutputProcessor
     mmout: AsyncRuns
 
     def mmout_bound(self) -> None:
-        """Set up the state of the engine; called once, when it is bound."""
+        """Set up our state of the engine. Called once, when the engine is bound."""
         self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted
@@ -58,32 +58,31 @@ class BoundAsyncLLM(AsyncLLM):
         warn: bool = True,
         checked: bool = False,
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run the model on one input and decode its output.
+        """Run the model on an input and decode its output. Closing or cancelling the generator aborts the request.
 
         Args:
-            prompt: one input, in any form that ``LLM.generate`` takes.
+            prompt: the input, in any form that ``LLM.generate`` takes.
             sampling_params: options of the request.
-            request_id: name of the request, for ``abort``; random by default.
+            request_id: name of the request, for ``abort``. It is random by default.
             lora_request: LoRA adapter.
-            trace_headers: the caller's ``traceparent`` and ``tracestate``, if vLLM traces.
-            priority: lower values run earlier (with the priority scheduling policy).
-            max_tiles: limit of the tiles that the input may be cut into; None for any number.
-            max_area: limit of the ground that the input covers, in square kilometres, if it is known. A part that
-                ``window`` or ``bbox`` cuts out counts alone. None for any area.
-            watch: asks for pictures of the finished part of this request, which come as ``partial_images`` do. None if
-                nobody asks.
-            folder: folder for a result on disk without ``path``; None for the system's temporary folder.
-            warn: whether to issue an `AssumedWarning` for each sentence of ``assumed`` of the result.
-            checked: whether the caller has checked the params by `Binding.check_params`.
+            trace_headers: ``traceparent`` and ``tracestate`` of the caller, if vLLM traces.
+            priority: priority of the request; lower values run earlier (with the priority scheduling policy).
+            max_tiles: largest number of tiles that the input may be cut into, or None for no limit.
+            max_area: largest area that the input may cover, in square kilometres, or None for no limit. With ``window``
+                or ``bbox`` only that part counts. An unknown area is accepted.
+            watch: requests pictures of the growing result on demand, or None. The pictures are reported like those of
+                ``partial_images``.
+            folder: folder for a result on disk without ``path``, or None for the system's temporary folder.
+            warn: whether to issue an `AssumedWarning` for each sentence of the result's ``assumed``.
+            checked: whether the caller has already checked the params with `Binding.check_params`.
 
         Yields:
-            The finished result. Before it, if the input is cut into tiles, reports: ``finished`` is False and
-            ``progress`` has the number of finished tiles. Some reports have a picture of the finished part in
-            ``outputs``, if ``partial_images`` or ``watch`` asks for it.
+            The finished result. An input that is cut into tiles yields progress reports before it. Their ``finished``
+            is False, and their ``progress`` has the number of finished tiles. If ``partial_images`` or ``watch`` asks
+            for pictures, the ``outputs`` of some reports is a picture of the growing result.
 
         Raises:
-            MMOutError: the input or the params are refused, or the request failed. Closing or cancelling the generator
-                aborts the request.
+            MMOutError: the input or the params are refused, or the request failed.
 
         """
         binding = self.output_processor.binding
@@ -100,13 +99,13 @@ class BoundAsyncLLM(AsyncLLM):
             span = held.enter_context(request_span(self.output_processor, request_id, trace_headers))
             request.trace_headers = span.headers
             held.enter_context(self.mmout.backlog.holding(request))
-            async with self.mmout.readers:  # so that what waits for a credit is bounded too
+            async with self.mmout.readers:  # also limits the inputs that wait for a credit
                 prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area, checked=checked)
                 if isinstance(prepared, Request):
                     self.mmout.single()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, Run):
-                request.total = 0  # its tiles count from now on
+                request.total = 0  # the backlog counts the tiles of the run from now on
                 span.tell(pixels=prepared.pixels)
                 prepared.folder = prepared.folder or folder
                 held.callback(prepared.close)
@@ -132,14 +131,14 @@ class BoundAsyncLLM(AsyncLLM):
         yield result
 
     async def _mmout_send(self, request: Request) -> MultimodalRequestOutput:
-        """Run a request whose result is its only output. Cancelling this aborts it."""
+        """Run a request whose result is its only output, and return the result. Cancelling the call aborts it."""
         async with aclosing(self._mmout_results(request)) as results:
             return await anext(results)
 
     async def _mmout_results(self, request: Request) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request, and yield its outputs, the result last. Closing or cancelling this aborts it.
+        """Run a request, and yield its reports and then its result. Closing or cancelling the generator aborts it.
 
-        A slow consumer gets every output.
+        A slow consumer gets every report.
         """
         pooling = request.pooling_params(self.model_config.get_pooling_task(await self.get_supported_tasks()))
         try:
@@ -160,11 +159,11 @@ class BoundAsyncLLM(AsyncLLM):
                 while request.reports:
                     yield request.reports.popleft()
                 finished = output.finished
-            request.internal_id = None  # the engine has ended it
+            request.internal_id = None  # the engine has ended the request, which needs no abort
             yield output
         except BaseException as error:
             if request.internal_id is not None:
-                if isinstance(error, EngineDeadError):  # the engine cannot be told, but its state here must go
+                if isinstance(error, EngineDeadError):  # the engine cannot abort it, but the frontend can
                     self.output_processor.abort_requests([request.internal_id], internal=True)
                 else:
                     await self.abort(request.internal_id, internal=True)
@@ -173,7 +172,7 @@ class BoundAsyncLLM(AsyncLLM):
             request.release()
 
     async def _mmout_run(self, run: Run, watch: PreviewRequest | None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request of many parts, and yield its reports and its result."""
+        """Run a request of many parts, and yield its progress reports and then its result."""
         router = self.output_processor
         limit_s = router.binding.settings.decode_timeout_s
         run.attach(self.mmout.budget, self.mmout.wake, limit_s=limit_s, observer=router.observer, watch=watch)
@@ -187,7 +186,7 @@ class BoundAsyncLLM(AsyncLLM):
             driven.when_done(lambda: self.mmout.driven.pop(run, None))
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
-        """Abort requests; a scene ends with all its tiles."""
+        """Abort requests by id. A scene is aborted with all its tiles."""
         request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
         if not internal:
             for driven in [*self.mmout.driven.values()]:
@@ -198,7 +197,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check a request unless its caller has, and read its input in a thread."""
+        """Check the params of a request unless its caller has, and read its input in a thread."""
         binding = self.output_processor.binding
         try:
             if not checked:
@@ -222,6 +221,6 @@ class BoundAsyncLLM(AsyncLLM):
 
 
 def _close(prepared: Request | Run) -> None:
-    """Close the input of a request that is gone."""
+    """Close the input of a run whose caller was cancelled."""
     if isinstance(prepared, Run):
         prepared.close()

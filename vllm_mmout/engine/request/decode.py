@@ -1,4 +1,4 @@
-"""Decode the output of one request by its processors, in a thread of the decode pool."""
+"""Decoding of a request's output by its processors, in a thread of the decode pool."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Decoding:
-    """An output of a request on its way through its processors."""
+    """State of an output of a request that is being decoded."""
 
     state: RequestState
     request: Request
     processors: Mapping[str, OutputProcessor]
-    """The engine's, by name."""
+    """Processors of the engine, by name."""
     shell: MultimodalRequestOutput
-    """Output for the caller, without its object."""
+    """Output for the caller, whose ``outputs`` is set after the decode."""
     nbytes: int
+    """Size of the engine's output in bytes."""
     observer: Observer
     arrived: float = field(default_factory=time.monotonic)
     """Time when the engine's output arrived, in seconds of ``time.monotonic``."""
@@ -50,28 +51,34 @@ class Decoding:
 
 
 class Decodings(dict[str, Decoding]):
-    """The outputs that have not been delivered, by vLLM's internal request id; observers hear of each."""
+    """Dict of the outputs that have not been delivered, by vLLM's internal request id. It notifies the observers."""
 
     def put(self, decoding: Decoding) -> None:
-        """Add an output, and tell its observer."""
+        """Add an output, and notify its observer."""
         self[decoding.state.request_id] = decoding
         decoding.observer.waits(decoding.nbytes)
 
     def take_out(self, decoding: Decoding) -> bool:
-        """Remove the output of a request; return False if it was removed before."""
+        """Remove an output, and notify its observer. Return False if the output was removed before."""
         removed = self.pop(decoding.state.request_id, None)
         if removed is not None:
             removed.observer.settled(removed.nbytes)
         return removed is not None
 
     def called(self, request_id: str, *, internal: bool) -> list[Decoding]:
-        """Return the outputs of an internal request id, one at most, or of a caller's own id, which may repeat."""
+        """Return the outputs of a request id.
+
+        An internal id has at most one output. A caller's own id may have several, because callers may repeat ids.
+        """
         names = [(key if internal else entry.state.external_req_id, entry) for key, entry in self.items()]
         return [entry for name, entry in names if name == request_id]
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode the tensor that the worker sent for a request; return its output, or its outputs by processor."""
+    """Decode the buffer that the worker sent for a request.
+
+    Return the output object, or a dict of output objects by processor if the request names several processors.
+    """
     started = time.monotonic()
     request = decoding.request
     if request.traced is not None and decoding.shell.finished:
@@ -97,7 +104,7 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
 
 
 def _trace_arrival(decoding: Decoding, traced: Traced, buffer: torch.Tensor) -> None:
-    """Trace the ways between this process and the worker, whose times follow the result in the buffer."""
+    """Record the stages between this process and the worker. The worker's times are at the end of the buffer."""
     from vllm_mmout.engine.worker.traced import Times
 
     times = Times.read(buffer)
@@ -107,7 +114,7 @@ def _trace_arrival(decoding: Decoding, traced: Traced, buffer: torch.Tensor) -> 
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode what one processor gets; a part is left to those who join it with the others."""
+    """Decode the reduced output of a processor. Assemble and finish the result, unless it is a part to be joined."""
     processor, params = decoding.processors[name], decoding.request.params
     traced = decoding.request.traced
     started = time.monotonic()
@@ -126,7 +133,7 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
     except MMOutError as error:
         blame(error, name)
         raise
-    except BaseException as error:  # SystemExit too: a decoder must not end a thread that serves others
+    except BaseException as error:  # SystemExit too: a decoder must not end a thread that decodes other requests
         raise_interrupt(error)
         failed = DecodeError(f"{type(processor).__name__} ({name}) failed: {type_and_message(error)}")
         raise blame(failed, name) from error

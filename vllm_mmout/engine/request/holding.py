@@ -1,4 +1,4 @@
-"""HoldingOutputProcessor: holds results back after the engine has ended their requests, until they are decoded."""
+"""HoldingOutputProcessor, which holds results of ended requests back until they are decoded."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from vllm.v1.engine.output_processor import OutputProcessor
 
 
 class HoldingOutputProcessor(OutputProcessor):
-    """An output processor that counts a request as unfinished until its decoded result is fetched."""
+    """Output processor that counts a request as unfinished until its decoded result is fetched."""
 
     pending: Sized
+    """Outputs that are being decoded or wait for it."""
     ready: deque[Any]
-    """Delivered results that ``LLM`` has not fetched (``AsyncLLM`` gets them through its queues)."""
+    """Decoded results that ``LLM`` has not fetched. Results of an ``AsyncLLM`` go to its queues instead."""
     lock: RLock
-    """Guards the fields that several threads change. It is written in C, so that an interrupt cannot leave it held."""
+    """Lock of the fields that several threads change. It is written in C, so that an interrupt cannot leave it held."""
     wakeup: Condition
+    """Condition that wakes `wait_ready`."""
     poked: bool = False
+    """Whether `poke` was called since the last `wait_ready`."""
 
     def begin_holding(self) -> None:
-        """Set up the fields of this class; called once, when the engine is bound."""
+        """Set up the fields of this class. Called once, when the engine is bound."""
         self.ready = deque()
         self.lock = RLock()
         self.wakeup = Condition(self.lock)
 
     def take_ready(self) -> list[Any]:
-        """Return the results decoded since the last call, for ``LLM``."""
+        """Return the results that were decoded since the last call. Used by ``LLM``."""
         with self.lock:
             ready = list(self.ready)
             self.ready.clear()
         return ready
 
     def wait_ready(self) -> list[Any]:
-        """Wait for a pending decode or a `poke`, and return the decoded results, for ``LLM``."""
+        """Wait for a pending decode or a `poke`, and return the decoded results. Used by ``LLM``."""
         with self.lock:
             while self.pending and not self.ready and not self.poked:
                 self.wakeup.wait()
@@ -43,7 +46,7 @@ class HoldingOutputProcessor(OutputProcessor):
         return self.take_ready()
 
     def poke(self) -> None:
-        """Wake `wait_ready` before a result is ready. Callable from any thread."""
+        """Wake `wait_ready` even if no result is ready. May be called from any thread."""
         with self.lock:
             self.poked = True
             self.wakeup.notify_all()
@@ -60,14 +63,14 @@ class HoldingOutputProcessor(OutputProcessor):
             return len(self.request_states) + len(self.pending) + len(self.ready)
 
     def delivered(self) -> None:
-        """Have vLLM count its requests again, if it limits their number over several API servers.
+        """Make vLLM count its unfinished requests again, for its limit over several API servers.
 
-        vLLM counts when a request leaves the engine, and requests held here leave later.
+        vLLM itself counts when a request leaves the engine, and the requests held here leave later.
         """
-        count = getattr(self, "_update_admission_stats", None)  # older releases lack this limit
+        count = getattr(self, "_update_admission_stats", None)  # older vLLM releases lack this limit
         if count is not None:
             count()
 
     def has_unfinished_requests(self) -> bool:
-        """Return whether any request is not delivered."""
+        """Return whether any request is in the engine, being decoded, or decoded and not fetched."""
         return self.get_num_unfinished_requests() > 0

@@ -1,4 +1,4 @@
-"""``LLM`` on a bound engine: ``generate`` returns decoded objects."""
+"""BoundLLM, an ``LLM`` whose ``generate`` returns decoded objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BoundLLM(LLM):
-    """vLLM's ``LLM`` on a bound engine whose model answers in one forward."""
+    """``LLM`` of a bound engine whose model answers in one forward."""
 
     llm_engine: BoundLLMEngine
     pooling_task: Any
@@ -47,21 +47,21 @@ class BoundLLM(LLM):
                 dict. Several files are one input as a folder, as a mapping of band names to files, or as a list within
                 the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
                 one of these forms for each date.
-            params: options, one for all inputs or one each.
+            params: options for all inputs, or a list with the options of each input.
             use_tqdm: whether to show a progress bar, or a function that makes one.
             priority: priority of the requests; lower values run earlier (with the priority scheduling policy).
-            lora_request: LoRA adapter, one for all or one each.
+            lora_request: LoRA adapter for all inputs, or a list with the adapter of each input.
 
         Returns:
-            One result an input, in their order. In a list the place of a failed input holds a result whose ``error`` is
-            the exception and whose ``outputs`` raises it.
+            A result for each input, in the order of the inputs. If an input of a list fails, the ``error`` of its
+            result is the exception, and reading its ``outputs`` raises the exception.
 
         Raises:
             OptionError: the params do not fit the model or the inputs.
-            MMOutError: the only input (not in a list) failed.
+            MMOutError: an input that was not given in a list failed.
 
         Warns:
-            AssumedWarning: something was assumed about an input, as `MultimodalRequestOutput.assumed` says.
+            AssumedWarning: an assumption was made about an input, which `MultimodalRequestOutput.assumed` lists.
 
         """
         single = not isinstance(inputs, list | tuple)
@@ -79,7 +79,7 @@ class BoundLLM(LLM):
         check_targets((data, request.params) for data, request in zip(inputs, requests, strict=True))
         bar = Bar(use_tqdm, len(inputs))
         try:
-            # An interrupt may leave the ticket of a request behind, in this copy of the context.
+            # An interrupt may leave `TICKET` set, so the call runs in a copy of the context.
             results = copy_context().run(Call(self, binding, inputs, requests, bar).results)
         finally:
             bar.close()
@@ -95,7 +95,7 @@ def _requests(
     priority: int | Sequence[int] | None,
     lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
 ) -> list[Request]:
-    """Return one request an input, with its own options."""
+    """Return a request for each input, with the input's own options."""
     columns = [
         _spread("params", OutputParams() if params is None else params, count),
         _spread("priority", 0 if priority is None else priority, count),
@@ -114,7 +114,7 @@ def _requests(
 
 
 def _spread(name: str, value: Any, count: int) -> list[Any]:
-    """Return ``count`` values: one for all inputs repeated, or one for each input."""
+    """Return a list of ``count`` values. A value that is not in a list is repeated for each input."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:

@@ -1,4 +1,4 @@
-"""Call: one call of ``LLM.generate``, which drives the schedule synchronously."""
+"""Call, a call of ``LLM.generate`` that drives the schedule synchronously."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.progress_bar import Bar
 
 _LOOKS_AHEAD = 4
-"""Number of scenes to open ahead in one turn, while others run."""
+"""Number of scenes to open ahead in a turn, while other scenes run."""
 _REFUSALS = (MMOutError, VLLMClientError, ValueError)
-"""Errors of a request that is added; vLLM raises ValueError for prompts that it renders itself."""
+"""Errors that refuse a request when it is added. vLLM raises ValueError for prompts that it renders itself."""
 
 
 class Call:
-    """One call of ``generate``, which feeds the engine a window of requests rather than the whole list."""
+    """Call of ``LLM.generate``, which feeds the engine a window of requests rather than the whole list."""
 
     def __init__(self, llm: LLM, binding: Binding, inputs: list[Any], requests: list[Request], bar: Bar) -> None:
         self.llm = llm
@@ -44,34 +44,36 @@ class Call:
         self.binding = binding
         self.inputs = inputs
         self.requests = requests
-        """The request of each input."""
+        """Requests in the order of the inputs."""
         self.bar = bar
         self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
+        """Results in the order of the inputs, None while pending."""
         self.waiting = deque(range(len(inputs)))
+        """Indices of the inputs that are not sent yet."""
         self.prepared: Request | Run | None = None
-        """The first input that waits, read or opened, while it waits for a credit."""
+        """Request or run of the first waiting input, already read or opened, while it waits for a credit."""
         self.runs: list[Run] = []
-        """The runs whose result is pending."""
+        """Runs whose result is pending."""
         self.in_flight: dict[str, Request] = {}
-        """The requests that the engine has, by id."""
+        """Requests in the engine, by id."""
         self.adding: Request | None = None
-        """The request that was added last. An interrupt may come before it is in ``in_flight``."""
+        """Request that was added last. An interrupt may come before the request is in ``in_flight``."""
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the runs, made for the first one."""
+        """Schedule of the runs, created for the first run."""
         settings = self.binding.settings
         budget = TileBudget(self.binding.max_tiles, settings.max_tile_bytes)
         return Schedule(self.binding.max_num_seqs, budget, settings.max_scenes)
 
     @cached_property
     def alarm(self) -> Alarm:
-        """The alarm that the threads of runs ring, made for the first one."""
+        """Alarm that the threads of runs ring, created for the first run."""
         return Alarm(self.engine)
 
     def results(self) -> list[MultimodalRequestOutput]:
-        """Run all inputs and return their results in order. An exception of the caller leaves nothing behind."""
+        """Run all inputs and return their results in order. An exception aborts all requests and runs."""
         try:
             with self.engine.mmout.watched():
                 while self.waiting or self.in_flight or self.runs:
@@ -86,7 +88,7 @@ class Call:
         return [result for result in self.done if result is not None]
 
     def _turn(self) -> None:
-        """Take a turn of the schedule: fail, end and send."""
+        """Take a turn of the schedule: abort failed runs, finish ended runs, and send the next parts."""
         if not self.runs:
             return
         with self.engine.mmout.held_back():
@@ -96,9 +98,7 @@ class Call:
         for run in turn.failed:
             self._abort(request for request in self.in_flight.values() if request.run is run)
             self.in_flight = {key: request for key, request in self.in_flight.items() if request.run is not run}
-            self._collect(
-                self.engine.output_processor.take_ready()
-            )  # drops results of its parts, which nobody waits for
+            self._collect(self.engine.output_processor.take_ready())  # drops the results of the failed run's parts
         for run in turn.ended:
             run.close()
             self._finish(run.request.place, run.result(), self.bar.left(run))
@@ -111,7 +111,7 @@ class Call:
                     run.answered(part, error)
 
     def _feed(self) -> None:
-        """Send the single inputs that have a credit, and put scenes on the schedule."""
+        """Send single inputs as long as credits are free, and add scenes to the schedule."""
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
             request = self.requests[self.waiting[0]]
@@ -121,7 +121,7 @@ class Call:
             if isinstance(self.prepared, Run):
                 room = self.schedule.room > 0
                 if not room and not self.prepared.can_wait:
-                    break  # it would stay open: it can be read only once
+                    break  # an input that can be read only once would stay open while it waits
                 self._schedule(self.prepared)
                 if room:
                     self.alarm.ring()
@@ -139,7 +139,7 @@ class Call:
             self.waiting.popleft()
 
     def _prepare(self, request: Request) -> Request | Run | None:
-        """Read or open an input; an input that is refused has its error as its result."""
+        """Read or open an input. If it is refused, record the error as its result and return None."""
         try:
             request.traced = self.binding.traced(request.request_id)
             return prepare(self.binding, self.inputs[request.place], request)
@@ -171,7 +171,7 @@ class Call:
                 self.in_flight[request.request_id] = request
 
     def _wait(self) -> None:
-        """Run a step of the engine, or wait for the threads of runs."""
+        """Run a step of the engine, or wait for the threads of runs if the engine has no requests."""
         if not self.in_flight:
             if self.runs:
                 self.alarm.wait(self.schedule.wait_s)
@@ -210,7 +210,7 @@ class Call:
         self.bar.update(counts)
 
     def _abort(self, requests: Iterable[Request]) -> None:
-        ids = {request.internal_id for request in requests if request.internal_id}  # vLLM fails on an id that repeats
+        ids = {request.internal_id for request in requests if request.internal_id}  # vLLM fails on a repeated id
         self.engine.abort_request(list(ids), internal=True)
 
     def _abandon(self) -> None:
@@ -231,22 +231,23 @@ class Call:
 
 @dataclass(slots=True)
 class Alarm:
-    """Lets threads of scenes wake the caller's thread, also while it waits for an engine in other processes.
+    """Signal by which threads of scenes wake the caller's thread, also while it waits for the engine's processes.
 
-    Without it, a tile that is ready would wait until the batch that runs has ended.
+    Without the signal, a tile that is ready would wait for the end of the running batch.
     """
 
     engine: BoundLLMEngine
     stepping: bool = False
+    """Whether the caller's thread is in a step of the engine, or about to begin a step."""
     _silent: threading.Lock = field(default_factory=threading.Lock)
-    """Held until somebody rings. An interrupt inside ``threading.Event`` would leave the lock of the event held."""
+    """Lock that is held until `ring`. An interrupt inside a ``threading.Event`` would leave the event's lock held."""
 
     def __post_init__(self) -> None:
         self.clear()
 
     @property
     def rung(self) -> bool:
-        """Whether somebody has rung since the last `clear`."""
+        """Whether `ring` was called since the last `clear`."""
         return not self._silent.locked()
 
     def clear(self) -> None:
@@ -254,13 +255,13 @@ class Alarm:
         self._silent.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until somebody rings, at most ``timeout_s`` seconds, and reset the alarm."""
+        """Wait for a `ring`, at most ``timeout_s`` seconds, and reset the alarm."""
         self._silent.acquire(timeout=timeout_s)
 
     def ring(self) -> None:
-        """Wake the caller's thread, since there is something to do."""
+        """Wake the caller's thread. May be called from any thread."""
         if not self.rung:
-            with suppress(RuntimeError):  # another thread was faster
+            with suppress(RuntimeError):  # another thread has released the lock meanwhile
                 self._silent.release()
         if not self.stepping:
             return

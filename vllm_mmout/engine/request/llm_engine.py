@@ -1,8 +1,8 @@
-"""BoundLLMEngine: a synchronous engine that a Ctrl-C cannot leave half changed.
+"""BoundLLMEngine, a synchronous engine that a Ctrl-C cannot leave in an inconsistent state.
 
-An engine in this process runs its scheduler here. An engine in other processes gets messages of several frames, and
-half a message would garble the next message. A Ctrl-C is delivered at once only while such an engine waits for an
-answer.
+An engine in this process runs its scheduler here, which must not be interrupted. An engine in other processes gets
+messages of several frames, and half a message would garble the next message. A Ctrl-C is delivered at once only while
+the client waits for an answer of such an engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Interrupts:
-    """Delays a Ctrl-C while an engine is being changed."""
+    """Handler that delays a Ctrl-C while an engine's state changes."""
 
     def __init__(self) -> None:
         self._before: Handler | None = None
@@ -39,11 +39,11 @@ class Interrupts:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Replace the handler of Ctrl-C, once for many `held_back`: setting a handler takes as long as a request."""
+        """Replace the handler of Ctrl-C for many calls of `held_back`. Setting a handler takes as long as a request."""
         inside = self._before is not None or threading.current_thread() is not threading.main_thread()
         before = None if inside else signal.getsignal(signal.SIGINT)
         if not callable(before):
-            yield  # ours is set already, or Python handlers do not run in this thread
+            yield  # our handler is set already, or Python does not run signal handlers in this thread
             return
         self._came.clear()
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -64,7 +64,7 @@ class Interrupts:
             if self._held or self._before is None or threading.current_thread() is not threading.main_thread():
                 yield
                 return
-            self._came.clear()  # left from a block that a second Ctrl-C has ended
+            self._came.clear()  # an earlier block may have left a Ctrl-C here, if a second Ctrl-C ended it
             self._held = True
             try:
                 yield
@@ -74,7 +74,7 @@ class Interrupts:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Deliver a Ctrl-C at once within `held_back`, and one that was delayed."""
+        """Deliver a Ctrl-C at once inside a `held_back` block, and deliver a delayed Ctrl-C on entry."""
         if not self._held:
             yield
             return
@@ -95,15 +95,15 @@ class Interrupts:
 
 
 class BoundLLMEngine(LLMEngine):
-    """vLLM's synchronous engine whose outputs are decoded."""
+    """Synchronous engine of vLLM whose outputs are decoded."""
 
     output_processor: RoutedOutputProcessor
     mmout: Interrupts
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
-        """Run a step, or wait for the decoders if the engine has ended all requests.
+        """Run a step, or wait for the decoders if the engine has ended all requests, and return the ready outputs.
 
-        A failed request does not raise: its output has the ``error``.
+        A failed request does not raise. The ``error`` of its output holds the exception.
         """
         router = self.output_processor
         if router.holds_the_rest:
@@ -113,37 +113,38 @@ class BoundLLMEngine(LLMEngine):
         return [*outputs, *router.take_ready()]
 
     def add_request(self, *args: Any, **kwargs: Any) -> str:
-        """Add a request, with Ctrl-C delayed."""
+        """Add a request as vLLM does. A Ctrl-C is delayed until it is added."""
         with self.mmout.held_back():
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, request_ids: list[str], internal: bool = False) -> None:  # noqa: FBT001, FBT002 - as vLLM's
-        """Abort requests, with Ctrl-C delayed."""
+        """Abort requests as vLLM does. A Ctrl-C is delayed until they are aborted."""
         with self.mmout.held_back():
             super().abort_request(request_ids, internal)
 
 
 class BoundClient(SyncMPClient):
-    """vLLM's client of an engine in other processes. While it waits, a Ctrl-C is delivered at once.
+    """Client of an engine in other processes, which a Ctrl-C interrupts at once while it waits for an answer.
 
-    When the engine's process was killed, vLLM ends the thread that receives answers, and a caller would wait for ever.
+    If the engine's process is killed, vLLM ends the thread that receives answers. `shutdown` then wakes the caller,
+    which would otherwise wait for ever.
     """
 
     mmout: Interrupts
 
     def get_output(self) -> Any:
-        """Return the engine's next answer."""
+        """Wait for the engine's next answer, and return it. A Ctrl-C interrupts the wait."""
         with self.mmout.let_through():
             return super().get_output()
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """Shut down, and wake a caller that waits for an answer."""
+        """Shut the client down, and raise an error in a caller that waits for an answer."""
         self.outputs_queue.put_nowait(EngineDeadError())
         super().shutdown(*args, **kwargs)
 
 
 def bind_client(client: Any, interrupts: Interrupts) -> None:
-    """Bind the client of an engine in other processes. Any other client stays vLLM's."""
+    """Bind the client of an engine in other processes; leave any other client unchanged."""
     if isinstance(client, SyncMPClient):
         rebase(client, BoundClient)
         client.mmout = interrupts

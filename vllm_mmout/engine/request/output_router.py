@@ -1,9 +1,9 @@
-"""RoutedOutputProcessor: sends the outputs of our requests to the decode pool, and leaves all others to vLLM.
+"""RoutedOutputProcessor, which sends the outputs of our requests to the decode pool, and leaves others to vLLM.
 
-vLLM's own object stays in place and changes its class, since the handler task of ``AsyncLLM`` has captured it.
+vLLM's own object stays in place and only changes its class, because the handler task of ``AsyncLLM`` holds it.
 
-An exception out of ``process_outputs`` would end that task, every request of every user, and the server. A failure
-becomes the outcome of its own request instead.
+An exception that leaves ``process_outputs`` would end that task, all requests and the server. A failure therefore
+becomes the result of its own request.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ NO_TENSOR = torch.empty(0)
 
 
 class RoutedRequestState(RequestState):
-    """vLLM's state of one request of a bound engine."""
+    """vLLM's state of a request on a bound engine, with our own `Request`."""
 
     mmout: Request | None = None
-    """The request, or None if its caller wants vLLM's raw tensor."""
+    """Our request, or None if the caller wants vLLM's raw tensor."""
     router: RoutedOutputProcessor
 
     def make_request_output(
@@ -56,7 +56,10 @@ class RoutedRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
-        """Start to decode an output of our request, and return None; return vLLM's own output for any other request."""
+        """Start the decode of an output of our request, and return None. Return vLLM's output for any other request.
+
+        An output that needs no decode, of a request that failed or was aborted, is returned with its ``error``.
+        """
         request = self.mmout
         if request is None:
             return super().make_request_output(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
@@ -74,22 +77,22 @@ class RoutedRequestState(RequestState):
             progress=progress,
             assumed=request.assumed,
         )
-        refused: VLLMRequestError | None = kwargs.get("error")
+        engine_error: VLLMRequestError | None = kwargs.get("error")
         if finish_reason is not None and (
-            finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or refused is not None
+            finish_reason in (FinishReason.ABORT, FinishReason.ERROR) or engine_error is not None
         ):
-            shell.error = _ended(finish_reason, refused)
+            shell.error = _ended(finish_reason, engine_error)
             return shell
         try:
             self.router.start_decode(self, request, shell, NO_TENSOR if pooling_output is None else pooling_output)
-        except Exception as error:  # noqa: BLE001 - nothing may leave process_outputs
+        except Exception as error:  # noqa: BLE001 - no exception may leave process_outputs
             shell.error = error
             return shell
         return None
 
 
 class RoutedOutputProcessor(HoldingOutputProcessor):
-    """vLLM's output processor on an engine whose results we decode."""
+    """Output processor of a bound engine, whose results are decoded in a pool of threads."""
 
     binding: Binding
     pool: DecodePool
@@ -97,7 +100,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     observer: Observer = SILENT
 
     def setup(self, binding: Binding) -> None:
-        """Set up the fields of this class; called once, when the engine is bound."""
+        """Set up the fields of this class. Called once, when the engine is bound."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = Decodings()
@@ -111,10 +114,10 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request, and keep our own with vLLM's state if its output is to be decoded."""
+        """Add a request as vLLM does, and attach our own `Request` to its state if its output is to be decoded."""
         self._check_has_input(request)
         ours = ticket(Request)
-        if ours is not None:  # before vLLM has it: an interrupt between the two must find the request
+        if ours is not None:  # set before vLLM adds the request, so that an interrupt in between can abort it
             ours.internal_id = request.request_id
         else:
             ours = self._read(request.pooling_params)
@@ -122,7 +125,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         state = self.request_states[request.request_id]
         if request.pooling_params is None:
             return
-        state.stream_interval = 1  # vLLM asserts a detokenizer for more than 1, which pooling requests have not
+        state.stream_interval = 1  # a larger value needs a detokenizer, which pooling requests lack
         rebase(state, RoutedRequestState)
         if isinstance(state, RoutedRequestState) and ours is not None:
             ours.loop = None if queue is None else asyncio.get_running_loop()
@@ -131,20 +134,23 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
-        """Trace a request, unless ``--disable-log-stats`` is set, with which vLLM would end the engine."""
+        """Trace a request as vLLM does, unless ``--disable-log-stats`` is set: vLLM would then end the engine."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
     def _check_has_input(self, request: EngineCoreRequest) -> None:
-        """Refuse a request without tensors for a model of raw tensors, which would end the engine."""
+        """Raise if a request for a model of raw tensors has no tensors. Such a request would end the engine."""
         if self.binding.raw_input and not request.mm_features:
             raise InvalidInputError(
-                f"{self.binding.model} takes pictures or tensors, and the request has nothing but"
+                f"{self.binding.model} takes pictures or tensors, but the request has only"
                 f' {len(request.prompt_token_ids or [])} prompt token(s); send "multi_modal_data"'
             )
 
     def _read(self, pooling_params: PoolingParams | None) -> Request | None:
-        """Read and check a request that others have made. Return None if its output is to stay raw."""
+        """Read and check the mark of a request that our `generate` has not made.
+
+        Return None if the request has no mark, so that its output stays raw.
+        """
         try:
             params = wire.read(pooling_params)
             if params is not None:
@@ -157,7 +163,10 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Process outputs, each with a tensor, if only an empty one: vLLM would take it for text and fail."""
+        """Process the engine's outputs as vLLM does, after adding an empty tensor to finished outputs without one.
+
+        vLLM would otherwise treat such an output as text and fail.
+        """
         outputs = []
         for output in engine_core_outputs:
             state = self.request_states.get(output.request_id)
@@ -171,7 +180,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Decode an output of a request in the pool, after earlier outputs of the request.
+        """Queue an output of a request for the decode pool, behind earlier outputs of the request.
 
         The request counts as unfinished until its result is delivered.
         """
@@ -190,7 +199,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                     lambda outcome: self._deliver_from_thread(decoding, outcome),
                     self.binding.choice.pick(request.params.processor),
                 )
-        except BaseException:  # no thread can be started
+        except BaseException:  # the system cannot start a thread
             self.pending.take_out(decoding)
             raise
 
@@ -203,7 +212,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             return
         try:
             loop.call_soon_threadsafe(self._deliver, decoding, outcome)
-        except RuntimeError:  # the loop was closed: nobody waits any more
+        except RuntimeError:  # the event loop was closed, so no caller waits for the result
             self.pending.take_out(decoding)
 
     def _deliver(self, decoding: Decoding, outcome: Outcome) -> None:
@@ -217,12 +226,12 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         if decoding.request.due:
             try:
                 self._start_next(decoding.state, decoding.request)
-            except Exception as error:  # noqa: BLE001 - no thread can be started
+            except Exception as error:  # noqa: BLE001 - the system cannot start a thread
                 decoding.shell.error = error
                 self._put(decoding.state, decoding.request, decoding.shell)
 
     def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
-        """Put an output where its caller waits for it."""
+        """Put an output into the queue of its request, or among the ready results of ``LLM``."""
         if not shell.finished:
             request.reports.append(shell)
         if state.queue is not None:
@@ -232,7 +241,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests, and cancel pending decodes, which vLLM has forgotten."""
+        """Abort requests as vLLM does, and cancel their pending decodes, which vLLM does not know of."""
         request_ids = list(request_ids)
         for request_id in request_ids:
             self._cancel_decodes(request_id, internal=internal)
@@ -251,7 +260,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             self.wakeup.notify_all()
 
     def close(self) -> None:
-        """End the decode threads. Pending requests fail."""
+        """End the decode threads. Pending requests fail with an AbortedError."""
         self.pool.close()
 
 

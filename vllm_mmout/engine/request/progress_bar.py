@@ -1,4 +1,4 @@
-"""Bar: the progress bar of one call of ``LLM.generate``."""
+"""Bar, the progress bar of a call of ``LLM.generate``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """Progress bar of a call, which counts finished inputs; a scene counts as its tiles."""
+    """Progress bar that counts the finished inputs of a call, and the finished tiles of its scenes."""
 
     def __init__(self, use_tqdm: Any, inputs: int) -> None:
         make = use_tqdm if callable(use_tqdm) else tqdm
@@ -20,10 +20,10 @@ class Bar:
         self._pixels = 0.0
         self._started: float | None = None
         self._shown: dict[Run, int] = {}
-        """Number of tiles of each scene that the bar has counted."""
+        """Number of tiles that the bar has counted for each scene."""
 
     def update(self, count: int = 1) -> None:
-        """Count finished inputs or tiles."""
+        """Advance the bar by ``count`` finished inputs or tiles."""
         self._tqdm.update(count)
 
     def show(self, run: Run) -> None:
@@ -40,11 +40,11 @@ class Bar:
             self._tqdm.update(tiles)
 
     def left(self, run: Run) -> int:
-        """Return the number of tiles of a scene that the bar has not counted, at least 1 if the scene never began."""
+        """Return the number of tiles of a scene that the bar has not counted, or 1 if the scene never began."""
         return max(run.total, 1) - self._shown.get(run, 0)
 
     def _add_scene(self, tiles: int) -> None:
-        """Count a scene as its tiles, in place of one input."""
+        """Replace the input of a scene by its tiles in the bar's total."""
         if self._started is None:
             self._started = time.monotonic()
             self._tqdm.unit = "tile"

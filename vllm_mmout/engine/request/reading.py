@@ -1,4 +1,4 @@
-"""Reads one user's input into a `Request` that fits one forward, or into a `Scene`."""
+"""Reading of a user's input into a `Request` that fits one forward, or into a `Scene`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
 
 def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | None = None) -> Request | Run:
-    """Read and map one input into its request; may block on files.
+    """Read an input and map it to tensors for its request. May block on files.
 
     Args:
-        binding: the engine's.
-        data: the input. An input of an `OwnInputsProcessor` is not read.
+        binding: binding of the engine.
+        data: the input. An input for an `OwnInputsProcessor` is not read.
         request: the request, whose params have been checked.
-        max_area: limit of the ground that the input covers, in square kilometres; None for any.
+        max_area: largest area that the input may cover, in square kilometres, or None for no limit.
 
     Returns:
-        The same request, ready to be sent; or a `Run`, whose input is only opened, and which is to be closed.
+        The given request, ready to be sent, or a `Run` whose input is opened but not read. The caller must close the
+        run.
 
     """
     if request.traced is None:
@@ -54,7 +55,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
 
 
 def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
-    """Read an input, see `prepare`."""
+    """Read an input as `prepare` does, without a trace."""
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:
@@ -94,7 +95,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
 
 
 def _scene(binding: Binding, view: RasterView, request: Request, target: Target | None, reopen: Any) -> Scene | None:
-    """Return the input as tiles, or None if it fits one forward."""
+    """Return the scene of an input that must be cut into tiles, or None if it fits one forward."""
     params = request.params
     try:
         grid = cut(binding, view, params)
@@ -111,7 +112,7 @@ def _scene(binding: Binding, view: RasterView, request: Request, target: Target 
 
 
 def _check_area(place: Georeference | None, size: tuple[int, int], most: float | None) -> None:
-    """Raise if an input covers more than ``most`` square kilometres. An input of unknown area passes."""
+    """Raise if an input covers more than ``most`` square kilometres. An input of unknown area is accepted."""
     area = None if most is None else area_km2(place, size)
     if most is not None and area is not None and area > most:
         raise InputError(
@@ -121,15 +122,15 @@ def _check_area(place: Georeference | None, size: tuple[int, int], most: float |
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
-"""Keys that tell vLLM's prompt dict from tensors by keyword."""
+"""Keys by which vLLM's prompt dict differs from a dict of keyword tensors."""
 
 
 def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
-    """Return the input inside vLLM's prompt dict; any other data, tensors by keyword included, unchanged.
+    """Return the input inside vLLM's prompt dict. Return other data, such as a dict of keyword tensors, unchanged.
 
     Args:
-        data: what the user gave.
-        several: whether a list is one input of several files, as models of rasters take it.
+        data: input as the user gave it.
+        several: whether a list is an input of several files, as raster models accept.
         fields: keyword arguments of the model, which may include "prompt".
 
     """
@@ -147,7 +148,7 @@ def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
     if several and (len(value) != 1 or isinstance(value[0], list | tuple)):
         return value
     if len(value) != 1:
-        raise InputError(f"a request takes one input, got a list of {len(value)}; send one request each")
+        raise InputError(f"a request takes one input, got a list of {len(value)}; send a request for each")
     return value[0]
 
 

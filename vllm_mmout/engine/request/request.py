@@ -1,4 +1,4 @@
-"""Request: one request to the engine, from what its caller asks to its decoded result."""
+"""Request, a request to the engine from the caller's options to the decoded result."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Takes a decoded output and the name of its processor; returns it with its place in the input, and saved if asked.
+"""Function that adds the input's georeference to a decoded output, and saves the output if a path was given.
 
-The name is None for a whole input with a single processor.
+The second argument is the name of the output's processor, or None for a whole input with a single processor.
 """
 Kind = TypeVar("Kind")
 
@@ -41,29 +41,31 @@ def as_it_is(output: Any, _pick: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
-    """One part of a request, ready for the engine."""
+    """Input of a part of a request, ready for the engine."""
 
     index: int
     window: Window | None
+    """Window of the tile in the input, or None if the part is not a tile."""
     prompt: Any
-    """Rendered input of the engine, or None for a part without any observation, which is not sent."""
+    """Rendered input for the engine, or None for a part without valid pixels, which is not sent."""
     valid: NDArray[np.bool_] | None = None
+    """Mask of the valid pixels, or None if all pixels are valid."""
     where: str = "part"
     """Name of the part in messages, with its place in the whole input."""
     pooling: PoolingParams | None = None
-    """vLLM's params of the part's request, or None for the model's default."""
+    """vLLM's params for the part's request, or None for the default of the model's pooling task."""
 
     def without_prompt(self) -> PartInput:
-        """Return a copy that does not keep the input in memory until the part is decoded."""
+        """Return a copy without the prompt, so that the input need not stay in memory until the part is decoded."""
         return replace(self, prompt=None)
 
     def named_in(self, error: BaseException) -> BaseException:
-        """Return the error with the part's name in its message."""
+        """Return an error of the same class with the part's name in its message."""
         if not isinstance(error, MMOutError):
             return error
         try:
             named = type(error)(f"{self.where}: {error}")
-        except Exception:  # noqa: BLE001 - an author's error class may take other arguments
+        except Exception:  # noqa: BLE001 - an author's error class may need other arguments
             error.add_note(f"this was {self.where}")
             return error
         named.__cause__ = error.__cause__
@@ -73,19 +75,20 @@ class PartInput:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One request to the engine: an input that fits one forward, or one part of a larger one.
+    """Request to the engine, for an input that fits one forward or for a part of a larger input.
 
-    The caller fills the first group of fields, reading the input the second one, and the output processor the third.
+    The caller sets the first group of fields, the reading of the input the second group, and the output processor the
+    third group.
     """
 
     params: OutputParams
-    """Options, checked against the model once, when the request enters."""
+    """Options of the request. They are checked against the model once, when the request is accepted."""
     request_id: str = ""
     lora_request: LoRARequest | None = None
     trace_headers: Mapping[str, str] | None = None
-    """The caller's ``traceparent`` and ``tracestate``."""
+    """``traceparent`` and ``tracestate`` of the caller."""
     priority: int = 0
-    """Lower values run earlier."""
+    """Priority of the request; lower values run earlier."""
     engine: int | None = None
     """Index of the data-parallel engine, or None to let vLLM choose."""
     place: int = 0
@@ -93,32 +96,35 @@ class Request:
     traced: Traced | None = None
 
     prompt: Any = None
-    """A rendered ``mm_input``, or a prompt that vLLM renders. It is None once the engine has it."""
+    """Rendered ``mm_input``, or a prompt that vLLM renders. It is set to None after it is sent to the engine."""
     nbytes: int = 0
-    """Bytes of input that travel; 0 for a part, whose bytes the `TileBudget` counts."""
+    """Size of the input's tensors in bytes, or 0 for a part, whose bytes the `TileBudget` counts."""
     mark: Mapping[str, Any] = field(default_factory=dict)
     """Entries of ``PoolingParams.extra_kwargs``, see `wire.mark`."""
     pooling: PoolingParams | None = None
-    """vLLM's params of the request, or None for the default of the model's pooling task."""
+    """vLLM's params for the request, or None for the default of the model's pooling task."""
     finish: Finish = as_it_is
     assumed: tuple[str, ...] = ()
-    """Sentences about assumptions made about the input; empty for a part."""
+    """Sentences about assumptions made about the input, empty for a part."""
     run: object = None
-    """The `Run` that a part belongs to."""
+    """`Run` that a part belongs to, or None for a whole input."""
     part: PartInput | None = None
+    """Part of the run that this request is for, or None for a whole input."""
 
     internal_id: str | None = None
-    """vLLM's id, from the moment when the frontend has the request; it must be aborted if it is not delivered."""
+    """vLLM's id of the request, or None before the frontend has it. A request with an id must be delivered or aborted.
+    """
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop that waits for the result, or None in ``LLM``."""
+    """Event loop that waits for the result, or None in ``LLM``."""
     admitted: float = 0.0
-    """Time when the frontend got the request, in seconds of ``time.monotonic``."""
+    """Time when the frontend accepted the request, in seconds of ``time.monotonic``."""
     steps: int = 0
-    """Number of steps of an iterative model."""
+    """Number of steps that an iterative model takes for the request."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
-    """Outputs before the result that the caller has not taken; a later one may replace them in vLLM's queue."""
+    """Reports that the caller has not taken. They are kept here because vLLM's queue may drop all but the last output.
+    """
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Outputs that wait for the decode of an earlier output."""
+    """Outputs and their tensors that wait for the decode of an earlier output."""
     total: int = 1
     """Number of tiles for the `Backlog`."""
     done: int = 0
@@ -126,12 +132,12 @@ class Request:
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:
-        """Return vLLM's params of the request, with its mark; ``task`` is the model's pooling task."""
+        """Return vLLM's params for the request with its mark. ``task`` is the model's pooling task."""
         mark = self.mark if self.traced is None else {**self.mark, wire.TRACED: self.traced.named}
         return wire.marked(self.pooling or PoolingParams(task=task), mark)
 
     def next_report(self) -> Progress | None:
-        """Return the progress that belongs to the next output before the result, or None if no more is due."""
+        """Return the progress for the next report, or None if no report is due before the result."""
         shown_after = self.mark.get(wire.REPORTS, ())
         if self._shown == len(shown_after):
             return None
@@ -139,23 +145,23 @@ class Request:
         return Progress(shown_after[self._shown - 1], self.steps, self._shown - 1)
 
     def release(self) -> None:
-        """Drop the input, since tasks that vLLM started while it was added keep this object alive."""
+        """Drop the input, because tasks that vLLM started while adding the request keep this object alive."""
         self.prompt, self.finish = None, as_it_is
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
-"""The request that this task is adding to the engine, or None if vLLM's own code is adding one."""
+"""Request that the current task is adding to the engine, or None if vLLM's own code adds a request."""
 
 
 def ticket(kind: type[Kind]) -> Kind | None:
-    """Return the request that is being added, or None if it is not of this kind."""
+    """Return the request that the current task is adding to the engine, or None if it is not of this class."""
     request = TICKET.get()
     return request if isinstance(request, kind) else None
 
 
 @contextmanager
 def carrying(request: object) -> Iterator[None]:
-    """Have the output processor find a request while it is added to the engine."""
+    """Set `TICKET` to a request while it is added to the engine, so that the output processor finds it."""
     token = TICKET.set(request)
     try:
         yield

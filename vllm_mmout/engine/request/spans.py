@@ -1,4 +1,4 @@
-"""RequestSpan: a user's request in OpenTelemetry's traces, as the parent of the spans of its tiles."""
+"""RequestSpan, the OpenTelemetry span of a user's request and the parent of the spans of its tiles."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NAME: Final = "mmout_request"
 
 @dataclass(frozen=True, slots=True)
 class RequestSpan:
-    """A span that has begun, or a stand-in if vLLM does not trace."""
+    """OpenTelemetry span of a request, or a stand-in that does nothing if vLLM does not trace."""
 
     headers: Mapping[str, str] | None
-    """Headers for vLLM that make this span the parent of its own spans (``llm_request``)."""
+    """Trace headers that make this span the parent of vLLM's own spans (``llm_request``)."""
     _span: Any = None
 
     def tell(self, **attributes: str | int) -> None:
-        """Add attributes named ``mmout.NAME``."""
+        """Add attributes to the span, each under the name ``mmout.NAME``."""
         if self._span is not None:
             self._span.set_attributes({f"mmout.{name}": value for name, value in attributes.items()})
 
     def failed(self, error: BaseException) -> None:
-        """Record the error that the request failed with."""
+        """Record the error of a failed request in the span."""
         if self._span is not None:
             from opentelemetry.trace import StatusCode
 
@@ -39,12 +39,12 @@ class RequestSpan:
 def request_span(
     router: RoutedOutputProcessor, request_id: str, headers: Mapping[str, str] | None
 ) -> Iterator[RequestSpan]:
-    """Open a span until the end of a request; do nothing without an endpoint for traces.
+    """Open a span for the duration of a request, if vLLM exports traces.
 
     Args:
         router: the engine's output processor.
         request_id: name of the request.
-        headers: ``traceparent`` and ``tracestate`` of the caller, whose span is the parent.
+        headers: ``traceparent`` and ``tracestate`` of the caller, whose span becomes the parent.
 
     """
     if not router.tracing_enabled:

@@ -1,4 +1,4 @@
-"""Target: the file that a result is written to, checked before the model runs."""
+"""Target, the file that a result is written to, and the checks of it before the model runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The file or folder that a result is written to."""
+    """File or folder that a result is written to."""
 
     path: Path | BucketPath
     folder: bool
-    """Whether ``path`` is a folder, in which the file is named after the input."""
+    """Whether ``path`` is a folder. The file in it is named after the input."""
     stem: str
     """Name of the input without its suffix."""
 
@@ -39,7 +39,13 @@ class Target:
         return folder if isinstance(folder, Path) else None
 
     def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
-        """Return the file of an output. In a folder it gets the suffix of the first of ``formats``."""
+        """Return the path of an output's file.
+
+        Args:
+            formats: suffixes of the possible formats. A file in a folder gets the first suffix.
+            pick: name of the processor to add to the file's name, or None if the result has only one output.
+
+        """
         if self.folder:
             return self.path / f"{self.stem}{'' if pick is None else f'-{pick}'}{next(iter(formats))}"
         return self.path if pick is None else self.path.with_name(f"{self.path.stem}-{pick}{self.path.suffix}")
@@ -62,7 +68,7 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
 
 
 def target_of(path: str | None, data: Any) -> Target | None:
-    """Return the target that ``path`` names, and make its folder; None without a path."""
+    """Return the target of ``path``, or None if ``path`` is None. Create the folder if ``path`` names a folder."""
     if path is None:
         return None
     target, folder = place_of(path), is_folder(path)
@@ -83,7 +89,7 @@ def target_of(path: str | None, data: Any) -> Target | None:
 def spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
     """Raise if the result would overwrite its own input."""
     if target is None or isinstance(params.processor, tuple):
-        return  # with several picks their names are part of the file's
+        return  # with several processors each file's name has the name of its processor
     (name,) = binding.choice.pick(params.processor)
     file = target.file(formats_for(binding.processors[name], params) or {"": ""})
     for source in paths_of(data) if not isinstance(file, Path) or file.is_file() else ():
@@ -92,7 +98,7 @@ def spare_the_input(binding: Binding, params: OutputParams, target: Target | Non
 
 
 def finishing(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:
-    """Return the function that gives an output its place in the input, and saves it if there is a target."""
+    """Return a function that adds the input's georeference to an output, and saves the output if `target` is given."""
     if source is None and target is None:
         return as_it_is
 
@@ -109,7 +115,7 @@ def finishing(source: Source | None, target: Target | None, model: str = "", fir
 
 
 def check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
-    """Raise if the suffix of the target is not a format of the result, before a scene runs rather than after."""
+    """Raise if the result cannot be saved in the format of the target's suffix. Called before a scene runs."""
     if target is None or target.folder:
         return
     for name in binding.choice.pick(params.processor):
@@ -121,9 +127,10 @@ def check_suffix(binding: Binding, params: OutputParams, target: Target | None) 
 def check_place(
     binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
 ) -> None:
-    """Raise if a format cannot store the input's georeference, or needs a package, before the model runs.
+    """Raise if the result's format cannot store the input's georeference, or needs a package that is not installed.
 
-    The rasters of ``tiles`` are joined in a GeoTIFF, whatever the format of the result.
+    Called before the model runs. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever the result's
+    format is, so a GeoTIFF must be able to store the georeference then.
     """
     for name in binding.choice.pick(params.processor):
         processor = binding.processors[name]
@@ -133,11 +140,11 @@ def check_place(
 
 
 def _checked_format(formats: Mapping[str, str] | None, target: Target | None, place: Georeference | None) -> str | None:
-    """Return the name of the result's format; raise if it cannot store a georeference, or needs a package."""
+    """Return the name of the result's format. Raise if the format cannot store `place`, or needs a missing package."""
     if target is None:
         return None
     formats = formats or {"": ""}
-    suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # the usual one
+    suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # a folder uses the default format
     format_ = formats.get(suffix)
     if format_ is not None and format_ in FORMATS:
         FORMATS[format_].check_place(place, other_suffix(formats, format_))

@@ -1,1 +1,1 @@
-"""Requests of a user that are many of the engine's: scenes as tiles, which are sent and joined again."""
+"""User requests that are cut into many engine requests, such as scenes of tiles, and the joining of their results."""

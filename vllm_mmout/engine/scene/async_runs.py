@@ -1,4 +1,4 @@
-"""AsyncRuns: drives the schedule of an ``AsyncLLM``, and each run in it, whose outputs its `AsyncRun` yields."""
+"""AsyncRuns, which drives the schedule of an ``AsyncLLM``, and AsyncRun, which drives a run and yields its outputs."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
-"""Sends a part's request to its engine and returns the answer. Cancelling it aborts the part."""
+"""Function that sends a part's request to its engine and returns the answer. Cancelling the call aborts the part."""
 
 PAUSED_S = 300.0
-"""Seconds that an engine may be paused, for example to take new weights, before its scenes fail."""
+"""Time that an engine may be paused, for example to load new weights, before its scenes fail, in seconds."""
 ASKED_AGAIN_S = 0.5
-"""Seconds until a paused engine is asked again; each further wait is twice as long, up to 5."""
+"""Time before a part is sent to a paused engine again, in seconds. Each retry doubles it, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Seconds after a single request during which parts give way to the next one."""
+"""Time after a single request in which smaller batches of parts are sent, in case another one follows, in seconds."""
 
 
 class AsyncRuns:
-    """The state of a bound ``AsyncLLM`` beside vLLM's own, for a model that answers in one forward."""
+    """Our state of a bound ``AsyncLLM`` whose model answers in one forward."""
 
     def __init__(self, binding: Binding) -> None:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Limit of inputs that are read or wait for their credit."""
+        """Limit for the inputs that are being read or wait for a credit."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.engines = EngineLoads(engines, binding.first_engine)
         self.schedule = Schedule(binding.max_num_seqs, self.budget, settings.max_scenes, engines=engines)
         self.driven: dict[Run, AsyncRun] = {}
+        """Driver of each run that has not ended."""
         self.backlog = Backlog()
         self.shut_down = False
         self._singles_until = 0.0
@@ -57,35 +58,35 @@ class AsyncRuns:
 
     @property
     def scenes(self) -> AbstractSet[Run]:
-        """The runs that have not ended."""
+        """Runs that have not ended."""
         return self.driven.keys()
 
     def add(self, run: Run) -> None:
-        """Accept a run, and look what there is to do."""
+        """Add a run to the schedule, and take a turn."""
         self._loop = asyncio.get_running_loop()
         try:
             self.schedule.add(run)
         except BaseException:
-            self.driven[run].ended.set()  # no turn will
+            self.driven[run].ended.set()  # no turn of the schedule will set it
             raise
         self.turn()
 
     def remove(self, run: Run) -> None:
-        """Forget a run, for which others may have waited."""
+        """Remove a run from the schedule, and take a turn, in which a waiting run may start."""
         self.schedule.remove(run)
         self.turn()
 
     def wake(self) -> None:
-        """Have a turn come soon; from any thread."""
+        """Schedule a turn in the event loop. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self.turn)
-            except RuntimeError:  # the loop was closed: nobody waits any more
+            except RuntimeError:  # the event loop was closed, so no caller waits for a result
                 self._woken = False
 
     def single(self) -> None:
-        """Have parts give way to a single request, and to others that may follow it."""
+        """Send smaller batches of parts for `SINGLES_S`, so that this single request and the next ones wait less."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -93,13 +94,13 @@ class AsyncRuns:
         return time.monotonic() < self._singles_until
 
     def answered(self, engine: int) -> None:
-        """Count a part as one that an engine has answered."""
+        """Count a part that an engine has answered."""
         self.engines.give(engine)
         if self._gives_way:
             self.wake()
 
     def turn(self) -> None:
-        """Take a turn of the schedule: fail, end and send. Then set the timer of the next turn."""
+        """Take a turn of the schedule (abort failed runs, end finished runs, send parts), and set the next timer."""
         self._woken = False
         self.backlog.look()
         try:
@@ -123,14 +124,14 @@ class AsyncRuns:
 
 
 class AsyncRun:
-    """Drives one run in an event loop, whether or not anybody takes its reports."""
+    """Driver of a run in an event loop. The run goes on even if its caller takes no reports."""
 
     def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
         self.run = run
         self.news = asyncio.Event()
-        """Set when there may be something to report."""
+        """Event that is set when there may be new progress to report."""
         self.ended = asyncio.Event()
-        """Set when the outcome is known."""
+        """Event that is set when the run has succeeded or failed."""
         self._runs = runs
         self._send = send
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,7 +139,7 @@ class AsyncRun:
         self._running: asyncio.Task[None] | None = None
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run to the end; yield progress, the pictures that were asked for, and last the result."""
+        """Drive the run to its end. Yield progress reports, some with a requested picture, and then the result."""
         self._running = running = asyncio.create_task(self._run())
         running.add_done_callback(lambda _: self.news.set())
         try:
@@ -153,7 +154,7 @@ class AsyncRun:
         finally:
             if not self.ended.is_set():
                 self.abort()
-            if not running.done():  # a second cancellation goes through and leaves the run to its end
+            if not running.done():  # a second cancellation ends this wait, and the run ends by itself
                 await asyncio.wait({running})
             self.run.discard()
             if self.run.growing is not None:
@@ -161,15 +162,15 @@ class AsyncRun:
         yield result
 
     async def _reports(self, running: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Yield the progress, until the run has ended and its pictures have been shown."""
+        """Yield progress reports until the run has ended and its pictures have been reported."""
         shown, pictures, growing = 0, 0, self.run.growing
         while True:
             ended = running.done()
-            progress = self.run.progress  # read before the pictures, so that a picture due by now is taken
+            progress = self.run.progress  # read before the picture, so that a picture due at this progress is reported
             copy = None if growing is None else growing.take()
             picture = None if copy is None else await in_thread(copy.image)
             if copy is not None:
-                if self.run.error is not None:  # a run that failed shows no more
+                if self.run.error is not None:  # a failed run reports no more pictures
                     continue
                 progress = Progress(copy.tiles, progress.total, pictures)
                 pictures += 1
@@ -187,7 +188,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Have a newer picture replace an older one while the caller works on a report."""
+        """Let a newer picture replace an older one while the caller works on a report."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False
@@ -196,20 +197,23 @@ class AsyncRun:
             growing.awaited = True
 
     def when_done(self, forget: Callable[[], object]) -> None:
-        """Call ``forget`` when nothing of the run is left; now, if nothing is."""
+        """Call ``forget`` when the run's task has ended, or at once if it has ended or never began."""
         if self._running is None or self._running.done():
             forget()
-        else:  # the caller was cancelled a second time
+        else:  # the caller was cancelled twice, and the task still cleans up
             self._running.add_done_callback(lambda _: forget())
 
     def abort(self) -> None:
-        """End the run from outside."""
+        """Abort the run."""
         self.run.stop(AbortedError("the request was aborted before its result was delivered"))
         self._runs.schedule.give_up(self.run)
         self._runs.wake()
 
     async def _run(self) -> None:
-        """Wait for the end of the run, and leave nothing behind; also when this task was cancelled."""
+        """Wait for the end of the run, then abort its parts, join its threads and close its input.
+
+        The clean-up also runs if this task is cancelled.
+        """
         try:
             await self.ended.wait()
         finally:
@@ -223,7 +227,7 @@ class AsyncRun:
                 self.run.close()
 
     def send(self, part: PartInput, mark: list[int], engine: int) -> None:
-        """Send one part of the batch that has this `Batch.mark`."""
+        """Send a part of the batch with the given `Batch.mark` to an engine."""
         task = asyncio.create_task(self._answered(part, mark, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -233,18 +237,18 @@ class AsyncRun:
         self.run.answered(part, await self._answer(part, mark, engine))
 
     async def _answer(self, part: PartInput, mark: list[int], engine: int) -> MultimodalRequestOutput | BaseException:
-        """Return the engine's answer to a part, or the error. A paused engine is asked again, for a time.
+        """Return the engine's answer to a part, or the error. Retry for up to `PAUSED_S` while the engine is paused.
 
-        A paused engine refuses parts, keeps them until it goes on, or drops those that it had: ``mode="abort"``.
+        A paused engine refuses new parts, and keeps the parts that it has, or drops them if its ``mode`` is "abort".
         """
         until, wait_s = time.monotonic() + PAUSED_S, ASKED_AGAIN_S
         while True:
             answer: MultimodalRequestOutput | BaseException
             try:
-                name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # no other request's
+                name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # a unique id
                 answer = await self._send(self.run.part_request(part, mark, name, engine))
                 error = answer.error
-            except Exception as raised:  # noqa: BLE001 - a dead engine too: whatever it is, this run fails with it
+            except Exception as raised:  # noqa: BLE001 - any error, even of a dead engine, fails only this run
                 answer = error = raised
             dropped = isinstance(error, AbortedError) and not self.run.stopped
             if not (dropped or may_be_sent_again(error)) or time.monotonic() > until:
@@ -252,7 +256,7 @@ class AsyncRun:
             if not self._waited:
                 self._waited = True
                 logger.warning(
-                    "%s waits for a paused engine; its tiles may come of two sets of weights",
+                    "%s waits for a paused engine; its tiles may be computed with two sets of weights",
                     self.run.request.request_id,
                 )
             await asyncio.sleep(wait_s)
@@ -262,5 +266,5 @@ class AsyncRun:
     def cancel_parts(self) -> None:
         """Abort the parts that are in flight."""
         for task in self._tasks:
-            if not task.cancelling():  # a second time would disturb the clean-up of the first one
+            if not task.cancelling():  # a second cancellation would disturb the clean-up after the first
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Backlog: counts the tiles that a frontend has accepted and not finished, and measures how long a tile takes."""
+"""Backlog, which counts the unfinished tiles of a frontend, and measures how long a tile takes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Protocol
 from vllm_mmout.engine.observer import SILENT, Observer
 
 MEMORY_S = 30.0
-"""Seconds of work after which a measurement has a third of its weight."""
+"""Time of work after which a measurement has about a third of its weight, in seconds."""
 
 
 class Countable(Protocol):
-    """A request of tiles."""
+    """Request whose tiles the backlog counts."""
 
     total: int
     """Number of tiles."""
@@ -26,10 +26,10 @@ class Countable(Protocol):
 
 @dataclass(slots=True)
 class Backlog:
-    """The tiles of all requests of a frontend. Used from one thread.
+    """Counter of the unfinished tiles of all requests of a frontend. Not thread-safe.
 
-    The seconds of a tile are the time in which any tile waited, divided by the number of tiles finished in that time.
-    This counts all engines together, and includes reading and joining.
+    The seconds of a tile are the time in which the backlog was not empty, divided by the number of tiles finished in
+    that time. This counts all engines together, and includes reading and joining.
     """
 
     observer: Observer = SILENT
@@ -42,7 +42,7 @@ class Backlog:
 
     @contextmanager
     def holding(self, request: Countable) -> Iterator[None]:
-        """Count the tiles of a request while it runs. Tiles that are unfinished at its end leave the backlog."""
+        """Count the tiles of a request inside the block. Its unfinished tiles leave the backlog at the end."""
         self._seen[request] = request.done
         self.look()
         try:
@@ -53,7 +53,7 @@ class Backlog:
             self.look()
 
     def look(self) -> None:
-        """Update the counts, and tell the observer how many tiles wait and for how long."""
+        """Update the counts, and report the number of unfinished tiles and their expected seconds to the observer."""
         now, done, waiting = time.monotonic(), 0, 0
         for request, before in self._seen.items():
             done += request.done - before

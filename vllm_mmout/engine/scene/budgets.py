@@ -1,4 +1,4 @@
-"""Credits and TileBudget: limits of the requests and parts in flight, by number and by bytes."""
+"""Credits and TileBudget, the limits for requests and parts in flight, by number and by bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class _Budget:
-    """A limit of a number of things and of their bytes. A larger thing fits if nothing else is in flight."""
+    """Limit for the number of items and their bytes. An item over the limit fits if nothing else is in flight."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.count = count
@@ -28,28 +28,28 @@ class _Budget:
 
 
 class Credits(_Budget):
-    """Limit of single requests in flight, first come first served. Used from one thread."""
+    """Limit for single requests in flight, served in the order of arrival. Not thread-safe."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, nbytes: int) -> bool:
-        """Take a credit if one is free and nobody waits for it; return whether it was taken."""
+        """Take a credit if one is free and no other request waits. Return whether the credit was taken."""
         if self._waiting or not self._fits(nbytes):
             return False
         self._take(nbytes)
         return True
 
     def give(self, nbytes: int) -> None:
-        """Give a credit back."""
+        """Return a credit for ``nbytes`` bytes, and admit waiting requests."""
         self.used_count -= 1
         self.used_bytes -= nbytes
         self._admit()
 
     @asynccontextmanager
     async def held(self, nbytes: int) -> AsyncIterator[None]:
-        """Wait for a credit, hold it, and give it back."""
+        """Wait for a credit, hold it inside the block, and return it at the end."""
         if not self.try_take(nbytes):
             await self._wait(nbytes)
         try:
@@ -67,7 +67,7 @@ class Credits(_Budget):
             if entry in self._waiting:
                 self._waiting.remove(entry)
                 self._admit()
-            elif not admitted.cancelled():  # admitted and cancelled in the same turn of the loop
+            elif not admitted.cancelled():  # admitted and cancelled in the same iteration of the event loop
                 self.give(nbytes)
             raise
 
@@ -80,16 +80,16 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit of parts, each from before it is read until it is joined. Runs that wait take turns, one part each."""
+    """Limit for parts from before their reading until they are joined. Waiting runs take turns, a part each."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
         self._turns: deque[object] = deque()
-        self._lock = threading.RLock()  # of C: an interrupt can come between the lines of Condition's own `with`
+        self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, stopped: Callable[[], bool]) -> bool:
-        """Wait for a place; return False if the run was stopped meanwhile, which `wake` has it look at."""
+        """Wait for a place in the budget. Return False if the run was stopped, which is checked after each `wake`."""
         turn = object()
         with self._lock:
             self._turns.append(turn)
@@ -105,17 +105,17 @@ class TileBudget(_Budget):
                 self._changed.notify_all()
 
     def give(self, nbytes: int, count: int = 1) -> None:
-        """Give back the places of ``count`` parts of ``nbytes`` each."""
+        """Free the places of ``count`` parts of ``nbytes`` bytes each."""
         with self._lock:
             self.used_count -= count
             self.used_bytes -= nbytes * count
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """Return how many parts of ``nbytes`` each fit if nothing else is in flight, at least 1."""
+        """Return how many parts of ``nbytes`` bytes fit if nothing else is in flight, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:
-        """Have the runs that wait look whether they were stopped."""
+        """Wake the waiting runs, so that they check whether they were stopped."""
         with self._lock:
             self._changed.notify_all()

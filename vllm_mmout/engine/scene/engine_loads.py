@@ -1,12 +1,12 @@
-"""EngineLoads: chooses which of the engines behind one frontend gets the next batch."""
+"""EngineLoads, which chooses the engine for the next batch among the engines behind a frontend."""
 
 from __future__ import annotations
 
 
 class EngineLoads:
-    """Number of tiles in flight in each engine. Used from one thread.
+    """Counter of the tiles in flight in each engine, which chooses the engine of each batch. Not thread-safe.
 
-    A batch goes to one engine as a whole, since a step waits for all tiles of its batch.
+    A batch is sent to one engine as a whole, because a step waits for all tiles of its batch.
     """
 
     def __init__(self, count: int, first: int = 0) -> None:
@@ -14,7 +14,8 @@ class EngineLoads:
 
         Args:
             count: number of engines.
-            first: index of the engine that gets the first batch; frontends of the same engines begin with others.
+            first: index of the engine that gets the first batch. Frontends of the same engines begin with different
+                engines.
 
         """
         self.tiles = [0] * count
@@ -26,7 +27,10 @@ class EngineLoads:
         return self.tiles.count(0)
 
     def take(self, tiles: int) -> int:
-        """Return the engine with the fewest tiles for a batch of ``tiles``, the next in turn of several such."""
+        """Return the index of the engine for a batch of ``tiles``, and count the tiles.
+
+        This is the engine with the fewest tiles. Engines with equally few tiles take turns.
+        """
         count = len(self.tiles)
         engine = min(range(count), key=lambda index: (self.tiles[index], (index - self._next) % count))
         self._next = engine + 1
@@ -34,5 +38,5 @@ class EngineLoads:
         return engine
 
     def give(self, engine: int) -> None:
-        """Count one tile of an engine as answered, or as one that nobody waits for any more."""
+        """Remove a tile that was answered or aborted from the count of an engine."""
         self.tiles[engine] -= 1

@@ -1,10 +1,10 @@
-"""FanOut: makes the parts of a request, and joins their results, in threads.
+"""FanOut, which makes the parts of a request and joins their results in threads.
 
-One thread makes the parts, ahead of the engine as far as the budget allows; one thread a processor joins their
-results. In between, parts are requests like any other, which the `Schedule` sends.
+A thread makes the parts ahead of the engine, as far as the budget allows. For each processor, another thread joins the
+results. In between, the `Schedule` sends the parts as ordinary requests.
 
-The thread that drives a run may be interrupted anywhere. What it shares with the others has locks written in C alone,
-which an interrupt cannot leave held.
+The thread that drives a run may be interrupted anywhere. It shares only locks written in C with the other threads,
+because an interrupt cannot leave those held.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.trace import Traced
 
 ENDS_WITHIN_S = 30.0
-"""Seconds to wait for the threads of a run that was stopped."""
+"""Longest wait for the threads of a stopped run, in seconds."""
 
 
 class FanOut(ABC):
-    """The threads and the parts of a request. A `Run` adds the user's request."""
+    """Base class of `Run` that manages the threads and the parts of a request."""
 
     pixels = 0
-    """Pixels of the input; 0 if nobody counts them."""
+    """Number of pixels of the input, or 0 if they are not counted."""
     traced: Traced | None = None
-    """The request in the engine's trace."""
+    """Request in the engine's trace, or None if the engine is not traced."""
 
     def __init__(self, picks: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
-        """Set up a request that is not started.
+        """Set up the parts of a request without starting the threads.
 
         Args:
-            picks: names of the processors whose results are asked for.
-            total: number of parts; 0 if only `measure` tells it.
-            nbytes: most bytes of one part's input.
+            picks: names of the requested processors.
+            total: number of parts, or 0 if it is unknown before `measure`.
+            nbytes: largest size of a part's input in bytes.
 
         """
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of joined parts, including parts that were not sent."""
+        """Number of joined parts, including parts that were not sent to the engine."""
         self.error: BaseException | None = None
+        """Error that ended the run, or None."""
         self._observer = SILENT
         self._budget: TileBudget
         self._wake: Callable[[], None]
@@ -64,36 +65,36 @@ class FanOut(ABC):
         self._delivering = False
         self._ready: list[PartInput] = []
         self._open: dict[int, int] = {}
-        """Number of processors that have yet to join a part, by its index."""
+        """Number of processors that have yet to join each part, by the part's index."""
         self._held = 0
-        """Places held in the budget, one for each part until it is joined."""
+        """Number of places held in the budget. Each part holds a place until it is joined."""
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """The threads that have not ended, by processor. The thread that makes the parts is None."""
+        """Processors whose threads have not ended. None stands for the thread that makes the parts."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod
     def measure(self) -> tuple[int, int]:
-        """Return the number of parts and the most bytes of one; called in the thread that makes the parts."""
+        """Return the number of parts and the largest size of a part in bytes. Called in the thread that makes parts."""
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield the parts, each when the budget has a place for it. The generator is closed at the end."""
+        """Yield the parts. Each part is requested when the budget has a place. The generator is closed at the end."""
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Return the result of a processor, whose parts come in any order. Called in a separate thread."""
+        """Join the parts of a processor, which arrive in any order, and return its result. Called in its own thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the results of all processors if a path was asked for, and return them."""
+        """Write the results of all processors if the request has a path, and return them."""
         return results
 
-    def stopping(self) -> None:  # noqa: B027 - most have nothing else to stop
-        """Stop other work of a run that failed or was aborted; called from any thread, perhaps more than once."""
+    def stopping(self) -> None:  # noqa: B027 - most subclasses have nothing else to stop
+        """Stop other work of a run that failed or was aborted. May be called from any thread and more than once."""
 
     def start(self) -> None:
-        """Start the threads. If the system cannot start them all, end the others and raise its error."""
+        """Start the threads. If a thread cannot be started, stop the run and raise the system's error."""
         self._began = time.monotonic()
         works: dict[str | None, Callable[[], None]] = {None: self._make}
         works |= {pick: partial(self._join, lane) for pick, lane in self._lanes.items()}
@@ -120,36 +121,36 @@ class FanOut(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether all threads have ended, so that the outcome is known."""
+        """Whether all threads have ended, so that the run has succeeded or failed."""
         return not self._running
 
     def take(self) -> list[PartInput]:
-        """Return the parts to send now, each once."""
+        """Return the parts that became ready since the last call."""
         with self._lock:
             ready, self._ready = self._ready, []
         return ready
 
     def decoded(self, part: PartInput, pick: str, output: Any) -> None:
-        """Pass a decoded part on to be joined; called from the thread that decoded it."""
+        """Pass a decoded part to the thread that joins it. Called from the decoding thread."""
         self._lanes[pick].put(Part(part.index, part.window, output, part.valid))
 
     def failed(self, part: PartInput, error: BaseException) -> None:
-        """End the request with the error of a part, which the message names."""
+        """End the run with the error of a part. The message names the part."""
         self.stop(part.named_in(error))
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return the result of each processor, which the caller owns from now on; raise the error of a failed run."""
+        """Return the result of each processor, which the caller must close, or raise the error of a failed run."""
         if self.error is not None:
             raise self.error
         return {pick: lane.take_result() for pick, lane in self._lanes.items()}
 
     def stop(self, error: BaseException | None = None) -> None:
-        """End the run, unless it has ended or writes its results; its threads end soon after."""
+        """Stop the run, unless it has ended or is writing its results. Its threads end soon afterwards."""
         with self._lock:
             if self._delivering:
                 return
             if not self.stopped and self._running:
-                aborted = AbortedError("the request was aborted before its result was there")
+                aborted = AbortedError("the request was aborted before its result was finished")
                 self.error = self.error or as_exception(error or aborted)
             self._stopped_at = self._stopped_at or time.monotonic()
             self._ready.clear()
@@ -159,7 +160,7 @@ class FanOut(ABC):
         self.stopping()
 
     def check_time(self, limit_s: float) -> None:
-        """Give up threads that hang: in ``assemble`` on one part for longer than the limit, or after the end."""
+        """Give up threads that hang in ``assemble`` on a part for longer than the limit, or after the run's stop."""
         now = time.monotonic()
         for pick, lane in self._lanes.items():
             since = lane.busy_since
@@ -175,19 +176,19 @@ class FanOut(ABC):
                 self._give_up(name)
 
     def join_threads(self, timeout_s: float = ENDS_WITHIN_S) -> None:
-        """Wait for the threads that were not given up, for ``timeout_s`` seconds in all."""
+        """Wait for all threads that were not given up, at most ``timeout_s`` seconds in total."""
         deadline = time.monotonic() + timeout_s
         for thread in list(self._threads.values()):
             if thread.ident is not None:
                 thread.join(max(deadline - time.monotonic(), 0))
 
     def discard(self) -> None:
-        """Drop results that nobody takes, and remove their files."""
+        """Drop the results that were not taken, and remove their files."""
         for lane in self._lanes.values():
             lane.close()
 
     def joined(self, part: Part) -> None:
-        """Count a part that one processor has joined; the last processor frees its place."""
+        """Count a part that a processor has joined. The last processor frees the part's place in the budget."""
         with self._lock:
             self._open[part.index] -= 1
             if self._open[part.index]:
@@ -207,7 +208,7 @@ class FanOut(ABC):
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """Note that a thread has ended or is given up. The last thread frees all places."""
+        """Record that a thread has ended or was given up. The last thread frees all places in the budget."""
         with self._lock:
             if name not in self._running:
                 return
@@ -226,7 +227,7 @@ class FanOut(ABC):
             self._wake()
 
     def _make(self) -> None:
-        """Make the parts, each when there is a place for it."""
+        """Make the parts, each when the budget has a place for it."""
         try:
             total, self.nbytes = self.measure()
             self.total = total
@@ -237,15 +238,15 @@ class FanOut(ABC):
                     with self._lock:
                         self._held += 1
                     self._offer(next(parts))
-        except Exception as error:  # noqa: BLE001 - whatever it is, this request fails with it
+        except Exception as error:  # noqa: BLE001 - any error fails only this request
             self.stop(error)
-        except BaseException as error:  # noqa: BLE001 - a SystemExit must not leave the caller's process
+        except BaseException as error:  # noqa: BLE001 - a SystemExit must not end the caller's process
             self.stop(InputError(f"reading the input raised {type_and_message(error)}"))
         finally:
             self._ended(None)
 
     def _offer(self, part: PartInput) -> None:
-        """Have a part sent. A part without any observation is joined without being sent."""
+        """Offer a part to the schedule. A part without valid pixels is passed to the joining threads instead."""
         with self._lock:
             if self.stopped:
                 return
@@ -264,14 +265,14 @@ class FanOut(ABC):
             FILES.set(Stopwatch())
         try:
             lane.result = self.join(lane.pick, lane)
-            for _ in lane:  # the parts that it did not ask for
+            for _ in lane:  # the parts that the processor did not take
                 pass
             if self.traced is not None:
                 self.traced.stage("finish", lane.joined_at, processor=lane.pick)
             self._joined_all()
         except StoppedError:
             pass
-        except BaseException as error:  # noqa: BLE001 - whatever it is, this request fails with it
+        except BaseException as error:  # noqa: BLE001 - any error fails only this request
             self.stop(blame(error, lane.pick))
         finally:
             if self.error is not None:
@@ -279,7 +280,7 @@ class FanOut(ABC):
             self._ended(lane.pick)
 
     def _joined_all(self) -> None:
-        """Count a processor that has its result; the last one delivers the results of all."""
+        """Count a processor that has finished. The last processor delivers the results of all processors."""
         with self._lock:
             self._to_join -= 1
             if self._to_join or self.stopped:
@@ -288,7 +289,7 @@ class FanOut(ABC):
         began = time.monotonic()
         try:
             delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
-        except BaseException as error:  # noqa: BLE001 - whatever it is, this request fails with it
+        except BaseException as error:  # noqa: BLE001 - any error fails only this request
             self.error = as_exception(error)
         else:
             for pick, lane in self._lanes.items():

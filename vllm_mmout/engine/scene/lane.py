@@ -1,4 +1,4 @@
-"""Lane: passes the parts of a processor's result from the threads that decode them to the thread that joins them."""
+"""Lane, the queue by which decoding threads pass the parts of a processor's result to the thread that joins them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class StoppedError(BaseException):
-    """Ends a processor's ``assemble`` from outside. An author's ``except Exception`` does not catch it."""
+    """Exception that ends a processor's ``assemble`` from outside. ``except Exception`` does not catch it."""
 
 
 class Whole(Protocol):
-    """The request whose parts a lane holds."""
+    """Request whose parts a lane passes on."""
 
     total: int
     traced: Traced | None
@@ -28,35 +28,35 @@ class Whole(Protocol):
         """Whether the request failed or was aborted."""
 
     def joined(self, part: Part) -> None:
-        """Count a part that one processor has joined."""
+        """Count a part that a processor has joined."""
 
 
 class Lane:
-    """Iterates over the parts of one processor as they come, in the thread that joins them."""
+    """Iterator over the parts of a processor in the order of arrival, for the thread that joins them."""
 
     def __init__(self, pick: str, whole: Whole) -> None:
         self.pick = pick
         self.result: Any = None
-        """Result of the processor, until its owner takes it."""
+        """Result of the processor, until `take_result`."""
         self.busy_since: float | None = None
         """Time when the processor began to work on a part, or None while it waits and after the last part."""
         self.joined_at = 0.0
-        """Time when the newest part of a traced request was joined."""
+        """Time when the latest part of a traced request was joined."""
         self._whole = whole
         self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._taken = 0
         self._last: Part | None = None
 
     def put(self, part: Part) -> None:
-        """Add a part; from any thread."""
+        """Add a part. May be called from any thread."""
         self._queue.put(part)
 
     def stop(self) -> None:
-        """Wake the thread that waits for a part, since the request has ended."""
+        """Wake the thread that waits for a part, after the request was stopped."""
         self._queue.put(None)
 
     def take_result(self) -> Any:
-        """Return the result, which the caller owns from now on."""
+        """Return the result and drop it here. The caller must close it."""
         result, self.result = self.result, None
         return result
 
@@ -80,7 +80,7 @@ class Lane:
             raise StopIteration
         part = self._queue.get()
         if part is None or self._whole.stopped:
-            self._queue.put(None)  # for code that swallows the error and asks again
+            self._queue.put(None)  # for a processor that swallows the error and asks for another part
             raise StoppedError
         self._taken += 1
         self._last = part
@@ -88,7 +88,7 @@ class Lane:
         return part
 
     def _trace(self, traced: Traced, since: float) -> None:
-        """Trace a part that is joined. Its blocks were written in between; the trace shows them last."""
+        """Record the stages of a joined part. Its blocks were written in between; the trace shows the writing last."""
         watch = FILES.get()
         self.joined_at = now = time.monotonic()
         written = 0.0 if watch is None else watch.take()

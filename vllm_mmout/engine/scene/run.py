@@ -1,4 +1,4 @@
-"""Run: one request of a user that is many of the engine's: a scene as tiles, a plugin's request as prompts."""
+"""Run, a user request that consists of many engine requests, such as the tiles of a scene or a plugin's prompts."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 
 class Run(FanOut):
-    """One request of a user that is many of the engine's, from its opened input to its result.
+    """User request that consists of many engine requests, from its opened input to its result.
 
-    A subclass says what its parts are (`measure`, `parts`) and what becomes of their results (`join`, `deliver`), and
-    closes its input (`close`).
+    A subclass makes the parts (`measure`, `parts`), turns their results into outputs (`join`, `deliver`), and closes
+    the input (`close`).
     """
 
     can_wait = False
     """Whether `pause` closes the input, so that many runs may wait for their turn."""
     folder: Path | None = None
-    """Folder for files while they are made, or None for the system's."""
+    """Folder for unfinished files, or None for the system's temporary folder."""
 
     def __init__(
         self, request: Request, picks: Sequence[str], part_params: OutputParams, total: int = 0, nbytes: int = 1
     ) -> None:
-        """Set up a run that is not started; ``part_params`` are the options of each part's request."""
+        """Set up a run without starting it. ``part_params`` are the options of each part's request."""
         super().__init__(picks, total, nbytes)
         self.request = request
         self.traced = request.traced
         self.part_params = part_params
         self.limit_s = 0.0
-        """Seconds that ``assemble`` may work on one part."""
+        """Longest time that ``assemble`` may work on a part, in seconds."""
         self.growing: PartialImages | None = None
-        """Makes pictures of the growing result."""
+        """Maker of the pictures of the growing result, or None if no pictures are requested."""
         self._mark = wire.mark(part_params)
 
     @property
@@ -56,13 +56,13 @@ class Run(FanOut):
         """Close the input."""
 
     def check_tiles(self, most: int) -> None:
-        """Refuse, and close, a run of more than ``most`` parts."""
+        """Close the run and raise if it has more than ``most`` parts."""
 
     def pause(self) -> None:
         """Close the input until the run starts, if `can_wait`."""
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return what makes pictures of the growing result, or None if nobody asks for any."""
+        """Return the maker of the pictures of the growing result, or None if no pictures are requested."""
         return None
 
     def attach(
@@ -74,14 +74,14 @@ class Run(FanOut):
         observer: Observer = SILENT,
         watch: PreviewRequest | None = None,
     ) -> None:
-        """Connect the run to the engine's frontend that drives it.
+        """Connect the run to the frontend that drives it.
 
         Args:
-            budget: places of parts, which all runs share.
-            wake: called from any thread when there is something to do.
-            limit_s: seconds that ``assemble`` may work on one part.
-            observer: hears of each joined part.
-            watch: asks for pictures of the growing result; None if nobody may.
+            budget: limit for parts in flight, which all runs share.
+            wake: function that is called from any thread when the driver must take a turn.
+            limit_s: longest time that ``assemble`` may work on a part, in seconds.
+            observer: observer that is notified of each joined part.
+            watch: requests pictures of the growing result on demand, or None.
 
         """
         self._budget, self._wake, self.limit_s, self._observer = budget, wake, limit_s, observer
@@ -89,11 +89,14 @@ class Run(FanOut):
 
     @property
     def progress(self) -> Progress:
-        """Numbers of joined parts and of all."""
+        """Number of joined parts and number of all parts."""
         return Progress(self.done, self.total)
 
     def part_request(self, part: PartInput, mark: list[int], request_id: str, engine: int | None = None) -> Request:
-        """Return the engine's request of a part, behind single inputs, sent in the batch with this `Batch.mark`."""
+        """Return the engine request of a part in the batch with the given `Batch.mark`.
+
+        Its priority value is higher by 1 than the user's, so that single inputs run earlier.
+        """
         sent = part.without_prompt()
         return Request(
             self.part_params,
@@ -112,13 +115,13 @@ class Run(FanOut):
         )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
-        """Take the engine's answer to a part, whose output `decoded` has had; an error ends the run."""
+        """Handle the engine's answer to a part. An error ends the run; the output was already passed to `decoded`."""
         error = answer if isinstance(answer, BaseException) else answer.error
         if error is not None:
             self.failed(part, error)
 
     def result(self) -> MultimodalRequestOutput:
-        """Return the output of a finished run, which the caller owns from now on."""
+        """Return the result of a finished run. The caller must close its outputs."""
         outputs: Any = None
         if self.error is None:
             results = self.outcome()

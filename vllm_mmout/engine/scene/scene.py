@@ -1,4 +1,4 @@
-"""Scene: a raster that does not fit one forward, as tiles that go through the engine."""
+"""Scene, a raster that does not fit one forward and is cut into tiles."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _DECODED_AT_ONCE = 32 << 20
-"""Bytes of decoded segments that a group of tile columns may keep, if the layout of the file leaves a choice."""
+"""Size of the decoded segments that a group of tile columns may keep in memory, in bytes.
+
+A group may exceed it if the segments of the file are large.
+"""
 
 
 class Scene(Run):
-    """One input that is cut into tiles; holds an open file until it is closed."""
+    """Run of an input that is cut into tiles. It holds an open file until it is closed."""
 
     def __init__(
         self,
@@ -41,15 +44,15 @@ class Scene(Run):
         folder: Path | None = None,
         reopen: Callable[[], RasterView] | None = None,
     ) -> None:
-        """Set up a scene that is not started.
+        """Set up a scene without starting it.
 
         Args:
-            request: what the user asked for.
+            request: the user's request.
             view: the opened input.
-            grid: its tiles.
-            binding: the engine's.
-            folder: folder for a result on disk while it is made.
-            reopen: opens the input once more; None if it can be read only once.
+            grid: the tiles of the input.
+            binding: binding of the engine.
+            folder: folder for a result on disk until it is finished, or None for the system's temporary folder.
+            reopen: function that opens the input again, or None if it can be read only once.
 
         """
         height, width = grid.sides
@@ -76,7 +79,7 @@ class Scene(Run):
         return self.view.assumed
 
     def check_tiles(self, most: int) -> None:
-        """Refuse, and close, a scene of more than ``most`` tiles."""
+        """Close the scene and raise if it has more than ``most`` tiles."""
         grid = self.grid
         if len(grid) > most:
             self.close()
@@ -89,7 +92,7 @@ class Scene(Run):
             )
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return what makes pictures of the growing result, or None if nobody asks for any."""
+        """Return the maker of the pictures of the growing result, or None if no pictures are requested."""
         count = self.request.params.partial_images
         return PartialImages(count, len(self.grid), notify, watch) if count or watch is not None else None
 
@@ -103,11 +106,11 @@ class Scene(Run):
         self.view.close()
 
     def measure(self) -> tuple[int, int]:
-        """Return the number of tiles and the bytes of one, which the grid tells."""
+        """Return the number of tiles and the bytes of a tile, which the grid determines."""
         return self.total, self.nbytes
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Read the tiles, ordered so that each segment of the file is decoded at most twice."""
+        """Read and yield the tiles in an order in which each segment of the file is decoded at most twice."""
         unread = len(self.grid)
         sent = 0
         with self._opened() as view:
@@ -124,7 +127,7 @@ class Scene(Run):
                         raise InputError(f"{where}: {error}") from error
                     traced = None if self.traced is None else self.traced.of_tile(index)
                     read = 0.0 if traced is None else traced.stage("read", began)
-                    # The model alone knows the dtype and bands of its result, so at least one tile is sent.
+                    # Only the model knows the dtype and bands of its result, so at least one tile is sent.
                     send = tile.observed or not (unread or sent)
                     sent += send
                     prompt = self._prompt(tile, index) if send else None
@@ -151,7 +154,7 @@ class Scene(Run):
             output = processor.assemble(joined, self.part_params)
         except (MMOutError, StoppedError):
             raise
-        except BaseException as error:  # SystemExit too: it must not leave the caller's process
+        except BaseException as error:  # SystemExit too: it must not end the caller's process
             raise_interrupt(error)
             raise DecodeError(
                 f"{type(processor).__name__} ({pick}) failed to join tiles: {type_and_message(error)}"
@@ -163,7 +166,7 @@ class Scene(Run):
         return joined.source.lay(output)
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the results if a path was asked for: all of them, or none."""
+        """Write the results if the request has a path, and return them. If writing fails, remove all their files."""
         params = self.request.params
         several = isinstance(params.processor, tuple)
         delivered: dict[str, Any] = {}
@@ -178,7 +181,7 @@ class Scene(Run):
         return delivered
 
     def _opened(self) -> RasterView:
-        """Return the opened input, after a pause a new one."""
+        """Return the opened input. Open it again after a pause, and raise if the file was changed meanwhile."""
         if not self.view.raster.closed or self.reopen is None:
             return self.view
         view = self.reopen()
@@ -196,7 +199,13 @@ class Scene(Run):
 
 
 def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
-    """Return the tiles of an input, or None if it fits one forward."""
+    """Return the tile grid of an input, or None if the input fits one forward.
+
+    Raises:
+        OptionError: the overlap is too large, or a processor cannot join tiles of the requested size.
+        InputError: the input does not fit one forward, and a processor cannot join tiles.
+
+    """
     mapper = view.mapper
     tile, tile_width = mapper.tile_sides(params.tile)
     if 2 * params.overlap > min(tile, tile_width):
@@ -215,10 +224,10 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return how many columns of tiles to read before the next group of columns.
+    """Return the number of tile columns in a group. The tiles of a group are read before those of the next group.
 
-    Decoded segments stay in memory from one row of tiles to the next, so fewer columns take less memory. A group is so
-    wide that no segment of the file is part of more than two groups.
+    Decoded segments stay in memory from one row of tiles to the next, so fewer columns take less memory. A group is
+    wide enough that each segment of the file overlaps at most two groups.
     """
     block_height, block_width = view.raster.block
     height, width = grid.sides
@@ -230,7 +239,7 @@ def columns_at_once(grid: TileGrid, view: RasterView) -> int:
 
 
 def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:
-    """Return the error of an input that must be cut, for a processor that cannot join tiles."""
+    """Return the error for an input that must be cut into tiles, which the processor cannot join."""
     mapper = view.mapper
     if mapper.fits(view.size):
         return OptionError(

@@ -1,7 +1,7 @@
-"""Schedule: chooses the next parts of all runs, and finds the runs that have failed or ended.
+"""Schedule, which chooses the next parts of all runs, and finds the runs that have failed or ended.
 
-It neither waits nor calls an engine: `LLM.generate` and `AsyncLLM.generate` ask for a `Turn`, do what it says, and are
-woken when there is more to do.
+It neither waits nor calls an engine. `LLM.generate` and `AsyncLLM.generate` request a `Turn`, perform its actions, and
+are woken when another turn is due.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 PATIENCE_S = 0.5
-"""Longest time in seconds that a tile waits for others to fill a step."""
+"""Longest time that a tile waits for other tiles to fill a step, in seconds."""
 SHARE_BESIDE_SINGLES = 4
-"""Divisor of a full batch while single requests come, which wait for the step that runs."""
+"""Divisor of the batch size while single requests arrive, because these wait for the running step."""
 _TICK_S = 1.0
-"""Seconds after which runs are looked at though nothing was heard of them."""
+"""Time after which the runs are checked even if no thread has woken the driver, in seconds."""
 
 
 @dataclass(eq=False)
 class Batch:
-    """Parts that are sent together, each with its run."""
+    """Batch of parts that are sent together, each with its run."""
 
     parts: list[tuple[Run, PartInput]]
     number: int = field(default_factory=count().__next__)
 
     @property
     def mark(self) -> list[int]:
-        """The batch's number and size, which the engine's core reads."""
+        """Number and size of the batch, which the engine core reads."""
         return [self.number, len(self.parts)]
 
 
 class Gathering:
-    """The parts of all runs that are ready and not sent."""
+    """Collection of the ready parts of all runs that are not sent yet, which forms batches."""
 
     def __init__(self, size: int, budget: TileBudget, engines: int) -> None:
         self._size = size
@@ -51,21 +51,21 @@ class Gathering:
         self._since = 0.0
 
     def add(self, run: Run) -> None:
-        """Gather the parts of a run, too."""
+        """Start gathering the parts of a run."""
         self._runs.append(run)
 
     def remove(self, run: Run) -> None:
-        """Stop gathering parts of a run, and drop those not sent yet."""
+        """Stop gathering the parts of a run, and drop its parts that are not sent yet."""
         if run in self._runs:
             self._runs.remove(run)
 
     @property
     def waits(self) -> bool:
-        """Whether parts are held."""
+        """Whether parts are held back to fill a batch."""
         return bool(self._ready)
 
     def batches(self, *, idle: int | None = None) -> list[Batch]:
-        """Return the batches to send now. With ``idle``, return at most that many batches, and smaller ones."""
+        """Return the batches to send now. If ``idle`` is given, return at most that many batches, of smaller size."""
         most = self._size if idle is None else max(1, self._size // SHARE_BESIDE_SINGLES)
         if not self._ready:
             self._since = time.monotonic()
@@ -87,17 +87,18 @@ class Gathering:
 
 @dataclass(slots=True)
 class Turn:
-    """The next actions of the driver, in this order."""
+    """Next actions of the driver, in the order of the fields."""
 
     failed: list[Run] = field(default_factory=list)
     """Runs that have failed since the last turn, whose parts in the engine are to be aborted."""
     ended: list[Run] = field(default_factory=list)
-    """Runs whose outcome is known, and which the schedule has forgotten."""
+    """Runs that have succeeded or failed, and were removed from the schedule."""
     batches: list[Batch] = field(default_factory=list)
+    """Batches to send."""
 
 
 class Schedule:
-    """The runs of the engines of a frontend. Used from one thread."""
+    """Schedule of the runs of a frontend. Not thread-safe."""
 
     def __init__(self, size: int, budget: TileBudget, most: int, *, engines: int = 1) -> None:
         self.budget = budget
@@ -107,40 +108,40 @@ class Schedule:
         self._gathering = Gathering(size, budget, engines)
         self._given_up: deque[Run] = deque()
         self._told: set[Run] = set()
-        """Running runs whose failure a turn has told."""
+        """Running runs whose failure a turn has already reported."""
 
     @property
     def room(self) -> int:
-        """Number of runs that would start in the next turn; negative if some wait."""
+        """Number of further runs that could start in the next turn, or a negative number if runs wait."""
         return self._most - len(self.running) - len(self.waiting)
 
     @property
     def wait_s(self) -> float:
-        """Seconds after which a turn is due though nobody has woken the driver."""
+        """Time after which a turn is due even if no thread has woken the driver, in seconds."""
         return PATIENCE_S if self._gathering.waits else _TICK_S
 
     def add(self, run: Run) -> None:
-        """Accept a run."""
+        """Add a run. If it cannot start in the next turn, pause it."""
         if self.room < 1:
             run.pause()
         self.waiting.append(run)
 
     def remove(self, run: Run) -> None:
-        """Forget a run, wherever it is."""
+        """Remove a run, whether it runs or waits."""
         self._gathering.remove(run)
         self._told.discard(run)
         for runs in (runs for runs in (self.running, self.waiting) if run in runs):
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Have the next turn look at a stopped run, which it would not do if the run waits."""
+        """Let the next turn end a stopped run that waits. Turns otherwise check only runs that have started."""
         self._given_up.append(run)
 
     def turn(self, *, idle: int | None = None) -> Turn:
-        """Look at all runs, start waiting runs if there is room, and gather the parts to send.
+        """Check all runs, start waiting runs if there is room, and gather the parts to send.
 
-        ``idle`` is the number of engines without a part while single requests come: small batches then go to those
-        engines alone. None stands for full batches, one behind the other.
+        ``idle`` is the number of engines without parts while single requests arrive. Small batches are then sent to
+        those engines only. If it is None, full batches are sent without waiting for idle engines.
         """
         turn = Turn()
         given_up = [run for run in self._given_up if run in self.waiting]
@@ -160,7 +161,7 @@ class Schedule:
             run = self.waiting.popleft()
             self.running.append(run)
             self._gathering.add(run)
-            with suppress(Exception):  # the system cannot start a thread, and the run has failed
+            with suppress(Exception):  # if the system cannot start a thread, `start` has recorded the run's failure
                 run.start()
         turn.batches = self._gathering.batches(idle=idle)
         return turn
