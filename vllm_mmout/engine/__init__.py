@@ -1,1 +1,1 @@
-"""Every contact with vLLM's insides: hooks, binding, routing of outputs, decoding, and what travels."""
+"""Every contact with vLLM's internals: hooks, binding, requests, scenes, decoding and the worker."""

@@ -1,4 +1,4 @@
-"""Binding: the processors and settings of an engine whose model has an output processor."""
+"""EngineBinding and Binding, the processors and settings of an engine whose model has an output processor."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
-    """The processors and settings of one bound engine. A subclass is a way of binding, which its processors name."""
+    """Base class of bindings, which hold the processors and settings of a bound engine.
+
+    A subclass is a way to bind an engine. Each processor names its subclass (`OutputProcessor.binding`).
+    """
 
     model: str
     """Name under which the model is served, for messages."""
     processors: Mapping[str, OutputProcessor]
-    """The instances of this process by name, the default first."""
+    """Instances of the processors in this process, by name, with the default first."""
     settings: EngineSettings
     choice: Choice
+    """Processors that were chosen for the model, and where they were chosen."""
 
     generates: ClassVar[bool]
-    """Whether the model generates tokens, rather than answer in one forward."""
+    """Whether the model generates tokens. Otherwise it answers in one forward."""
     async_llm: ClassVar[str]
     """Class of a bound ``AsyncLLM`` as "module:Class", with a method ``mmout_bound`` that is called once."""
     llm_engine: ClassVar[str]
@@ -48,17 +52,17 @@ class EngineBinding(ABC):
     llm: ClassVar[str]
     """Class of a bound ``LLM`` as "module:Class"."""
     output_processor: ClassVar[str]
-    """Class of its output processor as "module:Class", with methods ``setup(binding)`` and ``close()``."""
+    """Class of a bound output processor as "module:Class", with methods ``setup(binding)`` and ``close()``."""
 
     @classmethod
     @abstractmethod
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Return the binding, before any process of the engine is started."""
+        """Return the binding of an engine before any process of the engine is started."""
 
     def started(self, engine: Any) -> Self:
-        """Return the binding completed by what only a started ``AsyncLLM`` or ``LLMEngine`` tells."""
+        """Return the binding, completed with facts that only a started ``AsyncLLM`` or ``LLMEngine`` knows."""
         return self
 
     @abstractmethod
@@ -68,20 +72,24 @@ class EngineBinding(ABC):
 
 @dataclass(frozen=True)
 class Binding(EngineBinding):
-    """The binding of an engine whose model answers in one forward."""
+    """Binding of an engine whose model answers in one forward."""
 
     inputs: ModelInputs | None
     """Input mapper of the model, or None if vLLM renders the inputs."""
     raw_input: bool
     """Whether the model takes raw tensors instead of tokens. A request without tensors would end the engine."""
     max_num_seqs: int
+    """Largest number of requests in a step."""
     max_in_flight: int
+    """Largest number of requests between admission and delivery, for each engine."""
     max_tiles: int
+    """Largest number of tiles between reading and joining, for each engine."""
     engines: int = 1
-    """Number of engines behind this frontend (data parallel). The limits are per engine."""
+    """Number of engines behind this frontend (data parallel)."""
     first_engine: int = 0
-    """Index of the engine that gets the first batch, which differs between frontends of the same engines."""
+    """Index of the engine that gets the first batch. It differs between frontends of the same engines."""
     trace: Trace | None = None
+    """Trace file of the engine, or None if the engine is not traced."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -93,10 +101,10 @@ class Binding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """See `EngineBinding.make`."""
+        """Return the binding of an engine before any process of the engine is started."""
         settings = EngineSettings.from_mapping(choice.settings)
         if settings.trace is not None and vllm_config.parallel_config._api_process_count == 1:  # noqa: SLF001 - in the hook table
-            Trace.begin(settings.trace)  # else it is begun where the API servers are started
+            Trace.begin(settings.trace)  # with several API servers, the process that starts them creates the file
         processors = choice.create(config)
         for processor in processors.values():
             if isinstance(processor, OwnInputsProcessor):
@@ -117,14 +125,14 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """See `EngineBinding.started`."""
+        """Return the binding with the number of engines, and with the processors that need the started engine."""
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()
             if isinstance(processor, OwnInputsProcessor)
         }
         client = engine.engine_core
-        engines = len(getattr(client, "core_engines", "1"))  # an engine in this process lacks this list
+        engines = len(getattr(client, "core_engines", "1"))  # the client of an engine in this process lacks the list
         first = getattr(client, "client_index", 0) % engines
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
@@ -133,7 +141,7 @@ class Binding(EngineBinding):
         return None if self.trace is None else Traced(self.trace, request_id)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """Return the name and the processor of a request whose processor makes the inputs itself, or None."""
+        """Return the requested processor that makes the model's inputs itself, with its name, or None."""
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):
@@ -172,20 +180,23 @@ class Binding(EngineBinding):
             if option not in processor.honours and getattr(params, option) != getattr(plain, option):
                 raise OptionError(
                     f"{option} is not for {name!r}, which reads its input and makes its result itself; leave it out, or"
-                    " put what it means into the data that it is given",
+                    " give the equivalent in the data of the request",
                     param=option,
                 )
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """Return the output processors of an engine's model, or None for a text model. All its processes agree."""
+    """Return the chosen output processors of an engine's model, or None for a text model.
+
+    All processes of an engine get the same result.
+    """
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
 def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
-    """Return the binding of an engine, or None for a text model, before any process of the engine is started."""
+    """Return the binding of an engine before any process of the engine is started, or None for a text model."""
     choice = resolve_choice(vllm_config)
     model_config = vllm_config.model_config
     if model_config.runner_type == "generate":
@@ -200,12 +211,13 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
 
 
 def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: type[EngineBinding]) -> None:
-    """Raise if a model's folder names a trace file, which it must not write, or if the trace would stay empty."""
+    """Raise if ``config.json`` names a trace file, or if a trace is requested for a model that generates tokens.
+
+    A model's folder must not choose which file is written, and the trace of a generating model would stay empty.
+    """
     table = config.get(OPTIONS_KEY)
     if isinstance(table, Mapping) and "trace" in table:
-        raise OptionError(
-            'config.json sets "trace", which is for the engine argument alone; take it out', param="trace"
-        )
+        raise OptionError('config.json sets "trace", which only the engine argument may set; remove it', param="trace")
     if kind.generates and choice.settings.get("trace") is not None:
         raise OptionError(
             f"trace is for models that answer in one forward, and {model} generates tokens; leave it out", param="trace"
@@ -213,20 +225,29 @@ def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: ty
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Have wings raise if they cannot work with an engine. A text model starts though a wing cannot be imported."""
+    """Let each wing raise if it cannot work with an engine.
+
+    If a wing cannot be imported, the error is only logged for a text model, so that the model still starts.
+    """
     try:
-        found = list(extensions("engine"))
+        wings = list(extensions("engine"))
     except RegistrationError as error:
         if bound:
             raise
         logger.error("%s", error)
         return
-    for extension in found:
+    for extension in wings:
         extension.check_engine(vllm_config, bound=bound)
 
 
 def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """Return the way of binding that all processors of a model name."""
+    """Return the class of binding that all processors of a model name.
+
+    Raises:
+        OptionError: a processor needs generated tokens and the model answers in one forward, or the reverse.
+        RegistrationError: the processors name different classes.
+
+    """
     kinds: dict[type[EngineBinding], str] = {}
     for name, processor in choice.processors.items():
         kind: Any = import_path(processor.binding, "binding")
@@ -256,7 +277,7 @@ def _short_name(model: str) -> str:
 
 
 def log_binding(binding: EngineBinding) -> None:
-    """Log how the engine is bound."""
+    """Log which processors an engine is bound with, and where they were chosen."""
     logger.info(
         "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",
         binding.model,
@@ -266,7 +287,7 @@ def log_binding(binding: EngineBinding) -> None:
 
 
 def rebase(obj: Any, ours: Any) -> None:
-    """Change the class of an object to a subclass of ``ours`` and of the class that it had."""
+    """Change the class of an object to a subclass of ``ours`` and of its former class."""
     if not isinstance(obj, ours):
         theirs: Any = type(obj)
         obj.__class__ = rebased(ours, theirs)
@@ -274,5 +295,5 @@ def rebase(obj: Any, ours: Any) -> None:
 
 @cache
 def rebased(ours: Any, theirs: Any) -> Any:
-    """Return the class that inherits from ``ours`` and from ``theirs``, made once."""
+    """Return the class that inherits from ``ours`` and from ``theirs``. It is created once for each pair."""
     return ours if issubclass(ours, theirs) else type(theirs)(ours.__name__, (ours, theirs), {})

@@ -1,4 +1,4 @@
-"""DecodePool: the threads that decode, with a time limit for each job and room for all output processors."""
+"""DecodePool, a pool of decoding threads with a time limit for each job and a fair share for each processor."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vllm_mmout.log import logger
 Outcome: TypeAlias = Any
 
 _ENDS_S = 1.0
-"""How long threads that are to end are waited for."""
+"""Longest wait for the threads when the pool is closed, in seconds."""
 MAX_ABANDONED = 32
-"""Threads that may hang at once before new jobs are refused."""
+"""Number of hanging threads at which all new jobs are refused."""
 _LEAST_SHARE = 2
-"""Threads that one processor may hang before its new jobs are refused, where the pool has fewer."""
+"""Number of hanging jobs at which new jobs of their processor are refused, if the pool has fewer threads than this."""
 
 
 class Job:
-    """One piece of work; it is settled exactly once: by its result, its exception, its time limit, or cancellation."""
+    """Job of the pool. It is settled exactly once, by its result, its exception, its time limit or its cancellation."""
 
     __slots__ = ("_lock", "_on_done", "_settled", "_work", "deadline", "processors")
 
@@ -41,19 +41,19 @@ class Job:
 
     @property
     def settled(self) -> bool:
-        """Whether the job has ended, for whoever waits for it."""
+        """Whether the job was settled."""
         return self._settled
 
     def run(self) -> Outcome:
-        """Do the work; what it raises is the outcome."""
+        """Do the work, and return its result or the exception that it raised."""
         work = self._work
         try:
-            return None if work is None else work()  # none: it was cancelled meanwhile
-        except BaseException as error:  # noqa: BLE001 - turns whatever a decoder raises (SystemExit too) into its request's error
+            return None if work is None else work()  # None if the job was cancelled meanwhile
+        except BaseException as error:  # noqa: BLE001 - any error of a decoder, SystemExit too, fails only its own request
             return error
 
     def settle(self, outcome: Outcome) -> bool:
-        """End the job and hand on the outcome, unless it has ended before."""
+        """Settle the job, and pass the outcome to its callback. Return False if the job was settled before."""
         on_done = self._end()
         if on_done is None:
             return False
@@ -61,11 +61,17 @@ class Job:
         return True
 
     def cancel(self) -> bool:
-        """End the job without telling anybody; the result of a running one is thrown away."""
+        """Settle the job without calling its callback. The result of a running job is dropped.
+
+        Return False if the job was settled before.
+        """
         return self._end() is not None
 
     def _end(self) -> Callable[[Outcome], None] | None:
-        """Whom to tell, once; the job then keeps nothing of its request, which may know the job."""
+        """Mark the job as settled, and return its callback, or None if it was settled before.
+
+        The job drops its references to the request, which may itself refer to the job.
+        """
         with self._lock:
             on_done, self._on_done = self._on_done, None
             self._work = None
@@ -74,23 +80,24 @@ class Job:
 
 
 class DecodePool:
-    """Runs jobs on a fixed number of threads, with a time limit for each.
+    """Pool that runs jobs on a fixed number of threads, with a time limit for each job.
 
-    A job that passes its limit keeps its thread, which is replaced. While jobs of a processor hang so, the jobs of such
-    processors run on half of the threads, and a pool of one thread has a second one, so that there is room for the jobs
-    of others. Where as many hang as the pool has threads, new jobs of their processor are refused until one comes back.
+    A job that exceeds its limit keeps its thread, and the pool starts another thread. While jobs of a processor hang,
+    jobs of that processor run on at most half of the threads, so that jobs of other processors can run. A pool of one
+    thread gets a second thread then. If as many jobs of a processor hang as the pool has threads, new jobs of the
+    processor are refused until one of the hanging jobs ends.
     """
 
     def __init__(self, threads: int, timeout: float) -> None:
         self.threads = threads
         self.timeout = timeout
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._lock = threading.RLock()  # of C: an interrupt can come between the lines of Condition's own `with`
+        self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
         self._changed = threading.Condition(self._lock)
         self._running: dict[threading.Thread, Job] = {}
         self._abandoned: dict[threading.Thread, Job] = {}
         self._put_off: deque[Job] = deque()
-        """Jobs of processors that hang, while others of theirs run."""
+        """Jobs of hanging processors that wait until fewer jobs of these processors run."""
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False
@@ -98,7 +105,14 @@ class DecodePool:
     def submit(
         self, work: Callable[[], Any], on_done: Callable[[Outcome], None], processors: Collection[str] = ()
     ) -> Job:
-        """Queue a job, of the output processors of these names."""
+        """Queue a job.
+
+        Args:
+            work: function that does the work.
+            on_done: callback that gets the result or the exception.
+            processors: names of the output processors that the job uses.
+
+        """
         job = Job(work, on_done, processors)
         with self._lock:  # until the job is queued, so that close() finds it
             refusal = self._admit() or self._refusal_of(job)
@@ -109,10 +123,10 @@ class DecodePool:
         return job
 
     def close(self) -> None:
-        """End the threads; queued and running jobs end with an AbortedError.
+        """End the threads. Queued and running jobs fail with an AbortedError.
 
-        Threads that decode nothing have ended when this returns: one that ends together with the interpreter, beneath
-        torch's C++, may abort it.
+        Idle threads have ended when this returns, because a thread that ends during the interpreter's shutdown inside
+        torch's C++ code may abort the process.
         """
         with self._lock:
             if self._closed:
@@ -139,7 +153,7 @@ class DecodePool:
         return jobs
 
     def _admit(self) -> Exception | None:
-        """Start what threads are missing; why no job can be taken, if so. Under the lock."""
+        """Start missing threads. Return the error if no job can be accepted, else None. Needs the lock."""
         if self._closed:
             return AbortedError("the engine was shut down; start a new one")
         if len(self._abandoned) >= MAX_ABANDONED:
@@ -157,48 +171,48 @@ class DecodePool:
 
     @property
     def _wanted(self) -> int:
-        """Return the number of threads that wait for jobs or run them, but for those that hang."""
+        """Number of threads that the pool must have apart from the hanging threads."""
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
     def _hanging(self, job: Job) -> int:
-        """Return how many jobs of a job's processor hang, of several processors the most."""
-        named = [one.processors for one in self._abandoned.values()]
-        return max((sum(name in names for names in named) for name in job.processors), default=0)
+        """Return the number of hanging jobs of a job's processor, or the largest number of its processors."""
+        hanging = [abandoned.processors for abandoned in self._abandoned.values()]
+        return max((sum(name in names for names in hanging) for name in job.processors), default=0)
 
     def _refusal_of(self, job: Job) -> DecodeError | None:
-        """Return why a job is not run, where its processor hangs all of its share. Under the lock."""
+        """Return the error of a job whose processor has too many hanging jobs, else None. Needs the lock."""
         hanging = self._hanging(job)
         if hanging < max(self.threads, _LEAST_SHARE):
             return None
         return DecodeError(
             f"{hanging} decodes of output processor {' or '.join(job.processors)} hang past their limit of"
-            f" {self.timeout:g} s, and no more are begun until one of them ends; give the decoder a time limit of its"
-            " own, and restart the engine. Other output processors go on"
+            f" {self.timeout:g} s, and no further decode is started until one of them ends; give the decoder a time"
+            " limit of its own, and restart the engine. Other output processors go on"
         )
 
     def _waits(self, job: Job) -> bool:
-        """Return whether a job leaves its thread to those of processors that do not hang. Under the lock."""
-        beside = sum(self._hanging(one) > 0 for one in self._running.values())
+        """Return whether a job must wait, to leave a thread to processors without hanging jobs. Needs the lock."""
+        beside = sum(self._hanging(running) > 0 for running in self._running.values())
         return self._hanging(job) > 0 and beside >= max(1, self._wanted // 2)
 
     def _put_back(self) -> None:
-        """Queue again what was put off. Under the lock."""
+        """Queue the jobs that were put off again. Needs the lock."""
         while self._put_off and not self._closed:
             self._jobs.put(self._put_off.popleft())
 
     def _start_worker(self) -> None:
         worker = background_thread(self._work, "decode")
         worker.start()
-        self._workers.append(worker)  # after the start: a Ctrl-C between the two costs no thread
+        self._workers.append(worker)  # after the start, so that a Ctrl-C in between does not count a missing thread
 
     def _work(self) -> None:
         thread = threading.current_thread()
         while (job := self._jobs.get()) is not None:
             if job.settled:
-                del job  # while this thread waits for the next one, it must keep nothing of a request alive
+                del job  # keeps no request alive while this thread waits for its next job
                 continue
             with self._lock:
-                closed = self._closed  # then close() has not seen this job
+                closed = self._closed  # if True, close() has not seen this job
                 if not closed and self._waits(job) and not self._refusal_of(job):
                     self._put_off.append(job)
                     del job
@@ -217,14 +231,14 @@ class DecodePool:
                 self._put_back()
             try:
                 job.settle(outcome)
-            except Exception:  # noqa: BLE001 - whoever is told: it must not cost the pool its thread
-                logger.exception("a decoded result could not be handed on")
+            except Exception:  # noqa: BLE001 - an error of the callback must not end this thread
+                logger.exception("a decoded result could not be delivered")
             del job, outcome, refusal
             if ends:
                 return
 
     def _watch(self) -> None:
-        """Settle jobs that run past their limit and replace their threads."""
+        """Fail jobs that exceed their time limit, and replace their threads."""
         while True:
             with self._lock:
                 if self._closed:
@@ -239,7 +253,7 @@ class DecodePool:
                     del self._running[thread]
                     self._abandoned[thread] = job
                     self._workers.remove(thread)
-                with suppress(RuntimeError):  # the system has no thread to spare: the next job starts it
+                with suppress(RuntimeError):  # if the system cannot start a thread now, the next job tries again
                     while len(self._workers) < self._wanted:
                         self._start_worker()
                 self._put_back()

@@ -1,4 +1,4 @@
-"""vLLM's processing classes for models that generate from pictures. They call the functions of the model's author."""
+"""Processing classes that vLLM needs for models that generate from pictures. They call the author's functions."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 
 def register(model: type) -> None:
-    """Have vLLM process the pictures of a model by what is registered on its class."""
+    """Register the classes of this module as vLLM's processor for a model, which call the author's functions."""
     info: Any = partial(PictureInfo, model)
     decorate: Any = MULTIMODAL_REGISTRY.register_processor(PictureProcessor, info=info, dummy_inputs=PictureDummyInputs)
     decorate(model)
 
 
 def is_registered(model: type) -> bool:
-    """Return whether vLLM processes the pictures of a model by the classes of this module."""
+    """Return whether vLLM processes the pictures of a model with the classes of this module."""
     factories = getattr(model, "_processor_factory", None)
     return getattr(factories, "processor", None) is PictureProcessor
 
 
 def check_release() -> None:
-    """Raise HookError if vLLM is older than 0.31, whose processors are built in another way."""
+    """Raise HookError if vLLM is older than 0.31, because its processors have a different interface."""
     if not hasattr(BaseMultiModalProcessor, "get_dummy_mm_inputs"):
         raise HookError(
             "decorators of the inputs of a model that generates need vLLM 0.31 or newer; upgrade it, or register a"
@@ -58,41 +58,41 @@ def check_release() -> None:
 
 
 class _Parser(MultiModalDataParser):
-    """Parser that leaves pictures of any form to the author's functions."""
+    """Parser that passes pictures unchanged to the author's functions."""
 
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if data is None:
             return None
-        if isinstance(data, list | tuple) or getattr(data, "ndim", 0) == 4:  # 4: an array or tensor of several
+        if isinstance(data, list | tuple) or getattr(data, "ndim", 0) == 4:  # an array of 4 axes holds several pictures
             return ProcessorBatchItems(list(data), IMAGE)
         return ProcessorBatchItems([data], IMAGE)
 
 
 class PictureInfo(BaseProcessingInfo):
-    """Information that vLLM asks for about the pictures of a model."""
+    """Facts that vLLM needs about the pictures of a model."""
 
     def __init__(self, model: type, ctx: InputProcessingContext) -> None:
         super().__init__(ctx)
         self.inputs = PictureInputs(model, InputContext(ctx.model_config))
 
     def get_data_parser(self) -> MultiModalDataParser:
-        """Return the parser that leaves pictures as they are."""
+        """Return the parser, which passes pictures on unchanged."""
         return _Parser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Allow any number of pictures; the engine's ``limit_mm_per_prompt`` limits them."""
+        """Return no limit for the number of pictures. The engine's ``limit_mm_per_prompt`` still limits it."""
         return {IMAGE: None}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the registered number of tokens of a picture."""
+        """Return the largest number of tokens of a picture, as registered by the author."""
         return {IMAGE: self.inputs.max_tokens}
 
 
 class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
-    """Builder of pictures of the largest size, by which vLLM measures memory."""
+    """Builder of pictures of the largest size, with which vLLM measures memory."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
-        """Return no text: the tokens of the pictures are made without a prompt."""
+        """Return an empty text, because `PictureProcessor.get_dummy_mm_inputs` makes the tokens without a prompt."""
         return ""
 
     def get_dummy_mm_data(
@@ -116,7 +116,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
             self._refuse_options(inputs)
             if any(picture is None for picture in pictures):
                 raise InputError(
-                    "a picture is named by its multi_modal_uuids alone, and the model's input processor needs the"
+                    "a picture is given only by its multi_modal_uuids, but the model's input processor needs the"
                     " picture itself; give it in multi_modal_data"
                 )
             expanded = self.info.inputs.expand(inputs.prompt, pictures)
@@ -128,7 +128,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     def get_dummy_mm_inputs(
         self, mm_counts: Mapping[str, int], *, cache: Any = None, scheduler_config: Any = None
     ) -> MultiModalInput:
-        """Return pictures of the largest size, each with as many tokens as allowed. No prompt is expanded."""
+        """Return the engine's input for pictures of the largest size, each with the largest number of tokens."""
         length = self.info.ctx.model_config.max_model_len
         options: Any = {}
         pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]
@@ -145,7 +145,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         places: Sequence[Place],
         timing_ctx: TimingContext,
     ) -> MultiModalInput:
-        """Map the pictures that vLLM's cache lacks, and return the engine's input."""
+        """Map the pictures that are not in vLLM's cache to tensors, and return the engine's input."""
         items = MultiModalDataItems({IMAGE: ProcessorBatchItems(list(pictures), IMAGE)})
         processed = self._cached_apply_hf_processor(replace(inputs, mm_data_items=items), timing_ctx)
         return mm_input(
@@ -178,7 +178,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
 
     def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
-        """Return the entry that vLLM caches beside each picture; `apply` has expanded the prompt already."""
+        """Return an empty replacement, which vLLM caches with each picture. `apply` has already expanded the prompt."""
         return [PromptReplacement(modality=IMAGE, target=[], replacement=[])]
 
 
@@ -188,7 +188,7 @@ def _pictures(items: MultiModalDataItems) -> list[Any]:
 
 
 def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Return the client's UUIDs of pictures, with None for each picture that the input processor has replaced."""
+    """Return the client's UUIDs of the pictures, with None for each picture that the input processor has replaced."""
     uuids = (inputs.mm_uuid_items or {}).get(IMAGE)
     if uuids is None:
         return None
@@ -196,13 +196,13 @@ def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[
 
 
 def _as_seen(picture: Any) -> Any:
-    """Return a PIL image upright and in RGB, as vLLM gives it to processors; return anything else unchanged."""
+    """Return a PIL image upright and in RGB, as vLLM passes images to processors. Return other data unchanged."""
     from PIL.Image import Image
 
     return convert_image_mode(normalize_image(picture), "RGB") if isinstance(picture, Image) else picture
 
 
 def _range(place: Place) -> PlaceholderRange:
-    """Return a place as vLLM's range."""
+    """Convert the place of a picture's tokens to vLLM's `PlaceholderRange`."""
     mask = None if all(place.embedded) else torch.tensor(place.embedded)
     return PlaceholderRange(offset=place.offset, length=len(place.embedded), is_embed=mask)

@@ -1,4 +1,4 @@
-"""Two elements of a uint8 tensor to a byte, where all are 0 to 14 or 255, as classes and nodata of most maps are."""
+"""Packing of two uint8 elements into a byte, if all are 0 to 14 or 255, as the classes and nodata of most maps are."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import numpy as np
 import torch
 
 _MOST = 14
-_WORTH_HALVING = 256  # elements of a request's tensor from which on two share a byte
+"""Largest element that can be packed, apart from 255."""
+_WORTH_HALVING = 256
+"""Smallest number of elements of a request's tensor that is packed."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
-    """Whether two elements fit one byte, and that pays."""
+    """Return whether all elements [requests, ...] are 0 to 14 or 255, and the tensor is large enough to be packed."""
     if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False
-    return int((tensor + 1).max()) <= _MOST + 1  # 255 becomes 0; to compare each takes many times as long
+    return int((tensor + 1).max()) <= _MOST + 1  # 255 becomes 0; comparing each element would take much longer
 
 
 def to_halves(rows: torch.Tensor) -> torch.Tensor:
-    """Elements [requests, n], two to a byte: [requests, (n + 1) // 2]."""
+    """Pack uint8 elements [requests, n] into bytes of two elements, uint8 [requests, (n + 1) // 2]."""
     low = rows.clamp(max=_MOST + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
@@ -27,7 +29,10 @@ def to_halves(rows: torch.Tensor) -> torch.Tensor:
 
 
 def from_halves(part: torch.Tensor, count: int) -> torch.Tensor:
-    """The first ``count`` elements that lie two to a byte; by numpy: torch waits for its threads where all are busy."""
+    """Unpack the first ``count`` elements from bytes of two elements, uint8 [count].
+
+    It uses NumPy, because torch would wait for its own threads when all cores are busy.
+    """
     pairs = part.numpy().astype(np.uint16)
     others = pairs << 4
     pairs |= others

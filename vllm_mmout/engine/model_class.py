@@ -1,4 +1,4 @@
-"""What a model's configuration says of it: its class, its output processors, its inputs."""
+"""The class, the output processors and the inputs of a model, found from its configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: Any = None) -> Choice | None:
-    """The output processors of a model, None for one that has none."""
+    """Return the chosen output processors of a model, or None if it has no output processor."""
     return resolve(
         registry,
         engine_table=engine_table,
@@ -29,13 +29,16 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
         architectures=architectures_of(model_config),
         model_class=lambda: model_class(model_config),
         settings=EngineSettings.__struct_fields__,
-        # Of an author's model: one that gives a tensor is served by its mapper alone.
+        # An author's model that returns a tensor needs only an input mapper.
         fallback="tensor" if is_served(model_config.architecture) else None,
     )
 
 
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
-    """The model's ``config.json``, as its author wrote it; one of a wing's family says its output processor."""
+    """Return the model's ``config.json`` as its author wrote it.
+
+    If a wing serves the model's family, the wing adds the output processor.
+    """
     from vllm_mmout.models.config import config_json  # needs transformers
 
     config = config_json(model_config.hf_config)
@@ -44,16 +47,16 @@ def config_of(model_config: ModelConfig) -> dict[str, Any]:
 
 
 def architectures_of(model_config: ModelConfig) -> list[str]:
-    """The architectures that the model's ``config.json`` names."""
+    """Return the architectures that the model's ``config.json`` names."""
     return list(getattr(model_config.hf_config, "architectures", None) or [])
 
 
 def model_class(model_config: ModelConfig) -> type | None:
-    """The class of a model as its author wrote it, None where it cannot carry a registration of ours.
+    """Return the class of a model as its author wrote it, or None if no decorator of ours can have been applied to it.
 
-    That is so for text-input models of vLLM itself while nobody has imported their module: nothing can have decorated
-    a class that does not exist yet, and importing it here would cost every text engine its import. Models with
-    multimodal input are imported in this process by vLLM anyway, models of others may be decorated in their own module.
+    It is None for a text model of vLLM's own whose module is not imported in this process. Importing the module here
+    would slow every text engine down. vLLM itself imports models with multimodal input in this process. The modules of
+    other packages are imported, because they may apply our decorators themselves.
     """
     if is_served(model_config.architecture):
         return served_class(model_config.architecture)
@@ -62,12 +65,12 @@ def model_class(model_config: ModelConfig) -> type | None:
 
     from vllm.model_executor.model_loader import get_model_architecture
 
-    found: type = get_model_architecture(model_config)[0]
-    return found
+    cls: type = get_model_architecture(model_config)[0]
+    return cls
 
 
 def process_pictures(model: type) -> None:
-    """Give vLLM a processor of pictures for a decorated class that generates, unless the class has one of its own."""
+    """Register a picture processor with vLLM for a decorated generating class, unless it has a processor of its own."""
     if generates_from_pictures(model) and "_processor_factory" not in vars(model):
         from vllm_mmout.engine.generating_inputs import register
 
@@ -81,14 +84,15 @@ def generates_from_pictures(model: type) -> bool:
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Refuse decorators of inputs that cannot make the inputs of a model that generates."""
+    """Raise if our input decorators on the class of a generating model would have no effect or do not fit the model."""
     cls = model_class(model_config)
     if cls is None or not (names := ", ".join(MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators)):
         return
     if not generates_from_pictures(cls):
         raise RegistrationError(
-            f"model {cls.__name__} generates and takes no pictures: what {names} registered would never be called;"
-            " remove it, or derive the class from vllm.model_executor.models.interfaces.SupportsMultiModal"
+            f"model {cls.__name__} generates and takes no pictures, so the functions that {names} registered would"
+            " never be called; remove them, or derive the class from"
+            " vllm.model_executor.models.interfaces.SupportsMultiModal"
         )
     from vllm_mmout.engine.generating_inputs import check_release, is_registered
     from vllm_mmout.models.inputs.context import InputContext
@@ -97,8 +101,8 @@ def check_inputs_of_generating(model_config: ModelConfig) -> None:
     check_release()
     if not is_registered(cls):
         raise RegistrationError(
-            f"model {cls.__name__} has a processor of its own (MULTIMODAL_REGISTRY.register_processor), so that what"
-            f" {names} registered would never be called; remove one of the two"
+            f"model {cls.__name__} has a processor of its own (MULTIMODAL_REGISTRY.register_processor), so the"
+            f" functions that {names} registered would never be called; remove one of the two"
         )
     if getattr(model_config.multimodal_config, "mm_processor_kwargs", None):
         raise OptionError(
@@ -110,7 +114,10 @@ def check_inputs_of_generating(model_config: ModelConfig) -> None:
 
 
 def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:
-    """The input side of a model of ours, or of one written for vLLM whose class has an input mapper; else None."""
+    """Return the inputs of a model, or None if vLLM prepares the inputs itself.
+
+    vLLM prepares them for models written for vLLM whose class has no input mapper of ours.
+    """
     cls = model_class(model_config)
     if cls is None:
         return None
@@ -130,11 +137,11 @@ def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs 
 
 
 def _is_own_and_not_imported(model_config: ModelConfig) -> bool:
-    """Whether the model is one of vLLM's own, registered by path, its module not imported in this process."""
+    """Return whether a model's class is in a module of vLLM that is not imported in this process."""
     registry = model_config.registry
     architecture = model_config.architecture
-    if architecture not in registry.models:  # "LlamaForSequenceClassification" is made from "LlamaForCausalLM"
-        architecture = registry._normalize_arch(architecture, model_config)  # noqa: SLF001 - there is no public way to ask
+    if architecture not in registry.models:  # vLLM derives "LlamaForSequenceClassification" from "LlamaForCausalLM"
+        architecture = registry._normalize_arch(architecture, model_config)  # noqa: SLF001 - vLLM has no public way
     module = getattr(registry.models.get(architecture), "module_name", "")
     return module.startswith("vllm.") and module not in sys.modules
 
@@ -142,7 +149,10 @@ def _is_own_and_not_imported(model_config: ModelConfig) -> bool:
 def create_output_processor(
     registry: OutputRegistry, model_config: ModelConfig | None, engine_table: Any
 ) -> OutputProcessor | type:
-    """Make the output processor of a model, see `OutputRegistry.create_output_processor`."""
+    """Return the default output processor of a model, or vLLM's own output processor class for a text model.
+
+    This implements `OutputRegistry.create_output_processor`.
+    """
     choice = None if model_config is None else choose(registry, model_config, engine_table)
     if model_config is None or choice is None:
         from vllm.v1.engine.output_processor import OutputProcessor as TextOutputProcessor

@@ -1,4 +1,4 @@
-"""Observer: what a bound engine says of its work to whoever counts it."""
+"""Observer, the callbacks by which a bound engine reports its work, for example to metrics."""
 
 from __future__ import annotations
 
@@ -20,60 +20,67 @@ KINDS = (
     *("InputError", "OptionError", "SaveError", "ForwardError", "ReduceError", "DecodeError", "TokenError"),
     *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", "RateLimitError", OTHER),
 )
-"""Kinds of failures: classes of errors, a subclass counting as the nearest of them."""
+"""Kinds of failures, by the name of the error class. An error of a subclass counts as its nearest base class here."""
 
 _OF_PROCESSORS = ("ReduceError", "DecodeError")
 _BLAMED, _COUNTED = "mmout_processor", "mmout_counted"
 
 
 class Observer:
-    """Hears of an engine's work and counts nothing; those who do override its methods.
+    """Base class of observers, whose callbacks do nothing. A subclass overrides them.
 
-    They are called from any thread, in the middle of the work: they must neither raise nor wait.
+    The callbacks may be called from any thread during the work, so they must neither raise nor block.
     """
 
     def waits(self, nbytes: int) -> None:
-        """A request's output of so many bytes came from the engine and is to be decoded."""
+        """Handle the arrival of an output of ``nbytes`` bytes, which waits to be decoded."""
 
     def settled(self, nbytes: int) -> None:
-        """Such a request has its result, has failed, or was cancelled."""
+        """Handle the end of an output of ``nbytes`` bytes that was decoded, failed or cancelled."""
 
     def decoded(self, processor: str, seconds: float) -> None:
-        """A processor made a result of the output of one request or tile, written where that was asked."""
+        """Handle a result that a processor has decoded, and written if requested, for a request or a tile."""
 
     def tile(self, pixels: int) -> None:
-        """One more tile is part of its scene's result, and with it so many pixels of the scene."""
+        """Handle a tile that was joined to its scene's result, with the tile's share of the scene's pixels."""
 
     def backlog(self, tiles: int, seconds: float) -> None:
-        """So many tiles are taken in and not done, and take so many seconds as far as is known; 0 where nothing is."""
+        """Handle a new number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""
 
     def failed(self, processor: str, kind: str) -> None:
-        """A user's request failed, of a kind of `KINDS`; no processor is to blame where its name is empty."""
+        """Handle a failed request of a user.
+
+        Args:
+            processor: name of the processor that failed, or an empty string if no processor failed.
+            kind: kind of the failure, one of `KINDS`.
+
+        """
 
 
 SILENT = Observer()
+"""Observer that does nothing."""
 
 
 def blame(error: Failed, processor: str) -> Failed:
-    """Have the processor of this name be counted as the one that failed; gives the error back."""
+    """Record in an error which processor failed, unless the error names a processor already. Return the error."""
     vars(error).setdefault(_BLAMED, processor)
     return error
 
 
 def kind_of(error: BaseException) -> str:
-    """Which of `KINDS` an error is; a caller who has gone away aborted its request."""
+    """Return which of `KINDS` an error is. The cancellation of a caller is an "AbortedError"."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return "AbortedError"
     return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in KINDS), OTHER)
 
 
 def mark_counted(error: BaseException) -> None:
-    """Have an error be known as counted."""
+    """Record in an error that it was counted, see `was_counted`."""
     vars(error)[_COUNTED] = True
 
 
 def was_counted(error: BaseException) -> bool:
-    """Whether an error, or what it was made of, was counted when ``generate`` ended with it."""
+    """Return whether an error, or one of its causes, was counted when ``generate`` raised it."""
     cause: BaseException | None = error
     while cause is not None and _COUNTED not in vars(cause):
         cause = cause.__cause__
@@ -81,7 +88,7 @@ def was_counted(error: BaseException) -> bool:
 
 
 def counted(generate: Generate) -> Generate:
-    """Have each call of ``AsyncLLM.generate`` that ends without its result be counted, once, by what it ended with."""
+    """Decorate ``AsyncLLM.generate`` so that each call that ends without a result is counted once, by its error."""
 
     @functools.wraps(generate)
     async def counting(
@@ -104,9 +111,12 @@ def counted(generate: Generate) -> Generate:
 
 
 def _blamed(error: BaseException, pick: Callable[..., tuple[str, ...]], params: OutputParams | None) -> str:
-    """Name of the processor that failed; of what does not say which, the only one that was asked for."""
-    named: str | None = vars(error).get(_BLAMED)
-    if named is not None or kind_of(error) not in _OF_PROCESSORS:
-        return named or ""
-    picks = pick(getattr(params, "processor", None))  # vLLM's sampling params name none
+    """Return the name of the processor that failed, or an empty string if it is unknown.
+
+    If the error of a processor does not name it, this is the only requested processor.
+    """
+    blamed: str | None = vars(error).get(_BLAMED)
+    if blamed is not None or kind_of(error) not in _OF_PROCESSORS:
+        return blamed or ""
+    picks = pick(getattr(params, "processor", None))  # vLLM's sampling params have no processor
     return picks[0] if len(picks) == 1 else ""

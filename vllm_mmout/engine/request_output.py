@@ -1,4 +1,4 @@
-"""MultimodalRequestOutput: what ``generate`` returns for one input."""
+"""MultimodalRequestOutput, the result of ``generate`` for an input."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class Progress:
     """Progress of a scene."""
 
     done: int
-    """Number of joined tiles, including tiles without any observation."""
+    """Number of joined tiles, including tiles without valid pixels."""
     total: int
     """Number of tiles of the scene."""
     partial_index: int | None = None
-    """Index of the picture of the growing result in this report, from 0, or None for a report without a picture."""
+    """Index (from 0) of this report's picture of the growing result, or None if the report has no picture."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):
-    """The decoded result of one request.
+    """Decoded result of a request, or a progress report of `AsyncLLM.generate`.
 
     Attributes:
         request_id: id of the request.
-        outputs: the output object; with several processors asked for, a dict of them by name. Reading it raises
-            ``error`` where the request failed.
-        error: the exception that the request failed with, or None.
-        finished: False for a progress report of `AsyncLLM.generate`, whose ``outputs`` is None, or an `ImageOutput` of
-            what is finished (``OutputParams.partial_images``); True for the result.
-        assumed: what was assumed about the input, in sentences; each output's own attribute says the same.
-        progress: of a scene, tiles done and total; None for an input that fitted one forward.
+        outputs: the output object, or a dict of output objects by processor if several processors were requested.
+            Reading it raises ``error`` if the request failed.
+        error: the exception if the request failed, or None.
+        finished: True for the result, and False for a progress report. The ``outputs`` of a report is None, or an
+            `ImageOutput` of the growing result (see ``OutputParams.partial_images``).
+        assumed: sentences about assumptions that were made about the input. The outputs have the same attribute.
+        progress: number of finished tiles and of all tiles of a scene, or None for an input that fits one forward.
 
     """
 
@@ -56,16 +56,16 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         assumed: tuple[str, ...] = (),
     ) -> None:
         super().__init__(request_id, outputs, prompt_token_ids, num_cached_tokens, finished)
-        self.error = error  # not all releases' own class has one
+        self.error = error  # vLLM's own class has an error only in some releases
         self.progress = progress
         self.assumed = assumed
 
     @property
     def outputs(self) -> Any:
-        """The decoded object or objects.
+        """Output object, or dict of output objects by processor.
 
         Raises:
-            MMOutError: the request failed; the same exception as ``error``.
+            MMOutError: the request failed. The exception is ``error``.
 
         """
         if isinstance(self.error, Exception):
@@ -77,11 +77,14 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
         self._outputs = value
 
     def __repr__(self) -> str:
-        what = f"outputs={self._outputs!r}" if self.error is None else f"error={self.error!r}"
-        return f"{type(self).__name__}(request_id={self.request_id!r}, {what}, finished={self.finished})"
+        content = f"outputs={self._outputs!r}" if self.error is None else f"error={self.error!r}"
+        return f"{type(self).__name__}(request_id={self.request_id!r}, {content}, finished={self.finished})"
 
 
 def warn_assumed(results: Iterable[MultimodalRequestOutput], stacklevel: int) -> None:
-    """Warn once for each assumption about the inputs; ``stacklevel`` is that of `warnings.warn`."""
+    """Issue an `AssumedWarning` for each different assumption about the inputs.
+
+    ``stacklevel`` is passed to `warnings.warn`.
+    """
     for text in dict.fromkeys(text for result in results for text in result.assumed):
         warnings.warn(text, AssumedWarning, stacklevel=stacklevel)

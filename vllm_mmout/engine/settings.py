@@ -1,4 +1,4 @@
-"""EngineSettings: how a bound engine decodes, set once an engine through ``additional_config={"mmout": {...}}``."""
+"""EngineSettings, the settings of a bound engine from ``additional_config={"mmout": {...}}``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from vllm_mmout.errors import OptionError
 
 OPTIONS_KEY = "mmout"
-"""Our table in ``additional_config``."""
+"""Key of our table in ``additional_config``."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Compile: TypeAlias = Literal["off", "on", "auto"]
@@ -22,24 +22,26 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Settings of a bound engine.
 
     Args:
-        decode_threads: outputs decoded at once; by default one less than the machine's cores, at most 4.
-        decode_timeout_s: seconds that one decode may run before its request fails, and that ``assemble`` may work on
-            one part; what it does after the last part, as writing a large file, has no limit.
-        max_in_flight: requests between admission and delivery; by default four times the engine's ``max_num_seqs``.
-            Where several engines work for one frontend (data parallel), this is for each of them, and so are those of
-            bytes and of tiles.
-        max_in_flight_bytes: bytes of input between admission and delivery.
-        max_scenes: scenes that are cut into tiles at once; further ones wait, single inputs do not.
-        max_tiles: tiles of all scenes between reading and joining; by default twice the engine's ``max_num_seqs``.
-        max_tile_bytes: bytes of their input.
-        step_timeout_s: seconds that one step of the model may take before the engine ends, and ``/health`` fails; by
-            default vLLM's ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` (300). An engine in the user's own process has no such
-            limit, nor has one that generates tokens.
-        compile: whether ``forward`` of a model that is not written for vLLM is compiled at the start, for inputs of the
-            largest size; "auto" keeps it where it was faster then.
-        trust_operators: operators that a ``.pt2`` archive may call beside those that are allowed, as "aten.name"; what
-            they do with memory is not checked.
-        trace: a file that tells where the time of each request and tile goes, see docs/serving.md; made anew.
+        decode_threads: number of threads that decode outputs, by default one less than the machine's cores, at most 4.
+        decode_timeout_s: longest time in seconds that a decode may run before its request fails, and that ``assemble``
+            may work on a part. Its work after the last part, such as writing a large file, has no limit.
+        max_in_flight: largest number of requests between admission and delivery, by default four times the engine's
+            ``max_num_seqs``, at least 16. If a frontend has several engines (data parallel), this limit and the limits
+            of bytes and tiles apply to each engine.
+        max_in_flight_bytes: largest size of the inputs between admission and delivery, in bytes.
+        max_scenes: largest number of scenes that are cut into tiles at once. Further scenes wait, single inputs do not.
+        max_tiles: largest number of tiles of all scenes between reading and joining, by default twice the engine's
+            ``max_num_seqs``.
+        max_tile_bytes: largest size of the inputs of these tiles, in bytes.
+        step_timeout_s: longest time in seconds that a step of the model may take before the engine ends and ``/health``
+            fails, by default vLLM's ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` (300). Engines in the user's own process and
+            engines that generate tokens have no such limit.
+        compile: whether to compile ``forward`` at the start, for inputs of the largest size, if the model is not
+            written for vLLM. "auto" keeps the compiled ``forward`` only if it is faster.
+        trust_operators: operators that a ``.pt2`` archive may call in addition to the allowed operators, as
+            "aten.name". Their memory accesses are not checked.
+        trace: path of a file that records the time of each stage of each request and tile, see docs/serving.md. An
+            existing trace is replaced.
 
     """
 
@@ -57,7 +59,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineSettings:
-        """Check plain data.
+        """Return the settings of a mapping of plain values.
 
         Raises:
             OptionError: a value has the wrong type or is out of range.
@@ -70,7 +72,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def set_option(arguments: argparse.Namespace, name: str, value: object) -> None:
-    """Set a setting in the arguments of a command line, as ``--additional-config`` there does."""
-    given = getattr(arguments, "additional_config", None)
-    config = dict(given) if isinstance(given, Mapping) else {}
+    """Set an engine setting in parsed command-line arguments, in their ``additional_config``."""
+    additional = getattr(arguments, "additional_config", None)
+    config = dict(additional) if isinstance(additional, Mapping) else {}
     arguments.additional_config = {**config, OPTIONS_KEY: {**config.get(OPTIONS_KEY, {}), name: value}}

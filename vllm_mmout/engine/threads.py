@@ -1,4 +1,4 @@
-"""Threads: for tasks that may be cancelled, and those that give way to an engine."""
+"""Helpers that run blocking work in threads, for cancellable tasks and with low priority beside an engine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ T = TypeVar("T")
 async def in_thread(
     work: Callable[[], T], undo: Callable[[T], object] | None = None, stop: Callable[[], object] | None = None
 ) -> T:
-    """Do work that blocks, off the event loop; if the caller is cancelled it goes on, and ``undo`` gets its result.
+    """Run blocking work in a thread, and return its result.
 
-    If the caller is cancelled, ``stop`` is called, by which the work may learn to end early. A SystemExit or
-    KeyboardInterrupt of the work is raised as a RequestError, since it would end the event loop.
+    If the caller is cancelled, ``stop`` is called, which may end the work early. The work goes on until it ends, and
+    ``undo`` is then called with its result. A SystemExit or KeyboardInterrupt of the work would end the event loop, so
+    it is raised as a RequestError.
     """
     working = asyncio.ensure_future(asyncio.to_thread(_contained, work))
     try:
@@ -44,7 +45,7 @@ def _contained(work: Callable[[], T]) -> T:
 
 @asynccontextmanager
 async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and leave a context manager that blocks, off the event loop; left also where entering was cancelled."""
+    """Enter and exit a blocking context manager in threads. It is exited even if the caller is cancelled meanwhile."""
     value = await in_thread(manager.__enter__, lambda _: manager.__exit__(None, None, None))
     try:
         yield value
@@ -53,7 +54,7 @@ async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
 
 
 def _abandoned(working: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """Undo what nobody waits for any more; an error of the work is nobody's either."""
+    """Call ``undo`` with the result of work whose caller was cancelled. An error of the work is dropped."""
     if not working.cancelled() and working.exception() is None and undo is not None:
         asyncio.get_running_loop().run_in_executor(None, _undone, undo, working.result())
 
@@ -61,34 +62,37 @@ def _abandoned(working: asyncio.Future[T], undo: Callable[[T], object] | None) -
 def _undone(undo: Callable[[T], object], result: T) -> None:
     try:
         undo(result)
-    except Exception:  # noqa: BLE001 - nobody is left who could be told
-        logger.exception("what a cancelled request had made could not be undone")
+    except Exception:  # noqa: BLE001 - the caller was cancelled, so the error can only be logged
+        logger.exception("cleaning up after a cancelled request failed")
 
 
 _NICE = 10
+"""Increase of the nice value of a background thread."""
 _LOWEST = 19
+"""Largest nice value, which is the lowest priority."""
 
 
 def background_thread(work: Callable[[], None], name: str) -> threading.Thread:
-    """Make a daemon thread that gives way, as ``giving_way`` says; the caller starts it."""
+    """Return a daemon thread with low CPU priority (see `giving_way`), which the caller must start."""
     return threading.Thread(target=giving_way(work), name=f"mmout-{name}", daemon=True)
 
 
 def giving_way(work: Callable[[], None]) -> Callable[[], None]:
-    """Let the thread that runs ``work``, and those that it starts, give way to an engine on the same processors.
+    """Return ``work`` wrapped so that its thread runs with low CPU priority if the engine computes on the CPU.
 
-    An engine's worker is bound to some processors, this process to none: when it has more to do than the others can
-    take, the system would let it wait and the worker wait alike. On a GPU nothing changes.
+    An engine's worker is bound to some CPU cores, and this process is bound to none. If this process has more work than
+    the other cores can take, the system would otherwise share the worker's cores equally between both. The threads that
+    ``work`` starts inherit the priority. With an engine on a GPU nothing changes.
     """
 
     @wraps(work)
     def run() -> None:
         from vllm.platforms import current_platform
 
-        if sys.platform == "linux" and current_platform.is_cpu():  # elsewhere the whole process would give way
+        if sys.platform == "linux" and current_platform.is_cpu():  # other systems have only a priority of the process
             thread = threading.get_native_id()
-            now = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, min(now + _NICE, _LOWEST))
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(nice + _NICE, _LOWEST))
         work()
 
     return run
