@@ -132,7 +132,7 @@ def test_a_folder_that_names_a_class_must_be_ours(folder, model_type):
 def test_more_tokens_than_requests_are_refused(water_index):
     """VLLM's measurement of memory would fail on them in its own way, or end the device's context."""
     engine_args = arguments(water_index, max_num_batched_tokens=64, max_num_seqs=32)
-    with pytest.raises(OptionError, match="max_num_batched_tokens is 64 and max_num_seqs 32; a request of"):
+    with pytest.raises(OptionError, match="max_num_batched_tokens is 64 and max_num_seqs is 32, but each request of"):
         fill_in(engine_args)
 
 

@@ -19,9 +19,9 @@ Outcome: TypeAlias = Any
 _ENDS_S = 1.0
 """Longest wait for the threads when the pool is closed, in seconds."""
 MAX_ABANDONED = 32
-"""Number of hanging threads at which all new jobs are refused."""
+"""Number of hanging threads from which on all new jobs are refused."""
 _LEAST_SHARE = 2
-"""Number of hanging jobs at which new jobs of their processor are refused, if the pool has fewer threads than this."""
+"""Number of hanging jobs from which on a processor's new jobs are refused, if the pool has fewer threads than this."""
 
 
 class Job:
@@ -48,7 +48,7 @@ class Job:
         """Do the work, and return its result or the exception that it raised."""
         work = self._work
         try:
-            return None if work is None else work()  # None if the job was cancelled meanwhile
+            return None if work is None else work()  # the work is None if the job was cancelled meanwhile
         except BaseException as error:  # noqa: BLE001 - any error of a decoder, SystemExit too, fails only its own request
             return error
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def register(model: type) -> None:
-    """Register the classes of this module as vLLM's processor for a model, which call the author's functions."""
+    """Register the classes of this module as vLLM's processor for the pictures of a model."""
     info: Any = partial(PictureInfo, model)
     decorate: Any = MULTIMODAL_REGISTRY.register_processor(PictureProcessor, info=info, dummy_inputs=PictureDummyInputs)
     decorate(model)
@@ -89,7 +89,7 @@ class PictureInfo(BaseProcessingInfo):
 
 
 class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
-    """Builder of pictures of the largest size, with which vLLM measures memory."""
+    """Builder of pictures of the largest size, which vLLM uses to measure memory."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
         """Return an empty text, because `PictureProcessor.get_dummy_mm_inputs` makes the tokens without a prompt."""

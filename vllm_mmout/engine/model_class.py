@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: Any = None) -> Choice | None:
-    """Return the chosen output processors of a model, or None if it has no output processor."""
+    """Return the chosen output processors of a model, or None for a model without output processors."""
     return resolve(
         registry,
         engine_table=engine_table,
@@ -52,7 +52,7 @@ def architectures_of(model_config: ModelConfig) -> list[str]:
 
 
 def model_class(model_config: ModelConfig) -> type | None:
-    """Return the class of a model as its author wrote it, or None if no decorator of ours can have been applied to it.
+    """Return the class of a model as its author wrote it, or None if our decorators cannot have been applied to it.
 
     It is None for a text model of vLLM's own whose module is not imported in this process. Importing the module here
     would slow every text engine down. vLLM itself imports models with multimodal input in this process. The modules of
@@ -70,7 +70,7 @@ def model_class(model_config: ModelConfig) -> type | None:
 
 
 def process_pictures(model: type) -> None:
-    """Register a picture processor with vLLM for a decorated generating class, unless it has a processor of its own."""
+    """Register a picture processor with vLLM for a decorated generating class, unless it has its own processor."""
     if generates_from_pictures(model) and "_processor_factory" not in vars(model):
         from vllm_mmout.engine.generating_inputs import register
 
@@ -84,7 +84,7 @@ def generates_from_pictures(model: type) -> bool:
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Raise if our input decorators on the class of a generating model would have no effect or do not fit the model."""
+    """Raise if our input decorators on the class of a generating model do not fit it, or would never be called."""
     cls = model_class(model_config)
     if cls is None or not (names := ", ".join(MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators)):
         return

@@ -1,4 +1,4 @@
-"""Observer, the callbacks by which a bound engine reports its work, for example to metrics."""
+"""Observer, the callbacks that a bound engine calls to report its work, for example to metrics."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def mark_counted(error: BaseException) -> None:
 
 
 def was_counted(error: BaseException) -> bool:
-    """Return whether an error, or one of its causes, was counted when ``generate`` raised it."""
+    """Return whether an error, or an error that caused it, was counted when ``generate`` raised it."""
     cause: BaseException | None = error
     while cause is not None and _COUNTED not in vars(cause):
         cause = cause.__cause__
@@ -118,5 +118,5 @@ def _blamed(error: BaseException, pick: Callable[..., tuple[str, ...]], params: 
     blamed: str | None = vars(error).get(_BLAMED)
     if blamed is not None or kind_of(error) not in _OF_PROCESSORS:
         return blamed or ""
-    picks = pick(getattr(params, "processor", None))  # vLLM's sampling params have no processor
+    picks = pick(getattr(params, "processor", None))  # vLLM's sampling params lack this option
     return picks[0] if len(picks) == 1 else ""

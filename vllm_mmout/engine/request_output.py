@@ -21,7 +21,7 @@ class Progress:
     total: int
     """Number of tiles of the scene."""
     partial_index: int | None = None
-    """Index (from 0) of this report's picture of the growing result, or None if the report has no picture."""
+    """Index (from 0) of this report's picture of the growing result, or None without a picture."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):

@@ -27,7 +27,7 @@ from vllm_mmout.log import logger
 STAGES = ("read", "map", "queue", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
 """Stages of each tile, and of each input that fits one forward, in order."""
 _WAITS = frozenset({"queue", "transport", "request"})
-"""Stages in which a request only waits. They may overlap, so each is drawn in a row of its own."""
+"""Stages during which a request only waits. They may overlap, so each is drawn in a separate row."""
 
 
 class Trace:
@@ -120,7 +120,7 @@ class Traced:
         return self.request, self.tile
 
     def stage(self, name: str, began: float, ended: float | None = None, **told: Any) -> float:
-        """Add a stage, and return its end, at which the next stage may begin.
+        """Add a stage, and return the time of its end, so that the next stage may begin then.
 
         Args:
             name: name of the stage, usually one of `STAGES`.

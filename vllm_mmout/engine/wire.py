@@ -272,7 +272,7 @@ def without_ours(pooling_params: PoolingParams | None) -> None:
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the params from the mark of a request, or None if the request has no mark."""
+    """Return the params from the mark of a request, or None for a request without a mark."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None
@@ -288,5 +288,5 @@ def read(pooling_params: PoolingParams | None) -> OutputParams | None:
 
 @lru_cache(maxsize=64)
 def _params(packed: bytes) -> OutputParams:
-    """Parse the options of a mark. The cache parses them once for all tiles of a scene."""
+    """Parse the options of a mark. The result is cached, because all tiles of a scene have the same mark."""
     return OutputParams.from_mapping(msgspec.msgpack.decode(packed))

@@ -1,4 +1,4 @@
-"""Binding of an engine: its objects get subclasses of ours as their class. vLLM's own classes stay unchanged."""
+"""Binding of an engine, which changes the class of its objects to our subclasses. vLLM's classes stay unchanged."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vl
 
 
 def vllm_version() -> str:
-    """Return the value of ``vllm.__version__``. The CPU build has no distribution named ``vllm`` to read it from."""
+    """Return ``vllm.__version__``. The CPU build lacks a distribution named ``vllm`` that would have the version."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))
@@ -28,7 +28,7 @@ def is_tested() -> bool:
 
 
 def chat_template_error() -> type[Exception]:
-    """Return the error that vLLM raises for chats to a model that takes no chats.
+    """Return the error class that vLLM raises if a model does not accept chat messages.
 
     Raises:
         HookError: no module of this vLLM defines the error.

@@ -31,7 +31,7 @@ ALL_DEVICES: dict[str, Any] = {
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""Defaults on a CPU. A single-pass model has no KV cache, for which vLLM would need almost all memory to be free."""
+"""Defaults on a CPU. vLLM would require almost all memory to be free for a KV cache, which our models do not use."""
 
 _FOR_VLLM = ("convert", "model_impl")
 """Engine arguments that only vLLM's own model classes use."""
@@ -157,7 +157,7 @@ def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
 
 
 def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
-    """Return our table in the engine argument ``additional_config``, or an empty dict if it has no such table."""
+    """Return our table in the engine argument ``additional_config``, or an empty dict if it is missing."""
     additional = engine_args.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, dict) else None
     return table if isinstance(table, dict) else {}

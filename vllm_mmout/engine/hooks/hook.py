@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Place of the rows that apply only in processes that make engines, which have imported ``EngineArgs``.
+"""Value of `Hook.where` for rows that apply only in processes that make engines, which have imported ``EngineArgs``.
 
 Importing the modules of these rows, such as that of `LLM`, would slow a text model's core and workers down.
 """
 CORE = "core"
-"""Place of the rows that apply only in processes where an engine core may run, which have imported the core's module.
+"""Value of `Hook.where` for rows that apply only in processes that have imported the module of the engine core.
 
 Importing that module would slow other processes down.
 """
 ANYWHERE = "anywhere"
-"""Place of the rows that apply in every process."""
+"""Value of `Hook.where` for rows that apply in every process."""
 
 
 @dataclass(frozen=True, slots=True)

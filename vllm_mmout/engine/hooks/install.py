@@ -41,7 +41,7 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Verify all rows, then install those that are not installed yet.
+    """Verify all rows, then install the rows that are not installed yet.
 
     Args:
         hooks: rows for callables, by default the whole table.
@@ -121,7 +121,7 @@ def found(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Add the owner and the name of a row's target to `places`. Return a text that says what is wrong, or None."""
+    """Add the owner and the name of a row's target to `places`. Return a description of the fault, or None."""
     try:
         owner: Any = importlib.import_module(row.module)
     except ImportError as error:

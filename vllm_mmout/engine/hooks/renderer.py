@@ -1,4 +1,4 @@
-"""NoChat, the renderer of a bound engine whose model has no tokenizer."""
+"""NoChat, the renderer of a bound engine without a tokenizer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from vllm_mmout.engine.hooks.compat import chat_template_error
 
 
 class NoChat(BaseRenderer):
-    """Renderer that refuses chat messages, for a bound engine whose model has no tokenizer."""
+    """Renderer that refuses chat messages, for a bound engine without a tokenizer."""
 
     def render_messages(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, because the model takes no chat messages."""
+        """Raise vLLM's error for models that do not accept chat messages."""
         raise chat_template_error()("this model takes no chat messages: it has no tokenizer; send it an image")
 
     async def render_messages_async(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, because the model takes no chat messages."""
+        """Raise vLLM's error for models that do not accept chat messages."""
         self.render_messages(*args, **kwargs)
 
     def validate_token_ids(self, *args: Any, **kwargs: Any) -> None:

@@ -28,7 +28,7 @@ _starting = threading.Lock()
 
 @contextmanager
 def hearing() -> Iterator[None]:
-    """Wrap the start of an engine. If it fails, raise the error that one of its processes reported.
+    """Wrap the start of an engine. If the start fails, raise the error that a process of the engine reported.
 
     The error's cause is vLLM's own error, which is raised unchanged if no process has reported an error.
     """

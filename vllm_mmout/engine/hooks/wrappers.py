@@ -92,7 +92,7 @@ def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def v2_unsupported(original: Original, self: Any) -> list[str]:
-    """Return vLLM's list of features that Model Runner V2 lacks, with those of our models added."""
+    """Return vLLM's list of features that Model Runner V2 lacks, and add features that our models need."""
     from vllm_mmout.engine.hooks.bind import v1_only_features
 
     return [*original(self), *v1_only_features(self)]
@@ -108,7 +108,7 @@ def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any)
     from vllm_mmout.engine.hooks.bind import bind_worker
     from vllm_mmout.engine.hooks.startup import telling
 
-    with telling():  # vLLM would look up the model's class next, and only log what is wrong with it
+    with telling():  # vLLM would look up the model's class next, and only log its errors
         bind_worker(self.worker, self.vllm_config)
     return original(self, *args, **kwargs)
 

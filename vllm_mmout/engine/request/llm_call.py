@@ -171,7 +171,7 @@ class Call:
                 self.in_flight[request.request_id] = request
 
     def _wait(self) -> None:
-        """Run a step of the engine, or wait for the threads of runs if the engine has no requests."""
+        """Run a step of the engine. If the engine is idle, wait for the threads of runs instead."""
         if not self.in_flight:
             if self.runs:
                 self.alarm.wait(self.schedule.wait_s)
@@ -231,7 +231,7 @@ class Call:
 
 @dataclass(slots=True)
 class Alarm:
-    """Signal by which threads of scenes wake the caller's thread, also while it waits for the engine's processes.
+    """Signal that threads of scenes use to wake the caller's thread, also while it waits for the engine's processes.
 
     Without the signal, a tile that is ready would wait for the end of the running batch.
     """

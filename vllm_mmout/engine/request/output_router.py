@@ -139,7 +139,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
     def _check_has_input(self, request: EngineCoreRequest) -> None:
-        """Raise if a request for a model of raw tensors has no tensors. Such a request would end the engine."""
+        """Raise if a request for a model of raw tensors lacks tensors. Such a request would end the engine."""
         if self.binding.raw_input and not request.mm_features:
             raise InvalidInputError(
                 f"{self.binding.model} takes pictures or tensors, but the request has only"

@@ -122,7 +122,7 @@ def _check_area(place: Georeference | None, size: tuple[int, int], most: float |
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
-"""Keys by which vLLM's prompt dict differs from a dict of keyword tensors."""
+"""Keys of vLLM's prompt dict. A dict of keyword tensors has none of these keys."""
 
 
 def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:

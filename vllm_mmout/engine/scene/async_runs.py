@@ -33,7 +33,7 @@ PAUSED_S = 300.0
 ASKED_AGAIN_S = 0.5
 """Time before a part is sent to a paused engine again, in seconds. Each retry doubles it, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Time after a single request in which smaller batches of parts are sent, in case another one follows, in seconds."""
+"""Time in seconds after a single request, during which scenes send smaller batches in case more requests follow."""
 
 
 class AsyncRuns:
@@ -72,7 +72,7 @@ class AsyncRuns:
         self.turn()
 
     def remove(self, run: Run) -> None:
-        """Remove a run from the schedule, and take a turn, in which a waiting run may start."""
+        """Remove a run from the schedule, and take a turn, because a waiting run may now start."""
         self.schedule.remove(run)
         self.turn()
 
@@ -86,7 +86,7 @@ class AsyncRuns:
                 self._woken = False
 
     def single(self) -> None:
-        """Send smaller batches of parts for `SINGLES_S`, so that this single request and the next ones wait less."""
+        """Send smaller batches of parts for `SINGLES_S`, so that this and further single requests wait less."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -124,7 +124,7 @@ class AsyncRuns:
 
 
 class AsyncRun:
-    """Driver of a run in an event loop. The run goes on even if its caller takes no reports."""
+    """Driver of a run in an event loop. The run goes on even if its caller does not take the reports."""
 
     def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
         self.run = run

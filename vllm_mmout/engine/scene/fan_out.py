@@ -71,7 +71,7 @@ class FanOut(ABC):
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """Processors whose threads have not ended. None stands for the thread that makes the parts."""
+        """Processors whose threads have not ended, and None for the thread that makes the parts."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Lane, the queue by which decoding threads pass the parts of a processor's result to the thread that joins them."""
+"""Lane, the queue between the threads that decode the parts of a processor's result and the thread that joins them."""
 
 from __future__ import annotations
 

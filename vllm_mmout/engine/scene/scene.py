@@ -110,7 +110,7 @@ class Scene(Run):
         return self.total, self.nbytes
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Read and yield the tiles in an order in which each segment of the file is decoded at most twice."""
+        """Read and yield the tiles, ordered so that each segment of the file is decoded at most twice."""
         unread = len(self.grid)
         sent = 0
         with self._opened() as view:
@@ -224,7 +224,7 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return the number of tile columns in a group. The tiles of a group are read before those of the next group.
+    """Return the number of tile columns in a group. All tiles of a group are read before the next group.
 
     Decoded segments stay in memory from one row of tiles to the next, so fewer columns take less memory. A group is
     wide enough that each segment of the file overlaps at most two groups.

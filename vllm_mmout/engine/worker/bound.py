@@ -48,7 +48,7 @@ class BoundWorker(WorkerBase):
             keep_freed_memory()
         if multiprocessing.parent_process() is not None:  # the worker does not run in the user's own process
             rest_between_steps()
-            with suppress(Exception):  # the process may have no standard error
+            with suppress(Exception):  # the process may lack a standard error
                 faulthandler.enable()  # writes the stacks if a step hangs and the core aborts this process
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:

@@ -32,7 +32,7 @@ class DueTiles:
     due: dict[tuple[int, int], int] = field(default_factory=dict)
     """Number of tiles that have not arrived yet, by client index and batch number."""
     until: float = 0.0
-    """Time at which the core stops waiting for the tiles, by ``time.monotonic()``."""
+    """Time when the core stops waiting for the tiles, by ``time.monotonic()``."""
 
 
 class BoundEngineCore(EngineCoreProc):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
 _STATE_OF = "get_model_state_cls"
-"""Name of the static method by which a model class tells vLLM its ``ModelState`` class."""
+"""Name of a model class's static method that returns its ``ModelState`` class to vLLM."""
 
 
 class RawInputState(ModelState):
@@ -42,7 +42,7 @@ class RawInputState(ModelState):
         self._features.pop(req_id, None)
 
     def prepare_inputs_embeds(self, *args: Any) -> None:
-        """Return None, because these models have no token embeddings."""
+        """Return None, because these models do not use token embeddings."""
         return
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: Any) -> dict[str, Any]:

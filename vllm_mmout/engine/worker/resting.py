@@ -24,7 +24,7 @@ def rest_while_workers_compute(executor: Any) -> None:
     A step of a bound engine can take about a second, and a step of a text model only some milliseconds. On a machine
     without a GPU the polling would keep a CPU core from the threads that read tiles and write results.
     """
-    broadcast = getattr(executor, "rpc_broadcast_mq", None)  # an executor without worker processes has no queue
+    broadcast = getattr(executor, "rpc_broadcast_mq", None)  # an executor without worker processes lacks the queue
     for queue in (*getattr(executor, "response_mqs", ()), *filter(None, [broadcast])):
         _rest(queue._spin_condition)  # noqa: SLF001 - in the hook table
 

@@ -27,7 +27,7 @@ _STACKS_S: Final = 5.0
 
 
 class StepLimit:
-    """Time limit for the steps of an engine core, checked in a thread of its own.
+    """Time limit for the steps of an engine core, checked in a separate thread.
 
     Args:
         seconds: longest time that a step may take.

@@ -41,7 +41,7 @@ class Times:
 
     @staticmethod
     def read(buffer: torch.Tensor) -> Times | None:
-        """Read the times at the end of a result. Return None if the result has no times."""
+        """Read the times at the end of a result, or return None if they are missing."""
         if buffer.dtype != torch.uint8 or buffer.numel() < _FORM.size:
             return None
         *times, magic = _FORM.unpack(buffer[-_FORM.size :].numpy().tobytes())
