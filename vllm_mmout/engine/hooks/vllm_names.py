@@ -90,7 +90,7 @@ NAMES: tuple[Contact, ...] = (
     _names(
         "vllm.distributed.device_communicators.shm_broadcast",
         "MessageQueue._spin_condition SpinCondition.busy_loop_s SpinCondition.is_reader"
-        " SpinCondition.local_notify_socket",
+        " SpinCondition.local_notify_socket SpinCondition.wait",
         "let the core sleep during a step, and wake sleeping workers",
     ),
     _names(

@@ -10,11 +10,17 @@ import zmq
 
 SPINS_S = 0.002
 """Time that a process polls for a message before it sleeps until it is woken, in seconds."""
+LOOKS_AGAIN_MS = 100
+"""Longest sleep of a process that waits for a message, in milliseconds.
+
+ZeroMQ can lose the call that wakes a reader whose socket keeps only one message. vLLM's reader would then sleep for
+five seconds.
+"""
 _CALLS = 1000
 """Largest number of wake-up calls that may be queued for a sleeping process.
 
 vLLM queues one call and drops the others. A process that polls loses nothing by that. A sleeping process would miss the
-dropped call, and would only look for messages again after five seconds.
+dropped call.
 """
 
 
@@ -69,5 +75,5 @@ def _rest(condition: Any) -> None:
 
 
 def _wait(wait: Callable[..., None], timeout_ms: int | None = None) -> None:
-    """Wait by vLLM's method, for `LOOKS_AGAIN_MS` at most."""
+    """Call vLLM's ``wait``, with a timeout of at most `LOOKS_AGAIN_MS`."""
     wait(timeout_ms=LOOKS_AGAIN_MS if timeout_ms is None else min(timeout_ms, LOOKS_AGAIN_MS))
