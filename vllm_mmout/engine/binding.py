@@ -136,9 +136,9 @@ class Binding(EngineBinding):
         first = getattr(client, "client_index", 0) % engines
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
-    def traced(self, request_id: str) -> Traced | None:
-        """Return the request in the engine's trace, or None if the engine is not traced."""
-        return None if self.trace is None else Traced(self.trace, request_id)
+    def traced(self, request_id: str, tile: int | None = None) -> Traced | None:
+        """Return a request, or one of its tiles, in the engine's trace, or None if the engine is not traced."""
+        return None if self.trace is None else Traced(self.trace, request_id, tile)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
         """Return the requested processor that makes the model's inputs itself, with its name, or None."""

@@ -12,9 +12,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import msgspec
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.log import logger
+from vllm_mmout.stopwatch import FILES, Stopwatch
 
 STAGES = ("read", "map", "queue", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
 """Stages of each tile, and of each input that fits one forward, in order."""
@@ -110,25 +112,8 @@ class Traced:
     request: str
     tile: int | None = None
 
-    def of_tile(self, tile: int) -> Traced:
-        """Return a tile of the request."""
-        return replace(self, tile=tile)
-
-    @property
-    def named(self) -> tuple[str, int | None]:
-        """Request id and tile, which are sent to the worker."""
-        return self.request, self.tile
-
-    def stage(self, name: str, began: float, ended: float | None = None, **told: Any) -> float:
-        """Add a stage, and return the time of its end, so that the next stage may begin then.
-
-        Args:
-            name: name of the stage, usually one of `STAGES`.
-            began: begin of the stage, by ``time.monotonic()``.
-            ended: end of the stage, or None for now.
-            told: further values to show with the stage.
-
-        """
+    def stage(self, name: str, began: float, ended: float | None = None, **told: Any) -> None:
+        """Add a stage to the trace. Without ``ended`` it ends now; ``told`` are further arguments of the event."""
         ended = time.monotonic() if ended is None else ended
         key = blake2b(f"{self.request}/{self.tile}".encode(), digest_size=8).hexdigest()
         flow: dict[str, Any] = {}
@@ -136,7 +121,43 @@ class Traced:
             flow = {"bind_id": f"0x{key}", "flow_out": name != STAGES[-1], "flow_in": name != STAGES[0]}
         tile = {} if self.tile is None else {"tile": self.tile}
         self.trace.add(name, began, ended, f"0x{key}", **flow, args={"request": self.request, **tile, **told})
-        return ended
+
+
+TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
+"""The request that the current context works on, or None if its engine is not traced."""
+
+
+@contextmanager
+def tracing(traced: Traced | None) -> Iterator[None]:
+    """Add the stages of the block to the trace of a request, and measure its time on files; None adds no stages."""
+    request, files = TRACED.set(traced), FILES.set(None if traced is None else Stopwatch())
+    try:
+        yield
+    finally:
+        FILES.reset(files)
+        TRACED.reset(request)
+
+
+@contextmanager
+def stage(name: str, tile: int | None = None, **told: Any) -> Iterator[None]:
+    """Add the block as a stage to the trace of the current request, or of one of its tiles, unless it raises."""
+    began = time.monotonic()
+    yield
+    add_stage(name, began, tile=tile, **told)
+
+
+def add_stage(name: str, began: float, ended: float | None = None, tile: int | None = None, **told: Any) -> None:
+    """Add a stage of the current request or of one of its tiles, see `Traced.stage`; do nothing without a trace."""
+    traced = TRACED.get()
+    if traced is not None:
+        traced = traced if tile is None else Traced(traced.trace, traced.request, tile)
+        traced.stage(name, began, ended, **told)
+
+
+def seconds_on_files() -> float:
+    """Return the seconds that the current request has read or written pixels since the last call."""
+    watch = FILES.get()
+    return 0.0 if watch is None else watch.take()
 
 
 def _ns(seconds: float) -> int:

@@ -85,14 +85,12 @@ class BoundAsyncLLM(AsyncLLM):
             MMOutError: the input or the params are refused, or the request failed.
 
         """
-        binding = self.output_processor.binding
         request_id = request_id or uuid4().hex
         request = Request(
             OutputParams() if sampling_params is None else sampling_params,
             request_id,
             lora_request,
             priority=priority,
-            traced=binding.traced(request_id),
         )
         self.mmout.backlog.observer = self.output_processor.observer
         async with AsyncExitStack() as held:

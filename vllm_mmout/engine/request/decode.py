@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.observer import Observer, blame
+from vllm_mmout.engine.trace import add_stage, stage, tracing
 from vllm_mmout.errors import (
     DecodeError,
     ForwardError,
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     import torch
     from vllm.v1.engine.output_processor import RequestState
 
+    from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.decode_pool import Job
     from vllm_mmout.engine.request.request import Request
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
-    from vllm_mmout.engine.trace import Traced
-    from vllm_mmout.processors.base import OutputProcessor, Raw
+    from vllm_mmout.processors.base import Raw
 
 
 @dataclass(slots=True)
@@ -38,8 +39,7 @@ class Decoding:
 
     state: RequestState
     request: Request
-    processors: Mapping[str, OutputProcessor]
-    """Processors of the engine, by name."""
+    binding: Binding
     shell: MultimodalRequestOutput
     """Output for the caller, whose ``outputs`` is set after the decode."""
     nbytes: int
@@ -75,14 +75,18 @@ class Decodings(dict[str, Decoding]):
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode the buffer that the worker sent for a request.
+    """Decode the tensor that the worker sent for a request; return its output, or its outputs by processor."""
+    name = decoding.request.mark.get(wire.TRACED)
+    with tracing(None if name is None else decoding.binding.traced(*name)):
+        if name is not None and decoding.shell.finished:
+            _trace_arrival(decoding, buffer)
+        return _decode(decoding, buffer)
 
-    Return the output object, or a dict of output objects by processor if the request names several processors.
-    """
+
+def _decode(decoding: Decoding, buffer: torch.Tensor) -> Any:
+    """Decode the tensor of a request, see `decode_request`."""
     started = time.monotonic()
     request = decoding.request
-    if request.traced is not None and decoding.shell.finished:
-        _trace_arrival(decoding, request.traced, buffer)
     unpacked = wire.unpack(buffer)
     if isinstance(unpacked, wire.Failure) and not unpacked.processor:
         raise (InputError if unpacked.kind == InputError.__name__ else ForwardError)(unpacked.message)
@@ -103,33 +107,32 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
     return results if several else next(iter(results.values()))
 
 
-def _trace_arrival(decoding: Decoding, traced: Traced, buffer: torch.Tensor) -> None:
-    """Record the stages between this process and the worker. The worker's times are at the end of the buffer."""
+def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
+    """Trace the ways between this process and the worker, whose times follow the result in the buffer."""
     from vllm_mmout.engine.worker.traced import Times
 
     times = Times.read(buffer)
     if times is not None:
-        traced.stage("queue", decoding.request.admitted, times.began)
-        traced.stage("transport", times.copied, decoding.arrived)
+        add_stage("queue", decoding.request.admitted, times.began)
+        add_stage("transport", times.copied, decoding.arrived)
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode the reduced output of a processor. Assemble and finish the result, unless it is a part to be joined."""
-    processor, params = decoding.processors[name], decoding.request.params
-    traced = decoding.request.traced
+    """Decode what one processor gets; a part is left to those who join it with the others."""
+    processor, params = decoding.binding.processors[name], decoding.request.params
     started = time.monotonic()
     try:
-        result = processor.decode(raw, params, processor.begin(params))
-        decoded = 0.0 if traced is None else traced.stage("decode", started, processor=name)
+        with stage("decode", processor=name):
+            result = processor.decode(raw, params, processor.begin(params))
         if result is not None and not params.part:
-            result = processor.assemble(iter([Part(0, None, result)]), params)
-            joined = 0.0 if traced is None else traced.stage("blend", decoded, processor=name)
+            with stage("blend", processor=name):
+                result = processor.assemble(iter([Part(0, None, result)]), params)
         if result is not None:
-            finished = decoding.request.finish(result, pick) if decoding.shell.finished else result
-            if traced is not None and decoding.shell.finished and not params.part:
-                traced.stage("write", joined, processor=name)
+            if decoding.shell.finished:
+                with nullcontext() if params.part else stage("write", processor=name):
+                    result = decoding.request.finish(result, pick)
             decoding.observer.decoded(name, time.monotonic() - started)
-            return finished
+            return result
     except MMOutError as error:
         blame(error, name)
         raise

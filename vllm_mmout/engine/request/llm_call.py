@@ -141,7 +141,6 @@ class Call:
     def _prepare(self, request: Request) -> Request | Run | None:
         """Read or open an input. If it is refused, record the error as its result and return None."""
         try:
-            request.traced = self.binding.traced(request.request_id)
             return prepare(self.binding, self.inputs[request.place], request)
         except MMOutError as error:
             self._fail(request, error)

@@ -190,7 +190,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
 
     def _start_next(self, state: RequestState, request: Request) -> None:
         shell, buffer = request.due.popleft()
-        decoding = Decoding(state, request, self.binding.processors, shell, buffer.nbytes, self.observer)
+        decoding = Decoding(state, request, self.binding, shell, buffer.nbytes, self.observer)
         try:
             with self.lock:
                 self.pending.put(decoding)

@@ -11,12 +11,12 @@ from vllm_mmout.engine import wire
 from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request.target import check_place, check_suffix, finishing, spare_the_input, target_of
 from vllm_mmout.engine.scene.scene import Scene, cut
+from vllm_mmout.engine.trace import add_stage, seconds_on_files, tracing
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_km2
 from vllm_mmout.models.inputs.input_forms import read_once
 from vllm_mmout.models.inputs.mapper import MappedInput
 from vllm_mmout.outputs.partial_images import moments
-from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
@@ -41,16 +41,14 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
         run.
 
     """
-    if request.traced is None:
-        return _prepared(binding, data, request, max_area)
-    watch = Stopwatch()
-    began, token = time.monotonic(), FILES.set(watch)
-    try:
+    began = time.monotonic()
+    with tracing(binding.traced(request.request_id)):
         prepared = _prepared(binding, data, request, max_area)
-    finally:
-        FILES.reset(token)
-    if isinstance(prepared, Request):
-        request.traced.stage("map", request.traced.stage("read", began, began + watch.take()))
+        if binding.trace is not None and isinstance(prepared, Request):
+            prepared.mark = {**prepared.mark, wire.TRACED: (prepared.request_id, None)}
+            mapping = began + seconds_on_files()
+            add_stage("read", began, mapping)
+            add_stage("map", mapping)
     return prepared
 
 

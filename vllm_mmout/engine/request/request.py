@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from vllm.lora.request import LoRARequest
 
-    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.geo import Window
     from vllm_mmout.params import OutputParams
 
@@ -93,7 +92,6 @@ class Request:
     """Index of the data-parallel engine, or None to let vLLM choose."""
     place: int = 0
     """Index of the input in a call of ``LLM.generate``."""
-    traced: Traced | None = None
 
     prompt: Any = None
     """Rendered ``mm_input``, or a prompt that vLLM renders. It is set to None after it is sent to the engine."""
@@ -132,9 +130,8 @@ class Request:
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:
-        """Return vLLM's params for the request with its mark. ``task`` is the model's pooling task."""
-        mark = self.mark if self.traced is None else {**self.mark, wire.TRACED: self.traced.named}
-        return wire.marked(self.pooling or PoolingParams(task=task), mark)
+        """Return vLLM's params of the request, with its mark; ``task`` is the model's pooling task."""
+        return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:
         """Return the progress for the next report, or None if no report is due before the result."""

@@ -14,20 +14,20 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.observer import SILENT, blame
 from vllm_mmout.engine.scene.lane import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
+from vllm_mmout.engine.trace import TRACED, add_stage, stage, tracing
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, as_exception, type_and_message
 from vllm_mmout.processors.base import Part
-from vllm_mmout.stopwatch import FILES, Stopwatch
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request.request import PartInput
     from vllm_mmout.engine.scene.budgets import TileBudget
-    from vllm_mmout.engine.trace import Traced
 
 ENDS_WITHIN_S = 30.0
 """Longest wait for the threads of a stopped run, in seconds."""
@@ -37,9 +37,7 @@ class FanOut(ABC):
     """Base class of `Run` that manages the threads and the parts of a request."""
 
     pixels = 0
-    """Number of pixels of the input, or 0 if they are not counted."""
-    traced: Traced | None = None
-    """Request in the engine's trace, or None if the engine is not traced."""
+    """Pixels of the input; 0 if nobody counts them."""
 
     def __init__(self, picks: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
         """Set up the parts of a request without starting the threads.
@@ -55,7 +53,8 @@ class FanOut(ABC):
         self.done = 0
         """Number of joined parts, including parts that were not sent to the engine."""
         self.error: BaseException | None = None
-        """Error that ended the run, or None."""
+        self.context = copy_context()
+        """Context of the request, for its threads."""
         self._observer = SILENT
         self._budget: TileBudget
         self._wake: Callable[[], None]
@@ -100,7 +99,8 @@ class FanOut(ABC):
         works |= {pick: partial(self._join, lane) for pick, lane in self._lanes.items()}
         try:
             for name, work in works.items():
-                self._threads[name] = thread = background_thread(work, "join" if name else "read")
+                carried = partial(self.context.copy().run, work)
+                self._threads[name] = thread = background_thread(carried, "join" if name else "read")
                 thread.start()
         except BaseException as error:
             self.stop(error)
@@ -218,8 +218,8 @@ class FanOut(ABC):
             self._held -= held
         if held:
             self._budget.give(self.nbytes, held)
-        if last and self.traced is not None:
-            self.traced.stage("request", self._began, tiles=self.total)
+        if last:
+            self.context.run(add_stage, "request", self._began, tiles=self.total)
         try:
             if last and self.error is not None:
                 self.discard()
@@ -261,14 +261,12 @@ class FanOut(ABC):
 
     def _join(self, lane: Lane) -> None:
         """Join the parts of a processor."""
-        if self.traced is not None:
-            FILES.set(Stopwatch())
         try:
-            lane.result = self.join(lane.pick, lane)
-            for _ in lane:  # the parts that the processor did not take
-                pass
-            if self.traced is not None:
-                self.traced.stage("finish", lane.joined_at, processor=lane.pick)
+            with tracing(TRACED.get()):
+                lane.result = self.join(lane.pick, lane)
+                for _ in lane:  # the parts that it did not ask for
+                    pass
+            add_stage("finish", lane.joined_at, processor=lane.pick)
             self._joined_all()
         except StoppedError:
             pass
@@ -286,13 +284,11 @@ class FanOut(ABC):
             if self._to_join or self.stopped:
                 return
             self._delivering = True
-        began = time.monotonic()
         try:
-            delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
-        except BaseException as error:  # noqa: BLE001 - any error fails only this request
+            with stage("deliver"):
+                delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
+        except BaseException as error:  # noqa: BLE001 - whatever it is, this request fails with it
             self.error = as_exception(error)
         else:
             for pick, lane in self._lanes.items():
                 lane.result = delivered[pick]
-            if self.traced is not None:
-                self.traced.stage("deliver", began)

@@ -6,10 +6,9 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vllm_mmout.stopwatch import FILES
+from vllm_mmout.engine.trace import add_stage, seconds_on_files
 
 if TYPE_CHECKING:
-    from vllm_mmout.engine.trace import Traced
     from vllm_mmout.processors.base import Part
 
 
@@ -21,7 +20,6 @@ class Whole(Protocol):
     """Request whose parts a lane passes on."""
 
     total: int
-    traced: Traced | None
 
     @property
     def stopped(self) -> bool:
@@ -41,7 +39,7 @@ class Lane:
         self.busy_since: float | None = None
         """Time when the processor began to work on a part, or None while it waits and after the last part."""
         self.joined_at = 0.0
-        """Time when the latest part of a traced request was joined."""
+        """Time when the newest part was joined."""
         self._whole = whole
         self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._taken = 0
@@ -73,8 +71,8 @@ class Lane:
         since, self.busy_since = self.busy_since, None
         last, self._last = self._last, None
         if last is not None:
-            if since is not None and self._whole.traced is not None:
-                self._trace(self._whole.traced.of_tile(last.index), since)
+            if since is not None:
+                self._trace(last.index, since)
             self._whole.joined(last)
         if self._taken and self._taken == self._whole.total:
             raise StopIteration
@@ -87,10 +85,9 @@ class Lane:
         self.busy_since = time.monotonic()
         return part
 
-    def _trace(self, traced: Traced, since: float) -> None:
-        """Record the stages of a joined part. Its blocks were written in between; the trace shows the writing last."""
-        watch = FILES.get()
+    def _trace(self, index: int, since: float) -> None:
+        """Trace a part that is joined. Its blocks were written in between; the trace shows them last."""
         self.joined_at = now = time.monotonic()
-        written = 0.0 if watch is None else watch.take()
-        traced.stage("blend", since, now - written, processor=self.pick)
-        traced.stage("write", now - written, now, processor=self.pick)
+        writing = now - seconds_on_files()
+        add_stage("blend", since, writing, tile=index, processor=self.pick)
+        add_stage("write", writing, now, tile=index, processor=self.pick)

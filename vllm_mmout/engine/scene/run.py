@@ -11,6 +11,7 @@ from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request.request import PartInput, Request
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.engine.scene.fan_out import FanOut
+from vllm_mmout.engine.trace import TRACED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,6 @@ class Run(FanOut):
         """Set up a run without starting it. ``part_params`` are the options of each part's request."""
         super().__init__(picks, total, nbytes)
         self.request = request
-        self.traced = request.traced
         self.part_params = part_params
         self.limit_s = 0.0
         """Longest time that ``assemble`` may work on a part, in seconds."""
@@ -98,6 +98,8 @@ class Run(FanOut):
         Its priority value is higher by 1 than the user's, so that single inputs run earlier.
         """
         sent = part.without_prompt()
+        traced = self.context.get(TRACED)
+        name = {} if traced is None else {wire.TRACED: (traced.request, part.index)}
         return Request(
             self.part_params,
             request_id,
@@ -105,9 +107,8 @@ class Run(FanOut):
             self.request.trace_headers,
             self.request.priority + 1,
             engine,
-            traced=None if self.traced is None else self.traced.of_tile(part.index),
             prompt=part.prompt,
-            mark={**self._mark, wire.BATCH: mark},
+            mark={**self._mark, **name, wire.BATCH: mark},
             pooling=part.pooling,
             finish=lambda output, pick: self.decoded(sent, str(pick), output),
             run=self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.request.request import PartInput
 from vllm_mmout.engine.scene.lane import StoppedError
 from vllm_mmout.engine.scene.run import Run
+from vllm_mmout.engine.trace import stage
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, raise_interrupt, type_and_message
 from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
@@ -120,19 +120,18 @@ class Scene(Run):
                 for index, window in zip(group, windows, strict=True):
                     unread -= 1
                     where = f"tile {index + 1} of {len(self.grid)} ({view.in_input(window)})"
-                    began = 0.0 if self.traced is None else time.monotonic()
                     try:
-                        tile = next(pixels)
+                        with stage("read", index):
+                            tile = next(pixels)
                     except InputError as error:
                         raise InputError(f"{where}: {error}") from error
-                    traced = None if self.traced is None else self.traced.of_tile(index)
-                    read = 0.0 if traced is None else traced.stage("read", began)
-                    # Only the model knows the dtype and bands of its result, so at least one tile is sent.
+                    # The model alone knows the dtype and bands of its result, so at least one tile is sent.
                     send = tile.observed or not (unread or sent)
                     sent += send
-                    prompt = self._prompt(tile, index) if send else None
-                    if traced is not None and send:
-                        traced.stage("map", read)
+                    prompt = None
+                    if send:
+                        with stage("map", index):
+                            prompt = self._prompt(tile, index)
                     yield PartInput(index, window, prompt, tile.valid, where)
 
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
