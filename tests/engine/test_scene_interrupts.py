@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 
 import numpy as np
 import pytest
-from interrupting import InterruptAtLine, forget_handled_exceptions, interrupted_after
-from scene_ends import Left, bad_tile, settings, wait_for
+from interrupting import interrupted_after
+from scene_ends import Left, settings
 from scene_steps import (  # noqa: F401 - fixtures
     DEADLINE,
     ECHO,
@@ -28,7 +27,6 @@ from tqdm.auto import tqdm
 from water_oracle import scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.request.request import TICKET
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
@@ -106,51 +104,3 @@ def test_signals_at_any_moment(engine, tmp_path):
     results = call()
     np.testing.assert_array_equal(results[0].outputs.array, classes(GOOD))
     results[0].outputs.close()
-
-
-CLOSE = 150 if os.environ.get("MMOUT_LONG") else 50
-"""How many interrupts there are at one line after the other."""
-OURS = (
-    *(
-        "llm.py",
-        "llm_call.py",
-        "request.py",
-        "fan_out.py",
-        "lane.py",
-        "run.py",
-        "schedule.py",
-        "budgets.py",
-        "scene.py",
-    ),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["llm"], indirect=True)
-def test_an_interrupt_at_every_line_of_ours(engine, processor, tmp_path):
-    """Whichever line a Ctrl-C meets while scenes start, run, fail, wait for others and end, nothing is left."""
-    path = tiled(tmp_path / "in.tif", GOOD[:, :40, :30])
-    decode_fails(None, processor, engine)
-    inputs = [path, bad_tile()[:, 30:70, 30:60], path, scene(1, 8, 8), io.BytesIO(path.read_bytes())]
-    params = [TILES, TILES, TILES, ECHO, TILES]
-    left = Left(tmp_path)
-    router = router_of(engine)
-    lines, seen = 0, set()
-    while True:
-        interrupt = InterruptAtLine(lines, OURS)
-        inputs[-1].seek(0)
-        try:
-            with settings(router_of(engine), max_scenes=1), interrupt:
-                engine.generate(inputs, params, use_tqdm=False)
-        except KeyboardInterrupt:
-            pass
-        forget_handled_exceptions()
-        if interrupt.fired is None:
-            break
-        seen.add(interrupt.fired)
-        wait_for(lambda: not router.pool._running, "no decoder runs")
-        held = left.all(router)
-        assert held == {}, f"an interrupt at {interrupt.fired} left {held}"
-        assert TICKET.get() is None, f"an interrupt at {interrupt.fired} left what the next request would take"
-        lines += 1 if lines < CLOSE else 7  # a call goes through the same lines again and again
-    assert {place.split(":")[0] for place in seen} >= {*OURS}

@@ -32,11 +32,12 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
-    """Bind an ``LLMEngine`` that has started, its client and its output processor."""
-    from vllm_mmout.engine.request.llm_engine import Interrupts, bind_client
+    """Bind an ``LLMEngine``."""
+    from vllm_mmout.engine.request.interrupts import Interrupts
+    from vllm_mmout.engine.request.llm_engine import bind_client
 
     engine.mmout = Interrupts()
-    bind_client(engine.engine_core, engine.mmout)
+    bind_client(engine.engine_core)
     binding = _bind_parts(engine, binding, engine.engine_core.shutdown)
     _rebase(engine, binding.llm_engine)
     log_binding(binding)

@@ -205,10 +205,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         (
             "SyncMPClient.get_output",
             (),
-            (
-                "override it on the client of a bound engine, so that a Ctrl-C interrupts its wait for outputs_queue;"
-                " scenes wake it by an empty answer in that queue"
-            ),
+            "waits for its outputs_queue, where scenes and a Ctrl-C put an empty answer to end the wait",
             "0.11",
         ),
         until="vLLM's synchronous engine survives a Ctrl-C at any moment",

@@ -9,6 +9,9 @@ from typing import Any
 
 from vllm.v1.engine.output_processor import OutputProcessor
 
+_WAIT_S = 1.0
+"""Seconds of one wait. Python handles a signal that comes just before a wait only when the wait ends."""
+
 
 class HoldingOutputProcessor(OutputProcessor):
     """Output processor that counts a request as unfinished until its decoded result is fetched."""
@@ -41,7 +44,7 @@ class HoldingOutputProcessor(OutputProcessor):
         """Wait for a pending decode or a `poke`, and return the decoded results. Used by ``LLM``."""
         with self.lock:
             while self.pending and not self.ready and not self.poked:
-                self.wakeup.wait()
+                self.wakeup.wait(_WAIT_S)
             self.poked = False
         return self.take_ready()
 

@@ -19,6 +19,7 @@ from vllm_mmout.params import OutputParams
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
     from vllm.lora.request import LoRARequest
+    from vllm.outputs import PoolingRequestOutput
 
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -79,7 +80,7 @@ class BoundLLM(LLM):
         check_targets((data, request.params) for data, request in zip(inputs, requests, strict=True))
         bar = Bar(use_tqdm, len(inputs))
         try:
-            # An interrupt may leave `TICKET` set, so the call runs in a copy of the context.
+            # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
             results = copy_context().run(Call(self, binding, inputs, requests, bar).results)
         finally:
             bar.close()
@@ -87,6 +88,11 @@ class BoundLLM(LLM):
             raise results[0].error
         warn_assumed(results, stacklevel=3)
         return results
+
+    def encode(self, *args: Any, **kwargs: Any) -> list[PoolingRequestOutput[Any]]:
+        """Return raw tensors as vLLM does. A Ctrl-C is delivered between two steps of the engine."""
+        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+            return super().encode(*args, **kwargs)
 
 
 def _requests(

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.exceptions import VLLMClientError
-from vllm.v1.engine import EngineCoreOutputs
 
 from vllm_mmout.engine.request.reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
@@ -56,9 +55,8 @@ class Call:
         self.runs: list[Run] = []
         """Runs whose result is pending."""
         self.in_flight: dict[str, Request] = {}
-        """Requests in the engine, by id."""
-        self.adding: Request | None = None
-        """Request that was added last. An interrupt may come before the request is in ``in_flight``."""
+        """The requests that the engine has, by id."""
+        self.alarm = Alarm(self.engine)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -67,32 +65,26 @@ class Call:
         budget = TileBudget(self.binding.max_tiles, settings.max_tile_bytes)
         return Schedule(self.binding.max_num_seqs, budget, settings.max_scenes)
 
-    @cached_property
-    def alarm(self) -> Alarm:
-        """Alarm that the threads of runs ring, created for the first run."""
-        return Alarm(self.engine)
-
     def results(self) -> list[MultimodalRequestOutput]:
-        """Run all inputs and return their results in order. An exception aborts all requests and runs."""
-        try:
-            with self.engine.mmout.watched():
+        """Run all inputs and return their results in order. An exception of the caller leaves nothing behind."""
+        with self.engine.mmout.noted(self.alarm.ring):
+            try:
                 while self.waiting or self.in_flight or self.runs:
-                    if self.runs:
-                        self.alarm.clear()
+                    self.alarm.clear()
+                    self.engine.mmout.deliver()
                     self._turn()
                     self._feed()
                     self._wait()
-        except BaseException:
-            self._abandon()
-            raise
+            except BaseException:
+                self._abandon()
+                raise
         return [result for result in self.done if result is not None]
 
     def _turn(self) -> None:
         """Take a turn of the schedule: abort failed runs, finish ended runs, and send the next parts."""
         if not self.runs:
             return
-        with self.engine.mmout.held_back():
-            turn = self.schedule.turn()
+        turn = self.schedule.turn()
         for run in [*self.schedule.running, *turn.ended]:
             self.bar.show(run)
         for run in turn.failed:
@@ -114,6 +106,7 @@ class Call:
         """Send single inputs as long as credits are free, and add scenes to the schedule."""
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
+            self.engine.mmout.deliver()  # reading an input may take long
             request = self.requests[self.waiting[0]]
             if self.prepared is None:
                 request.request_id = self._next_id()
@@ -153,7 +146,6 @@ class Call:
 
     def _send(self, request: Request) -> None:
         """Add a request to the engine."""
-        self.adding = request
         pooling = request.pooling_params(self.llm.pooling_task)
         try:
             with carrying(request):
@@ -174,9 +166,6 @@ class Call:
         if not self.in_flight:
             if self.runs:
                 self.alarm.wait(self.schedule.wait_s)
-            return
-        if not self.runs:
-            self._collect(self.engine.step())
             return
         self.alarm.stepping = True
         try:
@@ -219,7 +208,7 @@ class Call:
         if isinstance(self.prepared, Run):
             self.prepared.close()
         try:
-            self._abort([*self.in_flight.values(), *filter(None, [self.adding])])
+            self._abort(self.in_flight.values())
             self.engine.output_processor.take_ready()
         finally:
             for run in self.runs:
@@ -230,7 +219,7 @@ class Call:
 
 @dataclass(slots=True)
 class Alarm:
-    """Signal that threads of scenes use to wake the caller's thread, also while it waits for the engine's processes.
+    """Lets threads of scenes and a Ctrl-C wake the caller's thread, also while it waits for an engine elsewhere.
 
     Without the signal, a tile that is ready would wait for the end of the running batch.
     """
@@ -239,7 +228,7 @@ class Alarm:
     stepping: bool = False
     """Whether the caller's thread is in a step of the engine, or about to begin a step."""
     _silent: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held until `ring`. An interrupt inside a ``threading.Event`` would leave the event's lock held."""
+    """Held until somebody rings. A second Ctrl-C in ``threading.Event`` would leave the lock of the event held."""
 
     def __post_init__(self) -> None:
         self.clear()
@@ -265,7 +254,4 @@ class Alarm:
         if not self.stepping:
             return
         self.stepping = False
-        self.engine.output_processor.poke()
-        answers = getattr(self.engine.engine_core, "outputs_queue", None)
-        if answers is not None:
-            answers.put_nowait(EngineCoreOutputs())  # an empty answer ends the step
+        self.engine.wake()

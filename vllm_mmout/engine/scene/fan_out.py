@@ -3,8 +3,8 @@
 A thread makes the parts ahead of the engine, as far as the budget allows. For each processor, another thread joins the
 results. In between, the `Schedule` sends the parts as ordinary requests.
 
-The thread that drives a run may be interrupted anywhere. It shares only locks written in C with the other threads,
-because an interrupt cannot leave those held.
+A second Ctrl-C may interrupt the thread that drives a run anywhere. What it shares with the others has locks written in
+C alone, which an interrupt cannot leave held.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class BoundTokenLLM(LLM):
         single = not isinstance(prompts, list | tuple) or isinstance(
             next(iter(prompts), None), int
         )  # one prompt as token ids
-        return _told(super().generate(prompts, params, **kwargs), single=single)
+        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+            return _told(super().generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
         """Answer conversations like vLLM's ``LLM.chat``, and decode the media among the tokens.
@@ -75,13 +76,15 @@ class BoundTokenLLM(LLM):
         binding = self.llm_engine.output_processor.binding
         params = _sampling(sampling_params, binding, self.get_default_sampling_params)
         single = not (messages and isinstance(messages[0], list | tuple))
-        return _told(super().chat(messages, params, *args, **kwargs), single=single)
+        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+            return _told(super().chat(messages, params, *args, **kwargs), single=single)
 
     def wait_for_completion(  # type: ignore[override]  # vLLM's returns any kind of output, this only one kind
         self, *args: Any, **kwargs: Any
     ) -> list[RequestOutput]:
         """Wait for all requests like vLLM, and return results as `generate` does for a list of prompts."""
-        return _told(super().wait_for_completion(*args, **kwargs), single=False)
+        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+            return _told(super().wait_for_completion(*args, **kwargs), single=False)
 
 
 def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:

@@ -1,0 +1,67 @@
+"""Interrupts: notes a Ctrl-C during a call of ``LLM.generate``, which delivers it where nothing is half changed.
+
+An engine in this process runs its scheduler here. An engine in other processes gets messages of several frames, and
+half a message would garble the next one. Therefore no KeyboardInterrupt may be raised at any line.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeAlias
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+
+
+class Interrupts:
+    """Notes a Ctrl-C until the call delivers it. If a second Ctrl-C comes before, it is delivered at once."""
+
+    def __init__(self) -> None:
+        self._before: Handler | None = None
+        """The handler that ours replaces, or None outside `noted`."""
+        self._wake: Callable[[], object]
+        self._came = False
+
+    @contextmanager
+    def noted(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Note a Ctrl-C inside the block, in the main thread. Deliver it at the end of the block at the latest.
+
+        ``wake`` ends the wait of a call early. It is called in a thread of its own.
+        """
+        inside = self._before is not None or threading.current_thread() is not threading.main_thread()
+        before = None if inside else signal.getsignal(signal.SIGINT)
+        if not callable(before):
+            yield
+            return
+        self._before, self._wake, self._came = before, wake, False
+        try:
+            signal.signal(signal.SIGINT, self._note)
+            yield
+        finally:
+            self._before = None  # from here on `_note` raises nothing, so that the handler is restored
+            signal.signal(signal.SIGINT, before)
+            if self._came:
+                before(signal.SIGINT, None)
+
+    def deliver(self) -> None:
+        """Call the handler of before if a Ctrl-C was noted. By default it raises KeyboardInterrupt."""
+        if self._came and self._before is not None:
+            self._came = False
+            self._before(signal.SIGINT, None)
+
+    def _note(self, _signum: int, _frame: FrameType | None) -> None:
+        if self._came:
+            self.deliver()
+            return
+        self._came = True
+        if self._before is None:
+            return
+        try:
+            # The waker takes locks that the interrupted code may hold. So does ``threading.Thread.start``.
+            _thread.start_new_thread(self._wake, ())
+        except RuntimeError:  # the system has no thread to spare
+            self.deliver()
