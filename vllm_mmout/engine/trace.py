@@ -113,7 +113,15 @@ class Traced:
     tile: int | None = None
 
     def stage(self, name: str, began: float, ended: float | None = None, **told: Any) -> None:
-        """Add a stage to the trace. Without ``ended`` it ends now; ``told`` are further arguments of the event."""
+        """Add a stage to the trace.
+
+        Args:
+            name: name of the stage, usually one of `STAGES`.
+            began: begin of the stage, by ``time.monotonic()``.
+            ended: end of the stage, or None for now.
+            told: further values to show with the stage.
+
+        """
         ended = time.monotonic() if ended is None else ended
         key = blake2b(f"{self.request}/{self.tile}".encode(), digest_size=8).hexdigest()
         flow: dict[str, Any] = {}

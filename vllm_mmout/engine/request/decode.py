@@ -75,7 +75,10 @@ class Decodings(dict[str, Decoding]):
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode the tensor that the worker sent for a request; return its output, or its outputs by processor."""
+    """Decode the buffer that the worker sent for a request.
+
+    Return the output object, or a dict of output objects by processor if the request names several processors.
+    """
     name = decoding.request.mark.get(wire.TRACED)
     with tracing(None if name is None else decoding.binding.traced(*name)):
         if name is not None and decoding.shell.finished:
@@ -108,7 +111,7 @@ def _decode(decoding: Decoding, buffer: torch.Tensor) -> Any:
 
 
 def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
-    """Trace the ways between this process and the worker, whose times follow the result in the buffer."""
+    """Record the stages between this process and the worker. The worker's times are at the end of the buffer."""
     from vllm_mmout.engine.worker.traced import Times
 
     times = Times.read(buffer)
@@ -118,7 +121,7 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode what one processor gets; a part is left to those who join it with the others."""
+    """Decode the reduced output of a processor. Assemble and finish the result, unless it is a part to be joined."""
     processor, params = decoding.binding.processors[name], decoding.request.params
     started = time.monotonic()
     try:

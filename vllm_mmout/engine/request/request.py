@@ -130,7 +130,7 @@ class Request:
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:
-        """Return vLLM's params of the request, with its mark; ``task`` is the model's pooling task."""
+        """Return vLLM's params for the request with its mark. ``task`` is the model's pooling task."""
         return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:

@@ -39,7 +39,7 @@ class Lane:
         self.busy_since: float | None = None
         """Time when the processor began to work on a part, or None while it waits and after the last part."""
         self.joined_at = 0.0
-        """Time when the newest part was joined."""
+        """Time when the latest part was joined."""
         self._whole = whole
         self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._taken = 0
@@ -86,7 +86,7 @@ class Lane:
         return part
 
     def _trace(self, index: int, since: float) -> None:
-        """Trace a part that is joined. Its blocks were written in between; the trace shows them last."""
+        """Record the stages of a joined part. Its blocks were written in between; the trace shows the writing last."""
         self.joined_at = now = time.monotonic()
         writing = now - seconds_on_files()
         add_stage("blend", since, writing, tile=index, processor=self.pick)
