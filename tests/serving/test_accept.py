@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.response.encode import PICTURE, accepted
+from vllm_mmout.serving.response.format_choice import PICTURE, accepted
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 pytestmark = pytest.mark.engine

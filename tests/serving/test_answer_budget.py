@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from vllm_mmout.errors import AbortedError
-from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.request.fields import ImageRequest
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.work import Work
 
 pytestmark = pytest.mark.engine
@@ -27,7 +26,7 @@ def work_of(to_response, **given):
     binding = SimpleNamespace(choice=choice, processors={"own": SimpleNamespace(to_response=to_response)})
     store = SimpleNamespace(shared=SimpleNamespace(work=None))
     service = SimpleNamespace(binding=binding, store=store, options=ServingOptions(max_answer=10))
-    return Work(service, "data", OutputParams(), FormatChoice(), "request-1", **given)
+    return Work(service, ImageRequest(), "data", "request-1", **given)
 
 
 def test_the_limit_is_that_of_the_server():

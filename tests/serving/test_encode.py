@@ -44,7 +44,8 @@ from vllm_mmout.outputs.formats import FORMATS, SENT, listed
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.encode import FormatChoice, chosen_format, encode, response_of
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 
 pytestmark = pytest.mark.engine

@@ -17,7 +17,7 @@ from vllm_mmout.serving import errors
 from vllm_mmout.serving.metrics import collectors
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.fields import FIELDS, OPTIONS
-from vllm_mmout.serving.response.encode import accepted
+from vllm_mmout.serving.response.format_choice import accepted
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 pytestmark = pytest.mark.engine

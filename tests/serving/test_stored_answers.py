@@ -12,11 +12,10 @@ import pytest
 pytest.importorskip("vllm", reason="answers are of requests of vLLM's engine")
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.request.fields import ImageRequest
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 from vllm_mmout.serving.response.store import ResultStore
 from vllm_mmout.serving.service import answer
-from vllm_mmout.serving.work import Results
 
 pytestmark = pytest.mark.engine
 
@@ -38,13 +37,24 @@ def on_disk(folder: Path, size: int) -> Encoded:
 def answering(store, entries):
     """The answer to a request with these results, all of which are to be stored."""
 
-    async def result():
-        return Results(entries, 1)
+    async def last():
+        return SimpleNamespace(progress=None, assumed=())
 
+    async def encoded(_):
+        return entries
+
+    request = ImageRequest(response_format="url")
     names = tuple(f"processor {number}" for number in range(len(entries)))
-    work = SimpleNamespace(result=result, asked=FormatChoice(), service=SimpleNamespace(store=store), named=names)
-    request = SimpleNamespace(url_for=lambda route, name: f"http://host/{name}")
-    return answer(work, request, stored=True)
+    work = SimpleNamespace(
+        last=last,
+        encoded=encoded,
+        request=request,
+        params=request.options,
+        service=SimpleNamespace(store=store),
+        named=names,
+    )
+    http = SimpleNamespace(url_for=lambda route, name: f"http://host/{name}")
+    return answer(work, http)
 
 
 def stored(store):

@@ -26,7 +26,6 @@ from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
 from vllm_mmout.serving.request.names import request_id, trace_headers
-from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
@@ -131,17 +130,14 @@ async def _read(request: Request, service: ForwardService, held: AsyncExitStack)
 
 
 async def _answer(request: Request, service: ForwardService, given: Mapping[str, Any]) -> Response:
-    asked = pooling_request(given)
-    form = FormatChoice(asked.output_format, asked.output_compression, asked.background)
     name = request_id(request, "pooling")
-    headers = trace_headers(request)
-    adapter = service.adapter(asked.model)
-    work = Work(service, given["data"], asked.options, form, name, adapter, "data", trace_headers=headers)
-    results = await work.check().result()
+    fields, headers = pooling_request(given), trace_headers(request)
+    work = Work.of(service, fields, given["data"], name, "data", trace_headers=headers)
+    entries = await work.encoded(await work.last())
     try:
-        parts = await asyncio.to_thread(_json, name, work.named, results.entries)
+        parts = await asyncio.to_thread(_json, name, work.named, entries)
     finally:
-        await close_all(results.entries)
+        await close_all(entries)
     return PiecesResponse([Encoded(parts, "json")], MEDIA_TYPES["json"], as_text=False)
 
 

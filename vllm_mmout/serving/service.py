@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.threads import in_thread
@@ -21,12 +26,12 @@ from vllm_mmout.serving.request.fields import EDITS, edit_request, edit_request_
 from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.assumed import warnings_header
-from vllm_mmout.serving.response.encode import FormatChoice, accepted
-from vllm_mmout.serving.response.events import EventsResponse, stream
-from vllm_mmout.serving.response.responses import bare_response, json_response, unless_gone
+from vllm_mmout.serving.response.encode import encode, size_of
+from vllm_mmout.serving.response.events import Event, EventsResponse, completed, partial_image
+from vllm_mmout.serving.response.format_choice import accepted
+from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone, usage
 from vllm_mmout.serving.response.result_files import Encoded
-from vllm_mmout.serving.work import TEXTS, Field, Work
-from vllm_mmout.serving.written import written
+from vllm_mmout.serving.work import TEXTS, Field, Work, tiles_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -36,15 +41,19 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.observer import Observer
+    from vllm_mmout.outputs.base import MediaOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
-    from vllm_mmout.serving.response.events import Kind
     from vllm_mmout.serving.response.store import ResultStore
 
-_ROUTES = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
-"""Kind of a model's results -> where it is asked for them."""
+Kind: TypeAlias = Literal["image_edit", "image_generation"]
+"""Prefix of the types of a stream's events."""
+_ROUTES: Final = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
+"""Kind of a model's results -> route to ask for them."""
+_QUIET_S: Final = 5.0
+"""Seconds after which a stream without previews shows a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,48 +178,83 @@ def _says_modality(processor: Any) -> bool:
 
 
 async def answered_images(
-    request: Request, service: ForwardService, asked: ImageRequest, data: Any, kind: Kind
+    request: Request, service: ForwardService, fields: ImageRequest, data: Any, kind: Kind
 ) -> Response:
-    """Run a request of OpenAI's image interface, checked as a whole before, and answer as it asks."""
-    work = image_work(request, service, asked, data, "prompt" if kind == "image_generation" else "image")
-    if asked.stream:
-        return EventsResponse(stream(work, kind), work.request_id)
-    if asked.options.path is not None:
-        return await unless_gone(request, written(work))
-    return await unless_gone(request, answer(work, request, stored=asked.response_format == "url"))
+    """Run a request of OpenAI's image interface, and answer in the form that it asks for."""
+    work = image_work(request, service, fields, data, "prompt" if kind == "image_generation" else "image")
+    if work.request.stream:
+        return EventsResponse(_events(work, kind), work.request_id)
+    return await unless_gone(request, answer(work, request))
 
 
-def image_work(request: Request, service: ForwardService, asked: ImageRequest, data: Any, field: Field) -> Work:
-    """A request of OpenAI's image interface, checked as a whole before the model runs."""
-    accept = accepted(request.headers.get("accept"))
-    form = FormatChoice(asked.output_format, asked.output_compression, asked.background, accept)
-    stored = asked.response_format == "url"
-    several = isinstance(asked.options.processor, tuple) and len(asked.options.processor) > 1
-    path = asked.options.path is not None
-    wrongs = ((several, "processor"), (stored, "response_format"), (asked.stream, "stream"), (path, "path"))
-    for wrong, param in wrongs:
-        if accept is not None and wrong:  # the bytes of one result are less than the answer
+def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
+    """Create the work of a request of OpenAI's image interface, checked as a whole before the model runs."""
+    fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
+    processor = fields.options.processor
+    for needs_json, param in (
+        (isinstance(processor, tuple) and len(processor) > 1, "processor"),
+        (fields.response_format == "url", "response_format"),
+        (fields.stream, "stream"),
+        (fields.options.path is not None, "path"),
+    ):
+        if fields.accept is not None and needs_json:
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
     name = request_id(request, "image")
-    adapter, headers = service.adapter(asked.model), trace_headers(request)
-    work = Work(service, data, asked.options, form, name, adapter, field, trace_headers=headers)
-    return work.check()
+    return Work.of(service, fields, data, name, field, trace_headers=trace_headers(request))
 
 
-async def answer(work: Work, request: Request, *, stored: bool) -> Response:
-    """Run a request and answer with its results, or with the addresses under which they are stored."""
-    results = await work.result()
-    if work.asked.accept is not None:
-        return bare_response(results.entries[0], warnings_header(results.assumed))
-    urls = []
-    if stored:
-        names = await kept(work.service.store, results.entries)
+async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
+    """Run a request, and yield previews while its result grows, then its results. None is a sign of life."""
+    last, said_at = None, 0.0
+    async with aclosing(work.running()) as outputs:
+        async for output in outputs:
+            last = output
+            progress = None if output.finished else output.progress
+            if progress is not None and progress.partial_index is not None:
+                budget = work.new_budget()
+                making = partial(encode, output.outputs, work.request.for_preview, budget=budget)
+                preview = await in_thread(making, stop=budget.abandon)
+                yield partial_image(kind, progress.partial_index, preview)
+            elif progress is not None and time.monotonic() - said_at > _QUIET_S:
+                said_at = time.monotonic()
+                yield None
+    if last is None:
+        return
+    entries = await work.encoded(last)
+    for name, entry in zip(work.names, entries, strict=True):
+        own: dict[str, Any] = {"processor": name} if work.named else {}
+        own |= {"warnings": list(last.assumed)} if last.assumed else {}
+        yield completed(kind, entry, used=usage(tiles_of(last)), **own)
+
+
+async def answer(work: Work, request: Request) -> Response:
+    """Run a request, and answer with its results, or with the addresses of results that are stored or written."""
+    last = await work.last()
+    urls: list[str] = []
+    if work.params.path is None:
+        entries = await work.encoded(last)
+    else:
+        entries, urls = await _written(work, last.outputs)
+    if work.request.accept is not None:
+        return bare_response(entries[0], warnings_header(last.assumed))
+    if work.request.response_format == "url":
+        names = await kept(work.service.store, entries)
         urls = [str(request.url_for("mmout_result", name=name)) for name in names]
-    return json_response(
-        results.entries, tiles=results.tiles, processors=work.named, urls=urls, warnings=results.assumed
-    )
+    return json_response(entries, tiles=tiles_of(last), processors=work.named, urls=urls, warnings=last.assumed)
+
+
+async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
+    """Return descriptions and addresses of results that the engine has written to a bucket."""
+    urls: list[str] = []
+
+    def describe(output: MediaOutput, _: Any) -> Encoded:
+        urls.append(str(output.path))
+        name = output.formats[PurePath(urls[-1]).suffix.lower()]
+        return Encoded(b"", name, size=size_of(output, name))
+
+    return await in_thread(lambda: list(work.made(outputs, describe).values()), close_entries), urls
 
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results off the event loop, and name them; of a client that goes away meanwhile nothing is left."""
+    """Store results off the event loop, and return their names. If the task is cancelled, they are removed again."""
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

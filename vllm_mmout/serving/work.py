@@ -1,23 +1,27 @@
-"""Work: one request of a client, on its way through the engine to its results as bytes."""
+"""Work: the request of a client, ready to run on the engine of the server."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from vllm_mmout.engine.threads import entered, in_thread
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import Place, in_bucket, place_of
+from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import api_error
+from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.metrics import count_refusal
+from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.asked_limits import check_asked
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.encode import FormatChoice, chosen_format, encode, response_of
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.format_choice import chosen_format
 from vllm_mmout.serving.response.responses import close_entries
 from vllm_mmout.serving.response.result_files import Encoded
-from vllm_mmout.serving.written import check_path
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
@@ -25,13 +29,14 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.outputs.partial_images import PreviewRequest
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.response.encode import ToResponse
     from vllm_mmout.serving.service import ForwardService
 
 Field: TypeAlias = Literal["image", "data", "prompt", "input"]
-"""The field of a request that holds its input: files, any JSON, or a text."""
+"""Name of the request field that holds the input: files, any JSON, or a text."""
 TEXTS: Final = ("prompt", "input")
-"""Fields that hold a text."""
+"""Names of the request fields that hold a text."""
 
 
 class _Closable(Protocol):
@@ -43,59 +48,76 @@ Made = TypeVar("Made", bound=_Closable)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request of a client, ready to be run."""
+    """The request of a client, ready to run on the engine of a server."""
 
     service: ForwardService
+    request: ImageRequest
     data: Any
-    """What the field of the input held."""
-    params: OutputParams
-    asked: FormatChoice
+    """Input of the model, which the client sent in ``field``."""
     request_id: str
     adapter: LoRARequest | None = None
     field: Field = "image"
-    """Where the input stood."""
+    """Name of the request field that held the input."""
     priority: int = 0
-    """The lower the earlier."""
+    """Priority in the engine's queue. A lower number runs earlier."""
     trace_headers: Mapping[str, str] | None = None
-    """The client's span, below which that of the request lies."""
-
+    """Headers of the client's trace span."""
     budget: AnswerBudget | None = None
     """Budget that several requests of one answer share, or None if the request is an answer of its own."""
     checked: bool = False
-    """Whether `check` has been called."""
+    """Whether `of` has checked the request, so that the engine need not check its options again."""
+
+    @classmethod
+    def of(
+        cls,
+        service: ForwardService,
+        request: ImageRequest,
+        data: Any,
+        request_id: str,
+        field: Field = "image",
+        *,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Create the work of a request, and check all that is known before the model runs."""
+        adapter = service.adapter(request.model)
+        work = cls(service, request, data, request_id, adapter, field, trace_headers=trace_headers, checked=True)
+        service.binding.check_params(work.params)
+        work.check_limits()
+        for name in work.names:
+            formats = formats_for(service.binding.processors[name], work.params)
+            if formats is not None:
+                chosen_format(formats, request)
+        return work
+
+    @property
+    def params(self) -> OutputParams:
+        """Return the options of the request for the engine."""
+        return self.request.options
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The processors whose results are wanted."""
+        """Return the names of the processors whose results the client gets."""
         return self.service.binding.choice.pick(self.params.processor)
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The same where several were asked for, each result saying which is its own; else none."""
+        """Return the processors that each result must name, which is none unless the client sent a list of them."""
         return self.names if isinstance(self.params.processor, tuple) else ()
 
-    def check(self) -> Work:
-        """Return the request as one that was checked; refuse what its results cannot be, as far as that is known."""
-        self.service.binding.check_params(self.params)
-        self._check_limits()
-        for name in self.names:
-            formats = formats_for(self.service.binding.processors[name], self.params)
-            if formats is not None:
-                chosen_format(formats, self.asked)
-        return replace(self, checked=True)
-
-    def _check_limits(self) -> None:
-        """Refuse a path that the server does not allow, and more pixels, steps or seconds than its limits."""
-        check_path(self)
+    def check_limits(self) -> None:
+        """Check the path of the result, and the pixels, steps and seconds, against the server's limits."""
+        _check_path(self)
         binding = self.service.binding
         fields = () if binding.inputs is None else binding.inputs.fields
         fps = getattr(binding.processors[self.names[0]], "fps", None)
         check_asked(self.params, self.data, fields, fps, self.service.options)
 
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run it, its files open meanwhile; what `AsyncLLM.generate` yields, with pictures where it is watched."""
+        """Run the request, and yield the outputs of `AsyncLLM.generate`. Pictures come when ``watch`` asks for them.
+
+        The files of the input are open meanwhile.
+        """
         service = self.service
-        self._check_limits()  # callers need not have called `check`
         try:
             async with entered(service.opened(self.data, self.params, self.field)) as opened:
                 outputs = service.engine.generate(
@@ -109,7 +131,7 @@ class Work:
                     max_area=service.options.max_area,
                     watch=watch,
                     folder=service.store.shared.work,
-                    warn=False,  # the answer says it
+                    warn=False,  # the answer holds the warnings
                     checked=self.checked,
                 )
                 async with aclosing(outputs):
@@ -122,20 +144,16 @@ class Work:
             raise api_error(error, self.request_id) from error
 
     async def last(self) -> MultimodalRequestOutput:
-        """Run it to its end."""
+        """Run the request to its end, and return the last output."""
         async with aclosing(self.running()) as outputs:
             async for output in outputs:
                 last = output
         return last
 
-    async def result(self) -> Results:
-        """Run it to its end; its results as bytes."""
-        return await self.encoded(await self.last())
-
     def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
-        """What is made of each output, and of its `response_of`, by processor; blocks.
+        """Call ``make`` with each output and its `response_of`, and return its values by processor. Blocks.
 
-        The outputs are closed, and what was made if one fails.
+        The outputs are closed. If ``make`` raises for one of them, the values made before are closed too.
         """
         by_name: Mapping[str, Any] = outputs if self.named else {self.names[0]: outputs}
         with ExitStack() as used, ExitStack() as unfinished:
@@ -153,28 +171,47 @@ class Work:
         """Return the budget of one answer."""
         return AnswerBudget(self.service.options.max_answer)
 
-    async def encoded(self, output: MultimodalRequestOutput) -> Results:
-        """Its results as the bytes that were asked for, made off the event loop."""
+    async def encoded(self, output: MultimodalRequestOutput) -> list[Encoded]:
+        """Encode the results off the event loop, and return one file for each processor. The caller must close them."""
         folder, budget = self.service.store.shared.work, self.budget or self.new_budget()
 
         def entries() -> list[Encoded]:
-            made = self.made(output.outputs, lambda one, respond: encode(one, self.asked, respond, folder, budget))
+            made = self.made(output.outputs, lambda one, respond: encode(one, self.request, respond, folder, budget))
             return list(made.values())
 
         try:
-            tiles = output.progress.total if output.progress else 1
-            return Results(await in_thread(entries, close_entries, budget.abandon), tiles, output.assumed)
+            return await in_thread(entries, close_entries, budget.abandon)
         except Exception as error:
             raise api_error(error, self.request_id) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The results of a request, to be sent."""
+def tiles_of(output: MultimodalRequestOutput) -> int:
+    """Return the number of model forwards that a finished request took."""
+    return output.progress.total if output.progress else 1
 
-    entries: list[Encoded]
-    """One a processor; whoever sends them closes them."""
-    tiles: int
-    """Forwards of the model that they took."""
-    assumed: tuple[str, ...] = ()
-    """What was assumed about the input, in sentences."""
+
+def _check_path(work: Work) -> None:
+    """Raise OptionError unless a client's result may be written to the path: below a prefix that the server has."""
+    path = work.params.path
+    if path is None:
+        return
+    writes = Prefixes.of(work.service.options.write_to, flag("write_to"))
+    try:
+        allowed = in_bucket(path) and writes.allows(path)
+    except InputError as error:
+        raise OptionError(str(error), param="path") from None
+    if not allowed:
+        raise OptionError(
+            f"path is no file below an address where this server writes ({flag('write_to')}); choose another, or save"
+            " the answer, and leave it out",
+            param="path",
+        )
+    inputs = work.data if isinstance(work.data, list) else [work.data]
+    if any(in_bucket(source) and Place.of(source).name == Place.of(path).name for source in inputs):
+        raise OptionError("the result would be written over its own input; choose another path", param="path")
+    for name in work.names:
+        formats = formats_for(work.service.binding.processors[name], work.params)
+        if formats is not None and place_of(path).suffix.lower() not in formats:
+            unknown = unknown_suffix(place_of(path), formats)
+            unknown.param = "path"
+            raise unknown

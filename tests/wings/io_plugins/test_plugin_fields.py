@@ -15,7 +15,7 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.fields import OPTIONS
-from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.format_choice import FormatChoice
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.wings.io_plugins.own.plugin_data import FIELDS, checked_input, plugin_data
 

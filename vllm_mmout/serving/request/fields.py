@@ -10,7 +10,6 @@ import msgspec
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown, unknown
-from vllm_mmout.outputs.formats import format_named
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as OF_PARAMS
 from vllm_mmout.request_options import Option, options_of, said
@@ -18,8 +17,7 @@ from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.body import MAX_FILES
 from vllm_mmout.serving.request.target import Target, check_target
-from vllm_mmout.serving.response.encode import check_beside
-from vllm_mmout.serving.response.result_files import MEDIA_TYPES
+from vllm_mmout.serving.response.format_choice import SERVERS, FormatChoice, check_beside
 
 T = TypeVar("T")
 USELESS: Final = dict.fromkeys(
@@ -116,30 +114,14 @@ _NAME = 512
 """Characters of a name that a client gives."""
 
 
-def _usual_spelling(text: str) -> str:
-    form = format_named(text)
-    return text if form is None else form.name
-
-
-class PictureFields(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's fields of all routes that answer with pictures.
-
-    Whoever the user is, nothing depends on it.
-    """
+class PictureFields(FormatChoice, frozen=True, kw_only=True):
+    """OpenAI's fields of all routes that answer with pictures. The user is ignored."""
 
     model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
     prompt: Annotated[
         str | None, said("text beside the images, or that they are made of.", max_length=32_000, verbatim=True)
     ] = None
     user: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
-    output_format: Annotated[
-        str | None,
-        said("format of the result; by default its usual one.", choices=MEDIA_TYPES, spelling=_usual_spelling),
-    ] = None
-    output_compression: Annotated[int | None, said("quality of lossy pictures, 100 is the best.", ge=0, le=100)] = None
-    background: Annotated[Literal["auto", "transparent", "opaque"], said("of pictures, where nothing is known.")] = (
-        "auto"
-    )
     response_format: Annotated[
         Literal["b64_json", "url"], said("whether the answer holds the result, or an address of it.")
     ] = "b64_json"
@@ -166,7 +148,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not in {*LOCAL_ONLY, "partial_images"}}
 """The options of `OutputParams` that a client may set beside OpenAI's fields."""
 FIELDS: Final = {
-    **options_of(ImageRequest, without=("images", "options")),
+    **options_of(ImageRequest, without=("images", "options", *SERVERS)),
     **options_of(Taken),
     **options_of(Target),
     "partial_images": OF_PARAMS["partial_images"],

@@ -9,34 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError, DecodeError
 from vllm_mmout.serving.errors import api_error, error_body, error_response, log_failure
-from vllm_mmout.serving.response.encode import encode
-from vllm_mmout.serving.response.responses import close_all, pieces, send_in_time, usage
+from vllm_mmout.serving.response.responses import close_all, pieces, send_in_time
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from vllm_mmout.serving.response.responses import Part
     from vllm_mmout.serving.response.result_files import Encoded
-    from vllm_mmout.serving.work import Work
 
-Kind: TypeAlias = Literal["image_edit", "image_generation"]
 _ALIVE = b":\n\n"
 """A comment, which clients pass over."""
-_QUIET_S = 5.0
-"""Seconds after which a stream says that it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +46,6 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
     """A result, what it took, and what else is said of it."""
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
-
-
-async def stream(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request; previews while its result grows, as many as its params say, then the results."""
-    last, said = None, 0.0
-    async with aclosing(work.running()) as outputs:
-        async for output in outputs:
-            last = output
-            progress = None if output.finished else output.progress
-            if progress is not None and progress.partial_index is not None:
-                budget = work.new_budget()
-                making = partial(encode, output.outputs, work.asked.for_preview, budget=budget)
-                preview = await in_thread(making, stop=budget.abandon)
-                yield partial_image(kind, progress.partial_index, preview)
-            elif progress is not None and time.monotonic() - said > _QUIET_S:
-                said = time.monotonic()
-                yield None
-    if last is None:
-        return
-    results = await work.encoded(last)
-    for name, entry in zip(work.names, results.entries, strict=True):
-        own: dict[str, Any] = {"processor": name} if work.named else {}
-        own |= {"warnings": list(results.assumed)} if results.assumed else {}
-        yield completed(kind, entry, used=usage(results.tiles), **own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from vllm_mmout.outputs import (
     StructuredOutput,
     TensorOutput,
 )
-from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.format_choice import FormatChoice
 from vllm_mmout.wings.jobs.server.results import make_result
 
 rasterio = pytest.importorskip("rasterio", reason="it reads the files")

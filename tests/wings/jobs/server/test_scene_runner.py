@@ -25,7 +25,7 @@ from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.format_choice import FormatChoice
 from vllm_mmout.wings.jobs.server import runner as runner_module
 from vllm_mmout.wings.jobs.server.database import MOST_STARTS
 from vllm_mmout.wings.jobs.server.job import SceneInputs
@@ -49,7 +49,7 @@ class Work:
 
     error: Exception | None = None
     request_id: str = "scene-test"
-    asked: FormatChoice = field(default_factory=lambda: FormatChoice(as_file=True))
+    request: FormatChoice = field(default_factory=lambda: FormatChoice(as_file=True))
     goes_on: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     began: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -168,6 +169,12 @@ def test_a_request_comes_back_as_it_was(options):
     for name in ("images", "model", "output_format", "output_compression", "background"):
         assert getattr(again, name) == getattr(asked, name)
     assert set(json.loads(text)) <= {"images", "given", "model", "output_format", "output_compression", "background"}
+
+
+def test_nodata_that_is_nan_comes_back():
+    """JSON has no NaN, and without it a second server would use the file's own nodata."""
+    asked = ImageRequest(images=("https://host/a.tif",), options=OutputParams(nodata=math.nan))
+    assert math.isnan(kept_request(kept(asked)).options.nodata)
 
 
 @pytest.mark.parametrize("image", [Upload("a.tif", None, 1), "data:image/png;base64,AAAA"])

@@ -15,7 +15,7 @@ from vllm.entrypoints.pooling.pooling.protocol import IOProcessorRequest
 from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.extension import ServerExtension
-from vllm_mmout.serving.request.fields import OPTIONS
+from vllm_mmout.serving.request.fields import OPTIONS, ImageRequest
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
@@ -49,18 +49,11 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
     plugin_request.check(service.binding)
     name = request_id(request, "pooling")
     data = await asyncio.to_thread(checked_input, plugin_request, service.options.max_upload)
-    work = Work(
-        service,
-        data,
-        plugin_request.params,
-        plugin_request.asked,
-        name,
-        service.adapter(outer.model),
-        "data",
-        outer.priority,
-        trace_headers(request),
-    )
-    (entry,) = (await work.result()).entries
+    fields = ImageRequest(output_format=plugin_request.image_format, as_file=True, options=plugin_request.params)
+    adapter, headers = service.adapter(outer.model), trace_headers(request)
+    work = Work(service, fields, data, name, adapter, "data", outer.priority, headers)
+    work.check_limits()
+    (entry,) = await work.encoded(await work.last())
     vllm_id = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # the id that vLLM would use
     head = {"request_id": vllm_id, "created_at": int(time.time())}
     if plugin_request.out_data_format != "b64_json":

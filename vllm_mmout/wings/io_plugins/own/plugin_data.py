@@ -24,7 +24,7 @@ from vllm_mmout.serving.inputs.sources import Upload
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
 from vllm_mmout.serving.request.fields import OPTIONS, Fields, made
-from vllm_mmout.serving.response.encode import FormatChoice, chosen_format
+from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
 from vllm_mmout.wings.io_plugins.own.target import Target
 
 if TYPE_CHECKING:

@@ -19,18 +19,20 @@ from vllm_mmout.serving.request.fields import EDITS
 from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.response.responses import close_entries, json_response, unless_gone
 from vllm_mmout.serving.service import ForwardService, answered_images, image_work, kept
+from vllm_mmout.serving.work import tiles_of
 from vllm_mmout.wings.iterative.serving.fields import edit_request, edit_request_json, generation_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.inputs.sources import Upload
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
-    from vllm_mmout.serving.response.events import Kind
     from vllm_mmout.serving.response.result_files import Encoded
-    from vllm_mmout.serving.work import Field, Results, Work
+    from vllm_mmout.serving.service import Kind
+    from vllm_mmout.serving.work import Field, Work
 
 
 class StepService(ForwardService):
@@ -83,38 +85,47 @@ class StepService(ForwardService):
             return await answered_images(request, self, image_request, data, kind)
         field: Field = "prompt" if kind == "image_generation" else "image"
         work = image_work(request, self, image_request, data, field)
-        if work.asked.accept is not None:
+        if work.request.accept is not None:
             raise ApiError(400, "n needs an answer in JSON; leave out the Accept header, or n", param="n")
         work = replace(work, budget=work.new_budget())
         works = [_with_seed(work, number) for number in range(count)]
-        return await unless_gone(request, _answer(works, request, stored=image_request.response_format == "url"))
+        return await unless_gone(request, _answer(works, request))
 
 
 def _with_seed(work: Work, number: int) -> Work:
     """Return the work of one of several results, with the seed ``number`` higher, or a random seed if none is set."""
     seed = work.params.seed
-    params = work.params if seed is None else msgspec.structs.replace(work.params, seed=seed + number)
-    return replace(work, params=params, request_id=f"{work.request_id}-{number}-{uuid4().hex}")
+    fields = work.request
+    if seed is not None:
+        options = msgspec.structs.replace(work.params, seed=seed + number)
+        fields = msgspec.structs.replace(fields, options=options)
+    return replace(work, request=fields, request_id=f"{work.request_id}-{number}-{uuid4().hex}")
 
 
-async def _answer(works: Sequence[Work], request: Request, *, stored: bool) -> Response:
+async def _answer(works: Sequence[Work], request: Request) -> Response:
     """Run the requests together, and answer with all their results."""
     results = await _results(works)
-    entries: list[Encoded] = [entry for result in results for entry in result.entries]
-    names = await kept(works[0].service.store, entries) if stored else []
+    entries = [entry for _, made in results for entry in made]
+    names = await kept(works[0].service.store, entries) if works[0].request.response_format == "url" else []
     urls = [str(request.url_for("mmout_result", name=name)) for name in names]
     return json_response(
         entries,
-        tiles=sum(result.tiles for result in results),
+        tiles=sum(tiles_of(last) for last, _ in results),
         processors=works[0].named * len(works),
         urls=urls,
-        warnings=list(dict.fromkeys(text for result in results for text in result.assumed)),
+        warnings=list(dict.fromkeys(text for last, _ in results for text in last.assumed)),
     )
 
 
-async def _results(works: Sequence[Work]) -> list[Results]:
+async def _result(work: Work) -> tuple[MultimodalRequestOutput, list[Encoded]]:
+    """Run a request, and return its last output and its results as files."""
+    last = await work.last()
+    return last, await work.encoded(last)
+
+
+async def _results(works: Sequence[Work]) -> list[tuple[MultimodalRequestOutput, list[Encoded]]]:
     """Run requests together and return their results. If one fails, cancel the others and close their results."""
-    tasks = [asyncio.create_task(work.result()) for work in works]
+    tasks = [asyncio.create_task(_result(work)) for work in works]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -122,5 +133,5 @@ async def _results(works: Sequence[Work]) -> list[Results]:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         done = [result for result in ended if not isinstance(result, BaseException)]
-        await asyncio.to_thread(close_entries, [entry for result in done for entry in result.entries])
+        await asyncio.to_thread(close_entries, [entry for _, made in done for entry in made])
         raise

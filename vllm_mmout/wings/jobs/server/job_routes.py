@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -19,7 +18,6 @@ from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import edit_request, edit_request_json
 from vllm_mmout.serving.request.json_body import read_json
 from vllm_mmout.serving.request.names import request_id, trace_headers
-from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
@@ -35,12 +33,13 @@ from vllm_mmout.wings.jobs.server.kept_request import kept, kept_request
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastapi import FastAPI
     from starlette.datastructures import State
 
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import Service
-    from vllm_mmout.wings.jobs.server.kept_request import KeptRequest
 
 _KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.deleted", SceneJob.described)
 
@@ -112,19 +111,23 @@ async def _created(request: Request, service: ForwardService) -> Response:
     image_request, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
-        work = _work(service, image_request, inputs, request_id(request, "scene"))
-        work = replace(work, trace_headers=trace_headers(request))
+        work = _work(service, image_request, inputs, request_id(request, "scene"), trace_headers(request))
         model = image_request.model or service.models.registry.model_name()
         job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(image_request))
         unused.pop_all()
     return JSONResponse(job.described())
 
 
-def _work(service: ForwardService, request: ImageRequest | KeptRequest, inputs: SceneInputs, name: str) -> Work:
+def _work(
+    service: ForwardService,
+    request: ImageRequest,
+    inputs: SceneInputs,
+    name: str,
+    headers: Mapping[str, str] | None = None,
+) -> Work:
     """Build the work of a job and check all that can be checked before it runs."""
-    format_choice = FormatChoice(request.output_format, request.output_compression, request.background, as_file=True)
-    work = Work(service, inputs.data, request.options, format_choice, name, service.adapter(request.model))
-    return work.check()
+    request = msgspec.structs.replace(request, as_file=True)
+    return Work.of(service, request, inputs.data, name, trace_headers=headers)
 
 
 def _serves(service: ForwardService, model: str) -> bool:

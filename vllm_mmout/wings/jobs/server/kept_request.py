@@ -1,33 +1,18 @@
-"""KeptRequest: the stored request of a job, from which any server can start the job again."""
+"""The stored request of a job, from which any server can start the job again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import json
+from typing import Final
 
 import msgspec
 
 from vllm_mmout.params import OPTIONS, OutputParams
+from vllm_mmout.serving.request.fields import ImageRequest
 
-if TYPE_CHECKING:
-    from vllm_mmout.serving.request.fields import ImageRequest
-
-
-class KeptRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of an `ImageRequest` without uploaded files, which do not depend on the server that received it."""
-
-    images: tuple[str, ...]
-    """URLs of the input files."""
-    given: dict[str, Any]
-    """Options of the request as plain data, without options that have their default value."""
-    model: str | None = None
-    output_format: str | None = None
-    output_compression: int | None = None
-    background: Literal["auto", "transparent", "opaque"] = "auto"
-
-    @property
-    def options(self) -> OutputParams:
-        """Return the options of the request: how to read the input and which results to make."""
-        return OutputParams.from_mapping(self.given)
+_KEPT: Final = ("images", "model", "output_format", "output_compression", "background")
+_OPTIONS: Final = "given"
+"""Key of the options that are not at their default."""
 
 
 def kept(request: ImageRequest) -> str | None:
@@ -36,11 +21,13 @@ def kept(request: ImageRequest) -> str | None:
         return None
     defaults = OutputParams()
     options = {name: getattr(request.options, name) for name in OPTIONS}
-    values = {name: getattr(request, name) for name in KeptRequest.__struct_fields__ if name != "given"}
     changed = {name: value for name, value in options.items() if value != getattr(defaults, name)}
-    return msgspec.json.encode(KeptRequest(given=changed, **values)).decode()
+    values = {name: getattr(request, name) for name in _KEPT}
+    return json.dumps(msgspec.to_builtins({**values, _OPTIONS: changed}))  # unlike msgspec, json keeps NaN
 
 
-def kept_request(text: str) -> KeptRequest:
+def kept_request(text: str) -> ImageRequest:
     """Return the request that `kept` encoded as ``text``."""
-    return msgspec.json.decode(text, type=KeptRequest)
+    values = json.loads(text)
+    options = OutputParams.from_mapping(values.pop(_OPTIONS))
+    return ImageRequest(**{**values, "images": tuple(values["images"])}, options=options)

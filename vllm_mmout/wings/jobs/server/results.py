@@ -21,7 +21,8 @@ from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import PREVIEW
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.response.answer_budget import AnswerBudget, check_memory
-from vllm_mmout.serving.response.encode import FormatChoice, encode
+from vllm_mmout.serving.response.encode import encode
+from vllm_mmout.serving.response.format_choice import FormatChoice
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.wings.jobs.server.job import ClassRow

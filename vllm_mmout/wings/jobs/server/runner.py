@@ -19,7 +19,9 @@ from vllm_mmout.log import logger
 from vllm_mmout.outputs.partial_images import PreviewRequest
 from vllm_mmout.serving.errors import ApiError, api_error, log_failure
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.response.encode import FormatChoice, encode
+from vllm_mmout.serving.response.encode import encode
+from vllm_mmout.serving.response.format_choice import FormatChoice
+from vllm_mmout.serving.work import tiles_of
 from vllm_mmout.wings.jobs.server.job import SceneError
 from vllm_mmout.wings.jobs.server.results import make_result
 
@@ -85,7 +87,7 @@ class SceneRunner:
             inputs: the input of the job. It is closed when the job ends.
             model: the name of the model.
             options: the limits of the server.
-            request: a `KeptRequest` as JSON, with which other servers can start the job again if this server stops.
+            request: the request as JSON of `kept`, with which other servers can start the job again if this server stops.
             video: the prompt, size and length if the job makes a video.
 
         Raises:
@@ -183,18 +185,17 @@ class SceneRunner:
                 await asyncio.to_thread(self.board.progress, job_id, progress.done, progress.total)
                 if progress.partial_index is not None:
                     await in_thread(partial(picture.show, output.outputs))
-        tiles = 1 if last.progress is None else last.progress.total
         # The thread always runs to its end. If the job was deleted in the meantime, it removes the files it stored.
-        await in_thread(partial(self._store, job_id, work, last, tiles))
+        await in_thread(partial(self._store, job_id, work, last))
 
-    def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput, tiles: int) -> None:
+    def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput) -> None:
         folder, budget = self.board.store.shared.work, work.new_budget()
 
         def make(output: Any, respond: ToResponse | None) -> JobResult:
-            return make_result(output, work.asked, respond, folder, last.assumed, budget=budget)
+            return make_result(output, work.request, respond, folder, last.assumed, budget=budget)
 
         results = work.made(last.outputs, make)
-        self.board.complete(job_id, results, tiles)
+        self.board.complete(job_id, results, tiles_of(last))
 
     async def _tend(self) -> None:
         loop, swept = asyncio.get_running_loop(), 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -35,7 +34,7 @@ from vllm_mmout.wings.jobs.server.video_work import check_videos, video_work
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from vllm_mmout.wings.jobs.server.kept_request import KeptRequest
+    from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 _POLL: Final = {"openai-poll-after-ms": "500"}
@@ -82,7 +81,7 @@ def described(job: SceneJob) -> dict[str, Any]:
     }
 
 
-def again(service: ForwardService, video: VideoAsked, request: KeptRequest) -> tuple[Work, SceneInputs]:
+def again(service: ForwardService, video: VideoAsked, request: ImageRequest) -> tuple[Work, SceneInputs]:
     """Rebuild the work and the input of a video job that another server started. Blocks."""
     inputs = kept_reference(request.images, service.sources)
     try:
@@ -100,8 +99,8 @@ async def _created(request: Request, service: ForwardService) -> Response:
     video_request, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
-        work = video_work(service, video_request.asked, video_request.video, inputs.data, request_id(request, "video"))
-        work = replace(work, trace_headers=trace_headers(request))
+        name, headers = request_id(request, "video"), trace_headers(request)
+        work = video_work(service, video_request.asked, video_request.video, inputs.data, name, headers=headers)
         model = video_request.asked.model or service.models.registry.model_name()
         runner: SceneRunner = request.app.state.mmout_scenes
         job = await runner.add(

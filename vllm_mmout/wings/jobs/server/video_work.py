@@ -10,17 +10,17 @@ import msgspec
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.asked_limits import check_seconds
-from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.work import Field, Work
 from vllm_mmout.wings.jobs.server.job import AUTO
 from vllm_mmout.wings.jobs.server.video_request import REFERENCE, USUAL_FORMAT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import ForwardService
     from vllm_mmout.wings.jobs.server.job import VideoAsked
-    from vllm_mmout.wings.jobs.server.kept_request import KeptRequest
 
 _PROMPT: Final = "prompt"
 _IMAGE: Final = "image"
@@ -33,7 +33,13 @@ def check_videos(service: ForwardService) -> None:
 
 
 def video_work(
-    service: ForwardService, request: ImageRequest | KeptRequest, video: VideoAsked, image: Any, name: str
+    service: ForwardService,
+    request: ImageRequest,
+    video: VideoAsked,
+    image: Any,
+    name: str,
+    *,
+    headers: Mapping[str, str] | None = None,
 ) -> Work:
     """Build the work of a video job and check all that can be checked before it runs.
 
@@ -43,6 +49,7 @@ def video_work(
         video: the prompt, size and length of the video.
         image: an upload, a URL, or None for a video made from text alone.
         name: the id of the request in logs and traces.
+        headers: headers of the trace span of the client.
 
     """
     if request.output_format == USUAL_FORMAT and find_spec("av") is None:
@@ -52,10 +59,10 @@ def video_work(
             " choose output_format webp",
             param="output_format",
         )
-    format_choice = FormatChoice(request.output_format, request.output_compression, as_file=True)
     extra_inputs, options = _chosen(service, video, request.options)
     data, field = _input(service, video.prompt, image, extra_inputs)
-    work = Work(service, data, options, format_choice, name, service.adapter(request.model), field).check()
+    request = msgspec.structs.replace(request, options=options, as_file=True)
+    work = Work.of(service, request, data, name, field, trace_headers=headers)
     if service.binding.inputs is not None:
         service.binding.inputs.check_options(options)
     return work

@@ -13,6 +13,7 @@ from vllm_mmout.messages import shown
 from vllm_mmout.request_options import options_of, said
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.fields import USELESS, Fields, PictureFields, Taken, check_format, made
+from vllm_mmout.serving.response.format_choice import SERVERS
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 
@@ -148,7 +149,7 @@ _MADE: Final = frozenset({"sampling", "voice"})
 IMAGES: Final = Fields(
     "/v1/images/generations of this model",
     {
-        **options_of(TokenImagesRequest, without=_MADE),
+        **options_of(TokenImagesRequest, without={*_MADE, *SERVERS}),
         **options_of(Taken, without=("n",)),
         **SAMPLING,
     },

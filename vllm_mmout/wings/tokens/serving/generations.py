@@ -9,12 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.encode import FormatChoice, accepted, chosen_format, encode, response_of
+from vllm_mmout.serving.response.encode import encode, response_of
+from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
 from vllm_mmout.serving.service import kept
 from vllm_mmout.wings.tokens.guided.admission import MEDIA
@@ -49,21 +52,20 @@ PARTIAL = "X-MMOut-Partial"
 """Header of a response with the bytes of a medium that the model did not finish."""
 
 
-def form_of(request: Request, fields: TokenImagesRequest, maker: Maker) -> FormatChoice:
-    """Return the file format of the pictures, checked as far as possible before they are made."""
-    accept = accepted(request.headers.get("accept"))
-    format_choice = FormatChoice(fields.output_format, fields.output_compression, fields.background, accept)
+def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> TokenImagesRequest:
+    """Return the fields with the format of ``Accept``, checked as far as possible before the pictures are made."""
+    fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     for conflicts, param in (
         (fields.n > 1, "n"),
         (fields.response_format == "url", "response_format"),
         (fields.stream, "stream"),
     ):
-        if accept is not None and conflicts:
+        if fields.accept is not None and conflicts:
             raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
     formats = maker.processor.formats(OutputParams())
     if formats is not None:
-        chosen_format(formats, format_choice)
-    return format_choice
+        chosen_format(formats, fields)
+    return fields
 
 
 async def prepared(request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest) -> Run:
@@ -104,8 +106,6 @@ async def answer(
     service: TokenService,
     maker: Maker,
     fields: TokenImagesRequest,
-    *,
-    format_choice: FormatChoice,
     run: Run,
 ) -> Response:
     """Run a request, and return all its pictures in one response."""
@@ -113,12 +113,12 @@ async def answer(
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
         raise nothing_made("picture", outputs)
-    if format_choice.accept is not None:  # the body holds one file
+    if fields.accept is not None:  # the body holds one file
         del pictures[1:]
     budget = AnswerBudget(service.options.max_answer)
-    entries = await encoded_pictures(maker, pictures, format_choice, budget, run.request_id)
+    entries = await encoded_pictures(maker, pictures, fields, budget, run.request_id)
     partial = [bool(getattr(picture, "partial", False)) for picture in pictures]
-    if format_choice.accept is not None:
+    if fields.accept is not None:
         return bare_response(entries[0], {PARTIAL: "true"} if partial[0] else None)
     notes = [{"partial": True} if is_partial else {} for is_partial in partial]
     used = token_usage(run.prompt, outputs)

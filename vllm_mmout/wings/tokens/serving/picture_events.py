@@ -14,7 +14,7 @@ from vllm_mmout.serving.response.events import Event, completed, partial_image
 from vllm_mmout.wings.tokens.serving.generations import encoded_pictures, ended_without, usage_of
 
 if TYPE_CHECKING:
-    from vllm_mmout.serving.response.encode import FormatChoice
+    from vllm_mmout.serving.response.format_choice import FormatChoice
     from vllm_mmout.wings.tokens.serving.generations import Run
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 

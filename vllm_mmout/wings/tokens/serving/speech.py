@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -17,9 +16,9 @@ from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.request.fields import ImageRequest
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.encode import FormatChoice
 from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
@@ -36,9 +35,8 @@ FIELD: Final = "response_format"
 async def answer_of_forward(request: Request, service: ForwardService, fields: SpeechRequest) -> Response:
     """Run a request on a model that answers in one forward, and return its sound."""
     inputs = service.binding.inputs
-    name, adapter, headers = request_id(request, "speech"), service.adapter(fields.model), trace_headers(request)
-    work = Work(service, fields.input, OutputParams(), FormatChoice(), name, adapter, "input", trace_headers=headers)
-    processor = service.binding.processors[work.names[0]]
+    name, image_fields = request_id(request, "speech"), ImageRequest(model=fields.model)
+    processor = service.binding.processors[service.binding.choice.pick(None)[0]]
     if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
         raise ApiError(400, service.gives, param="model")
     unsupported_fields = [
@@ -54,9 +52,8 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
             400, "the model makes a sound at once, not as events; leave stream_format out", param="stream_format"
         )
     await asyncio.to_thread(check_format, fields.response_format, getattr(processor, "sampling_rate", None))
-    async with aclosing(work.running()) as outputs:
-        async for output in outputs:
-            last = output
+    work = Work.of(service, image_fields, fields.input, name, "input", trace_headers=trace_headers(request))
+    last = await work.last()
     try:
         entry = await _answered(joined([last.outputs]), fields, work.new_budget())
     except Exception as error:

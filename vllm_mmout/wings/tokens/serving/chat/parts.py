@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.serving.response.encode import FormatChoice
+from vllm_mmout.serving.response.format_choice import FormatChoice
 from vllm_mmout.wings.tokens.serving.chat.asked import FORMAT, AskedMedia
 from vllm_mmout.wings.tokens.serving.generations import encode_pictures
 from vllm_mmout.wings.tokens.serving.speech import encoded, joined

@@ -1,0 +1,164 @@
+"""FormatChoice: the format that a client asks for, by fields of its request and the header ``Accept``, with checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from vllm_mmout.errors import OptionError
+from vllm_mmout.outputs.formats import FORMATS, format_named, listed
+from vllm_mmout.request_options import said
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.result_files import MEDIA_TYPES
+
+PICTURE: Final = "image"
+"""The format that ``image/*`` stands for: the usual picture of a result."""
+_JSON: Final = frozenset({"*/*", "application/*", "application/json", "text/event-stream"})
+"""Media types of clients that take the JSON answer, or the events of a stream."""
+_BARE: Final = {media_type: name for name, media_type in MEDIA_TYPES.items() if name != "json"} | {
+    "image/*": PICTURE,
+    "image/jpg": "jpeg",
+}
+"""Media type -> format of an answer that is the file itself."""
+_WEIGHT: Final = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
+PICTURES: Final = frozenset(name for name, form in FORMATS.items() if form.picture)
+"""Formats of everything that can be drawn."""
+SERVERS: Final = ("accept", "as_file", "flat")
+"""Fields of `FormatChoice` that a route sets. They are no options of a request."""
+
+
+def _usual_spelling(text: str) -> str:
+    form = format_named(text)
+    return text if form is None else form.name
+
+
+class FormatChoice(msgspec.Struct, frozen=True):
+    """The format, quality and background in which a client wants a result."""
+
+    output_format: Annotated[
+        str | None,
+        said("format of the result; by default its usual one.", choices=MEDIA_TYPES, spelling=_usual_spelling),
+    ] = None
+    output_compression: Annotated[int | None, said("quality of lossy pictures, 100 is the best.", ge=0, le=100)] = None
+    background: Annotated[Literal["auto", "transparent", "opaque"], said("of pictures, where nothing is known.")] = (
+        "auto"
+    )
+    accept: str | None = None
+    """Format that the header ``Accept`` asks for, from `accepted`. None means the JSON answer."""
+    as_file: bool = False
+    """Whether the default format is the first one of `save` that clients know, as GeoTIFF, and not a picture."""
+    flat: bool = False
+    """Whether a JPEG may be made of any picture with transparency, not only of a raster's."""
+
+    @property
+    def for_preview(self) -> FormatChoice:
+        """Return the choice for a preview, which is a picture whatever the result is."""
+        if self.output_format in PICTURES:
+            return FormatChoice(self.output_format, self.output_compression, self.background, flat=True)
+        return FormatChoice()
+
+
+def accepted(header: str | None) -> str | None:
+    """Return the format that the header ``Accept`` asks for, or None for the JSON answer.
+
+    The media type with the highest weight that can be served wins (RFC 9110, 12.5.1). Of media types with equal weights
+    the more precise one wins, then the first one.
+    """
+    if header is None or not header.strip():
+        return None
+    for media_type in _by_weight(header):
+        if media_type in _JSON:
+            return None
+        if media_type in _BARE:
+            return _BARE[media_type]
+    raise ApiError(
+        406,
+        f"Accept asks for {header[:200]!r}; the answer can be application/json, {', '.join(_BARE)}",
+        param="Accept",
+    )
+
+
+def chosen_format(formats: Mapping[str, str], choice: FormatChoice) -> str:
+    """Return the format of a result, checked against the client's fields and header.
+
+    ``formats`` maps the suffixes of the result's files to formats.
+    """
+    available = set(formats.values())
+    name = agreed(choice)
+    if name is None:
+        name = _usual_file(formats) if choice.as_file else _usual(formats)
+    elif name == PICTURE:
+        name = "png"
+    elif name == "json" and "json" not in available:
+        name = "geojson"
+    if name not in available:
+        value = choice.output_format or choice.accept
+        raise OptionError(f"this result cannot be {value!r}; it can be {known_formats(formats)}", param="output_format")
+    check_beside(name, choice.output_compression, choice.background)
+    return name
+
+
+def _usual(formats: Mapping[str, str]) -> str:
+    """Return the default format of a result: a picture of pixels, JSON of data."""
+    available = set(formats.values())
+    if {"png", "tiff"} <= available:
+        return "png"
+    return "json" if "json" in available else next(iter(formats.values()))
+
+
+def _usual_file(formats: Mapping[str, str]) -> str:
+    """Return the default format of a result that is sent as a file: the first one, but JSON instead of a table."""
+    names = list(formats.values())
+    return next((name for name in names if name not in FORMATS or FORMATS[name].usual), names[0])
+
+
+def agreed(choice: FormatChoice) -> str | None:
+    """Return the format that ``output_format`` and ``Accept`` agree on, or None if neither names a format."""
+    field, header = choice.output_format, choice.accept
+    if field is None or header is None or field == header:
+        return field or header
+    if (field in PICTURES and header == PICTURE) or (field, header) == ("json", "geojson"):
+        return header if header == "geojson" else field
+    raise OptionError(
+        f"output_format asks for {field!r}, the header Accept for {header!r}; send one", param="output_format"
+    )
+
+
+def check_beside(name: str, compression: int | None, background: str) -> None:
+    """Raise OptionError if a format cannot have the quality or background. ``name`` may be an author's media type."""
+    form = FORMATS.get(name)
+    capable = {
+        kind: [known for known, other in FORMATS.items() if getattr(other, kind)]
+        for kind in ("lossy", "transparent", "picture")
+        if not getattr(form, kind, False)
+    }
+    if compression is not None and "lossy" in capable:
+        message = f"output_compression is for {listed(capable['lossy'], 'and')}, not {name}; leave it out"
+        raise OptionError(message, param="output_compression")
+    if background == "transparent" and "transparent" in capable:
+        message = f"{name} has no transparent background; choose output_format {listed(capable['transparent'])}"
+        raise OptionError(message, param="background")
+    if background == "opaque" and "picture" in capable:
+        message = f"{name} has no background; choose output_format {listed(capable['picture'])}"
+        raise OptionError(message, param="background")
+
+
+def known_formats(formats: Mapping[str, str]) -> str:
+    """Return the formats of a result as text, in the words of the field ``output_format``."""
+    available = dict.fromkeys(formats.values())
+    return ", ".join([name for name in FORMATS if name in available] or available)
+
+
+def _by_weight(header: str) -> list[str]:
+    """Return the media types of a header, the highest weight first, without those of weight 0."""
+    weighted = []
+    for part in header.split(","):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        pairs = (parameter.partition("=") for parameter in parameters)
+        weight = next((value.strip() for key, _, value in pairs if key.strip() == "q"), "1")
+        if name and _WEIGHT.fullmatch(weight) and float(weight) > 0:
+            weighted.append((-float(weight), name.count("*"), name))
+    return [name for _, _, name in sorted(weighted, key=lambda entry: entry[:2])]
