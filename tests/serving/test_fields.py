@@ -17,7 +17,6 @@ from vllm_mmout.serving.request.fields import (
     VARIATIONS,
     ImageRequest,
     edit_request,
-    edit_request_json,
     generation_request,
 )
 
@@ -67,23 +66,23 @@ def test_what_is_left_out_is_usual() -> None:
     empty = [(name, "") for name in ("prompt", "model", "n", "stream", "tile", "output", "bands", "size", "user")]
     assert read(multipart(("image", "data:,x"))) == usual
     assert read(multipart(("image", "data:,x"), *empty)) == usual
-    assert edit_request_json({"image": "data:,x", "prompt": None, "tile": None, "user": ""}) == usual
+    assert edit_request({"image": "data:,x", "prompt": None, "tile": None, "user": ""}) == usual
 
 
 def test_the_largest_seed_is_taken():
     """It is taken as a number and as text. A larger seed is refused, and the error has the range."""
     largest = 2**63 - 1
-    assert edit_request_json({"image": "data:,x", "seed": largest}).options.seed == largest
+    assert edit_request({"image": "data:,x", "seed": largest}).options.seed == largest
     assert read(multipart(("image", "data:,x"), ("seed", str(largest)))).options.seed == largest
     with pytest.raises(ApiError, match=f"seed must be 0 to {largest}, got {largest + 1}"):
-        edit_request_json({"image": "data:,x", "seed": largest + 1})
+        edit_request({"image": "data:,x", "seed": largest + 1})
 
 
 @pytest.mark.parametrize("field", ["response_format", "output_format", "background", "blend"])
 def test_an_empty_choice_of_json_is_refused(field):
     """Only in a form does an empty field mean that it is not set."""
     with pytest.raises(ApiError, match=f"{field} must be one of .*, got ''"):
-        edit_request_json({"image": "data:,x", field: ""})
+        edit_request({"image": "data:,x", field: ""})
 
 
 @pytest.mark.parametrize(
@@ -122,15 +121,11 @@ def test_extra_body_of_openais_client_is_the_options_of_the_request(options) -> 
         assert read(sent, generation_request).options == wanted
 
 
-@pytest.mark.parametrize("parse", [edit_request, edit_request_json])
-def test_nodata_may_be_no_number(parse) -> None:
+@pytest.mark.parametrize("sent_as", ["form", "json"])
+def test_nodata_may_be_no_number(sent_as) -> None:
     """NaN by its name, in forms and in JSON."""
     for text in ("nan", "NaN"):
-        request = (
-            edit_request_json({"image": "data:,x", "nodata": text})
-            if parse is edit_request_json
-            else filled(("nodata", text))
-        )
+        request = edit_request({"image": "data:,x", "nodata": text}) if sent_as == "json" else filled(("nodata", text))
         assert math.isnan(request.options.nodata)
 
 
@@ -191,11 +186,11 @@ def test_images_may_come_in_several_fields_and_as_addresses() -> None:
 
 def test_images_of_json() -> None:
     """A text, a list, or the objects of OpenAI's own JSON."""
-    assert edit_request_json({"image": "data:,x"}).images == ("data:,x",)
-    assert edit_request_json({"image": ["data:,x", "data:,y"], "bands": ["2", 3]}).options.bands == ("2", 3)
+    assert edit_request({"image": "data:,x"}).images == ("data:,x",)
+    assert edit_request({"image": ["data:,x", "data:,y"], "bands": ["2", 3]}).options.bands == ("2", 3)
     of_chats = {"type": "image_url", "image_url": {"url": "data:,y"}}
-    assert edit_request_json({"images": [{"image_url": "data:,x"}, of_chats]}).images == ("data:,x", "data:,y")
-    assert refusal(edit_request_json, {"images": [{"type": "text", "image_url": "data:,x"}]}).param == "images"
+    assert edit_request({"images": [{"image_url": "data:,x"}, of_chats]}).images == ("data:,x", "data:,y")
+    assert refusal(edit_request, {"images": [{"type": "text", "image_url": "data:,x"}]}).param == "images"
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI has retired its own models of this route
@@ -254,6 +249,6 @@ def test_every_argument_of_openais_methods_is_known() -> None:
     """Each is taken, or refused by its name; none is "unknown"."""
     for name in image_edit_params.ImageEditParamsBase.__annotations__:
         try:
-            edit_request_json({"image": "data:,x", name: json.loads('{"n": 1}').get(name, "auto")})
+            edit_request({"image": "data:,x", name: json.loads('{"n": 1}').get(name, "auto")})
         except ApiError as error:
             assert "unknown" not in error.message  # noqa: PT017 - most of them are refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sent_requests import IMAGE, edited, filled, multipart, read, refusal
 
-from vllm_mmout.serving.request.fields import edit_request_json, generation_request
+from vllm_mmout.serving.request.fields import edit_request, generation_request
 
 pytestmark = pytest.mark.engine
 
@@ -57,7 +57,7 @@ def test_a_wrong_field_is_named(field, text) -> None:
 )  # fmt: skip
 def test_a_wrong_field_of_json_is_named(body, param) -> None:
     """JSON has types: numbers in texts are none."""
-    error = refusal(edit_request_json, {"image": "data:,x"} | body)
+    error = refusal(edit_request, {"image": "data:,x"} | body)
     assert error.param == param
     assert len(error.message) < 600
 
@@ -65,7 +65,7 @@ def test_a_wrong_field_of_json_is_named(body, param) -> None:
 @pytest.mark.parametrize("body", [None, [], "x", 5, ["image"]])
 def test_json_that_is_no_object_is_refusal(body) -> None:
     """On both routes that take JSON."""
-    refusal(edit_request_json, body)
+    refusal(edit_request, body)
     refusal(generation_request, body)
 
 

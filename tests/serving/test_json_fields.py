@@ -11,7 +11,7 @@ pytest.importorskip("vllm", reason="errors are told apart by vLLM's classes")
 
 from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.fields import edit_request_json
+from vllm_mmout.serving.request.fields import edit_request
 from vllm_mmout.serving.request.json_body import decoded
 
 pytestmark = pytest.mark.engine
@@ -126,5 +126,5 @@ def test_no_more_of_a_value_is_written_than_is_shown() -> None:
 def test_what_was_decoded_is_a_request() -> None:
     """The images of a body in JSON are those of the request."""
     body = json.dumps({"images": [{"image_url": URL}], "bands": [1, "B4"]}).encode()
-    request = edit_request_json(decoded(bytearray(body), data=False))
+    request = edit_request(decoded(bytearray(body), data=False))
     assert (request.images, request.options.bands) == ((URL,), (1, "B4"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,8 @@ from starlette.requests import Request
 
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import ServingOptions
-from vllm_mmout.serving.request.body import read_form
-from vllm_mmout.serving.request.fields import ImageRequest, edit_request, edit_request_json, generation_request
-from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.fields import ImageRequest, edit_request, generation_request
+from vllm_mmout.serving.request.json_body import read_json, read_request
 
 # OpenAI's client comes with a client of HTTP of its own choice, which makes the bytes that are tested here.
 _http = importlib.import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
@@ -105,13 +104,10 @@ def read(sent: Sent, parse=edit_request) -> ImageRequest:
 
     async def reading() -> ImageRequest:
         request = incoming(sent.body, sent.headers)
-        if parse in {generation_request, edit_request_json}:
+        if parse is generation_request:
             return parse(await read_json(request, ServingOptions()))
-        form = await read_form(request, ServingOptions())
-        try:
-            return parse(form)
-        finally:
-            form.close()
+        async with AsyncExitStack() as held:
+            return parse(await read_request(request, ServingOptions(), held))
 
     return asyncio.run(reading())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager, nullcontext
@@ -21,9 +20,8 @@ from vllm_mmout.models.inputs.model_inputs import Raw
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
-from vllm_mmout.serving.request.body import is_json, read_form
-from vllm_mmout.serving.request.fields import EDITS, edit_request, edit_request_json, generation_request
-from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.fields import VARIATIONS, edit_request, generation_request
+from vllm_mmout.serving.request.json_body import read_json, read_request
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.assumed import warnings_header
 from vllm_mmout.serving.response.encode import encode, size_of
@@ -132,12 +130,7 @@ class ForwardService(Service):
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
         """Answer ``/v1/images/edits`` and ``/variations``; what is uploaded is closed with ``held``."""
-        if fields is EDITS and is_json(request):
-            asked = edit_request_json(await read_json(request, self.options))
-        else:
-            form = await read_form(request, self.options)
-            held.push_async_callback(asyncio.to_thread, form.close)
-            asked = edit_request(form, fields)
+        asked = edit_request(await read_request(request, self.options, held, json=fields is not VARIATIONS), fields)
         data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
         return await answered_images(request, self, asked, data, "image_edit")
 

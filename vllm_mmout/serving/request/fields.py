@@ -51,6 +51,10 @@ class Fields:
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
+    def values(self, body: Form | Any) -> dict[str, Any]:
+        """Return the typed values of a form, or of a JSON object. Empty fields are left out."""
+        return self.of_form(body) if isinstance(body, Form) else self.of_object(body)
+
     def of_form(self, form: Form) -> dict[str, Any]:
         """The typed values of a form's fields; those that are empty are left out."""
         for key, uploads in form.files.items():
@@ -185,14 +189,12 @@ POOLING: Final = _EVERY.without(
 ).without(("path",), _NOT_WRITTEN, path="/pooling", apart=("data",))
 
 
-def edit_request(form: Form, fields: Fields = EDITS) -> ImageRequest:
-    """The request of a form with images."""
-    return request_of(fields.of_form(form), form_images(form))
+def edit_request(body: Form | Any, fields: Fields = EDITS) -> ImageRequest:
+    """Return the request in a form or JSON with images.
 
-
-def edit_request_json(body: Any, fields: Fields = EDITS) -> ImageRequest:
-    """The request of a JSON body with "image", a URL or some, or OpenAI's "images", a list of {"image_url": ...}."""
-    return request_of(fields.of_object(body), json_images(body))
+    JSON has URLs in "image", or OpenAI's "images", a list of {"image_url": ...}.
+    """
+    return request_of(fields.values(body), images_of(body))
 
 
 def generation_request(body: Any) -> ImageRequest:
@@ -219,6 +221,11 @@ def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) 
     check_target(given)
     options = made(OutputParams, given, OF_PARAMS)
     return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
+
+
+def images_of(body: Form | Any) -> tuple[Upload | str, ...]:
+    """Return the images in a form or JSON: files, or addresses."""
+    return form_images(body) if isinstance(body, Form) else json_images(body)
 
 
 def form_images(form: Form, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,14 +19,36 @@ from vllm_mmout.serving.request.body import (
     is_json,
     parsed,
     read_body,
+    read_form,
     too_much_text,
     unsupported,
 )
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from starlette.requests import Request
 
+    from vllm_mmout.serving.inputs.sources import Form
     from vllm_mmout.serving.options import ServingOptions
+
+
+async def read_request(
+    request: Request, options: ServingOptions, held: AsyncExitStack, *, json: bool = True
+) -> Form | Any:
+    """Read a form or JSON, by the header ``Content-Type``. The files of a form are closed with ``held``.
+
+    With ``json`` False a body of JSON is refused.
+    """
+    if json and is_json(request):
+        return await read_json(request, options)
+    form = await read_form(request, options)
+    held.push_async_callback(_close, form)
+    return form
+
+
+async def _close(form: Form) -> None:
+    await asyncio.shield(asyncio.to_thread(form.close))
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:

@@ -55,21 +55,23 @@ def generation_request(body: Any) -> tuple[ImageRequest, int]:
     return image_request, count_of(values)
 
 
-def edit_request(form: Form) -> tuple[ImageRequest, int, Upload | None]:
-    """Return the request in a form with an image, the number of results it asks for, and the mask or None."""
-    values = EDITS.of_form(form)
+def edit_request(body: Form | Any) -> tuple[ImageRequest, int, Upload | str | None]:
+    """Return the request in a form or JSON with an image, the number of results it asks for, and the mask or None."""
+    values = EDITS.values(body)
+    mask = _form_mask(body) if isinstance(body, Form) else _json_mask(body)
+    return common.request_of(values, common.images_of(body)), count_of(values), mask
+
+
+def _form_mask(form: Form) -> Upload | None:
     masks = [mask for mask in form.files.get(MASK, ()) if mask.size or mask.name]
     if len(masks) > 1 or form.fields.get(MASK):
         raise ApiError(400, "mask must be one file, a picture that is white where the result is new", param=MASK)
-    image_request = common.request_of(values, common.form_images(form))
-    return image_request, count_of(values), masks[0] if masks else None
+    return masks[0] if masks else None
 
 
-def edit_request_json(body: Any) -> tuple[ImageRequest, int, str | None]:
-    """Return the request in a JSON body, the number of results, and the mask's address or data URL, or None."""
-    values = EDITS.of_object(body)
+def _json_mask(body: Mapping[str, Any]) -> str | None:
     mask = body.get(MASK)
     mask = mask.get("image_url") if isinstance(mask, Mapping) and len(mask) == 1 else mask
     if mask is not None and not isinstance(mask, str):
         raise ApiError(400, 'mask must be a URL or data URL, or {"image_url": ...}', param=MASK)
-    return common.request_of(values, common.json_images(body)), count_of(values), mask
+    return mask

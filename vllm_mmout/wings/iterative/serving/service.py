@@ -14,13 +14,12 @@ import msgspec
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.body import is_json, read_form
 from vllm_mmout.serving.request.fields import EDITS
-from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.json_body import read_json, read_request
 from vllm_mmout.serving.response.responses import close_entries, json_response, unless_gone
 from vllm_mmout.serving.service import ForwardService, answered_images, image_work, kept
 from vllm_mmout.serving.work import tiles_of
-from vllm_mmout.wings.iterative.serving.fields import edit_request, edit_request_json, generation_request
+from vllm_mmout.wings.iterative.serving.fields import edit_request, generation_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.serving.inputs.sources import Upload
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
     from vllm_mmout.serving.response.result_files import Encoded
     from vllm_mmout.serving.service import Kind
@@ -57,13 +55,7 @@ class StepService(ForwardService):
             )
         if fields is not EDITS:
             raise ApiError(400, f"{fields.path} is for models without a prompt; use {EDITS.path}", param="prompt")
-        mask: Upload | str | None
-        if is_json(request):
-            image_request, count, mask = edit_request_json(await read_json(request, self.options))
-        else:
-            form = await read_form(request, self.options)
-            held.push_async_callback(asyncio.to_thread, form.close)
-            image_request, count, mask = edit_request(form)
+        image_request, count, mask = edit_request(await read_request(request, self.options, held))
         image = image_request.images[0] if len(image_request.images) == 1 else list(image_request.images)
         data = {"prompt": image_request.prompt, "image": image, "mask_image": mask}
         parts = {name: value for name, value in data.items() if value is not None}

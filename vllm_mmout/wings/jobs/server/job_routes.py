@@ -12,11 +12,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.image_routes import answered
-from vllm_mmout.serving.request.body import is_json, read_form
-from vllm_mmout.serving.request.fields import edit_request, edit_request_json
-from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.fields import edit_request
+from vllm_mmout.serving.request.json_body import read_request
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
@@ -79,7 +79,7 @@ async def create(request: Request) -> Response:
 
 async def preview(request: Request) -> Response:
     """Return an input at reduced size for display, without creating a job."""
-    return await answered(request, ForwardService, lambda service, _: _previewed(request, service))
+    return await answered(request, ForwardService, lambda service, held: _previewed(request, service, held))
 
 
 async def _scenes(request: Request, runner: SceneRunner) -> Response:
@@ -108,9 +108,8 @@ async def _delete(request: Request, runner: SceneRunner) -> Response:
 
 
 async def _created(request: Request, service: ForwardService) -> Response:
-    image_request, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
-        unused.push_async_callback(asyncio.to_thread, inputs.held.close)
+        image_request, inputs = await _read(request, service, unused)
         work = _work(service, image_request, inputs, request_id(request, "scene"), trace_headers(request))
         model = image_request.model or service.models.registry.model_name()
         job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(image_request))
@@ -149,8 +148,8 @@ def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
         raise
 
 
-async def _previewed(request: Request, service: ForwardService) -> Response:
-    _, inputs = await _read(request, service)
+async def _previewed(request: Request, service: ForwardService, held: AsyncExitStack) -> Response:
+    _, inputs = await _read(request, service, held)
 
     def reduced() -> bytes:
         with service.sources.opened(inputs.data) as opened:
@@ -160,22 +159,15 @@ async def _previewed(request: Request, service: ForwardService) -> Response:
         async with request.app.state.mmout_scenes.previews:
             return await asyncio.to_thread(reduced)
 
-    try:
-        answer = await unless_gone(request, preview_json())
-    finally:
-        await asyncio.to_thread(inputs.held.close)
+    answer = await unless_gone(request, preview_json())
     return PiecesResponse([Encoded(answer, "json")], MEDIA_TYPES["json"], as_text=False)
 
 
-async def _read(request: Request, service: ForwardService) -> tuple[ImageRequest, SceneInputs]:
-    """Return the request in the body, and its input files, which the caller must close."""
-    if is_json(request):
-        image_request = edit_request_json(await read_json(request, service.options), SCENES)
-        return image_request, await asyncio.to_thread(keep_inputs, image_request.images, service.sources)
-    form = await read_form(request, service.options)
-    try:
-        image_request = edit_request(form, SCENES)
-        return image_request, await asyncio.to_thread(keep_inputs, image_request.images, service.sources)
-    except BaseException:
-        await asyncio.shield(asyncio.to_thread(form.close))
-        raise
+async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[ImageRequest, SceneInputs]:
+    """Read a request and its files, which are closed with ``held``."""
+    image_request = edit_request(await read_request(request, service.options, held), SCENES)
+    inputs = await in_thread(
+        partial(keep_inputs, image_request.images, service.sources), lambda made: made.held.close()
+    )
+    held.push_async_callback(asyncio.to_thread, inputs.held.close)
+    return image_request, inputs

@@ -87,7 +87,7 @@ class SceneRunner:
             inputs: the input of the job. It is closed when the job ends.
             model: the name of the model.
             options: the limits of the server.
-            request: the request as JSON of `kept`, with which other servers can start the job again if this server stops.
+            request: the request as JSON of `kept`, from which other servers can start the job again.
             video: the prompt, size and length if the job makes a video.
 
         Raises:

@@ -15,11 +15,12 @@ from vllm_mmout.messages import shown
 from vllm_mmout.params import OPTIONS, OutputParams
 from vllm_mmout.request_options import options_of, said
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.inputs.sources import Form
 from vllm_mmout.serving.request.fields import EDITS, ImageRequest, form_images, made
 from vllm_mmout.wings.jobs.server.job import AUTO, SceneInputs, VideoAsked, keep_inputs
 
 if TYPE_CHECKING:
-    from vllm_mmout.serving.inputs.sources import Form, Sources, Upload
+    from vllm_mmout.serving.inputs.sources import Sources, Upload
 
 ROUTE: Final = "/v1/videos"
 REFERENCE: Final = "input_reference"
@@ -70,19 +71,21 @@ def kept_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInp
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 
-def request_of_form(form: Form) -> VideoRequest:
-    """Return the video request that a form contains."""
-    values = VIDEOS.of_form(form)
+def read_video_request(body: Form | Any) -> VideoRequest:
+    """Return the video request in a form or in a JSON body."""
+    values = VIDEOS.values(body)
+    return _request(values, _form_image(body) if isinstance(body, Form) else _json_image(body))
+
+
+def _form_image(form: Form) -> tuple[Upload | str, ...]:
     for key in form.fields:
         name, _, rest = key.partition("[")
         if name == REFERENCE and rest not in ("", "image_url]"):
             raise _no_file(key)
-    return _request(values, form_images(form, REFERENCE, needed=False))
+    return form_images(form, REFERENCE, needed=False)
 
 
-def request_of_json(body: Any) -> VideoRequest:
-    """Return the video request that a JSON body contains."""
-    values = VIDEOS.of_object(body)
+def _json_image(body: Mapping[str, Any]) -> tuple[str, ...]:
     reference = body.get(REFERENCE)
     if isinstance(reference, Mapping) and "image_url" not in reference:
         raise _no_file(REFERENCE)
@@ -90,7 +93,7 @@ def request_of_json(body: Any) -> VideoRequest:
     if url is not None and not isinstance(url, str):
         message = f'{REFERENCE} must be a URL or data URL, or {{"image_url": ...}}, got {shown(reference)}'
         raise ApiError(400, message, param=REFERENCE)
-    return _request(values, (url,) if url else ())
+    return (url,) if url else ()
 
 
 def _request(values: dict[str, Any], images: tuple[Upload | str, ...]) -> VideoRequest:

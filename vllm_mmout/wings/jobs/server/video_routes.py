@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.image_routes import answered
-from vllm_mmout.serving.request.body import is_json, read_form
-from vllm_mmout.serving.request.json_body import read_json
+from vllm_mmout.serving.request.json_body import read_request
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.service import ForwardService
@@ -24,10 +25,8 @@ from vllm_mmout.wings.jobs.server.job import VIDEO_PREFIX, SceneInputs, SceneJob
 from vllm_mmout.wings.jobs.server.kept_request import kept
 from vllm_mmout.wings.jobs.server.video_request import (
     ROUTE,
-    VideoRequest,
     kept_reference,
-    request_of_form,
-    request_of_json,
+    read_video_request,
 )
 from vllm_mmout.wings.jobs.server.video_work import check_videos, video_work
 
@@ -96,8 +95,9 @@ _KIND: Final = JobKind(VIDEO_PREFIX, "video_id", "ask for the video again", "vid
 
 async def _created(request: Request, service: ForwardService) -> Response:
     check_videos(service)
-    video_request, inputs = await _read(request, service)
     async with AsyncExitStack() as unused:
+        video_request = read_video_request(await read_request(request, service.options, unused))
+        inputs = await in_thread(partial(video_request.kept, service.sources), lambda made: made.held.close())
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
         name, headers = request_id(request, "video"), trace_headers(request)
         work = video_work(service, video_request.asked, video_request.video, inputs.data, name, headers=headers)
@@ -108,20 +108,6 @@ async def _created(request: Request, service: ForwardService) -> Response:
         )
         unused.pop_all()
     return JSONResponse(described(job), headers=_POLL)
-
-
-async def _read(request: Request, service: ForwardService) -> tuple[VideoRequest, SceneInputs]:
-    """Return the video request in the body, and its image, which the caller must close."""
-    if is_json(request):
-        video_request = request_of_json(await read_json(request, service.options))
-        return video_request, await asyncio.to_thread(video_request.kept, service.sources)
-    form = await read_form(request, service.options)
-    try:
-        video_request = request_of_form(form)
-        return video_request, await asyncio.to_thread(video_request.kept, service.sources)
-    except BaseException:
-        await asyncio.shield(asyncio.to_thread(form.close))
-        raise
 
 
 async def _videos(request: Request, runner: SceneRunner) -> Response:
