@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import sqlite3
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from logging import INFO, WARNING
 from typing import Any, Final
@@ -103,6 +105,17 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
     logger.error("a request failed%s", named, exc_info=error)
     what = type(error).__name__ if isinstance(error, MMOutError) else "an internal error"
     return ApiError(500, f"the request failed with {what}{named}; the server's log says more")
+
+
+@contextmanager
+def client_errors(request_id: str | None = None) -> Iterator[None]:
+    """Raise each exception of the block as what the client is told of it, see `api_error`, with it as the cause."""
+    try:
+        yield
+    except ApiError:
+        raise
+    except Exception as error:
+        raise api_error(error, request_id) from error
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

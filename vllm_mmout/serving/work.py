@@ -12,7 +12,7 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Place, in_bucket, place_of
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.processors.base import formats_for
-from vllm_mmout.serving.errors import api_error
+from vllm_mmout.serving.errors import api_error, client_errors
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
@@ -179,10 +179,8 @@ class Work:
             made = self.made(output.outputs, lambda one, respond: encode(one, self.request, respond, folder, budget))
             return list(made.values())
 
-        try:
+        with client_errors(self.request_id):
             return await in_thread(entries, close_entries, budget.abandon)
-        except Exception as error:
-            raise api_error(error, self.request_id) from error
 
 
 def tiles_of(output: MultimodalRequestOutput) -> int:

@@ -8,15 +8,14 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.geo import in_bucket
 from vllm_mmout.messages import shown, unknown
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as OF_PARAMS
 from vllm_mmout.request_options import Option, options_of, said
-from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.errors import ApiError, api_error, client_errors
 from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.body import MAX_FILES
-from vllm_mmout.serving.request.target import Target, check_target
 from vllm_mmout.serving.response.format_choice import SERVERS, FormatChoice, check_beside
 
 T = TypeVar("T")
@@ -94,23 +93,19 @@ class Fields:
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
 
     def _given(self, values: Mapping[str, Any], read: Callable[[Option, Any], Any]) -> dict[str, Any]:
-        try:
+        with client_errors():
             found = {name: read(self.options[name], value) for name, value in values.items()}
             return {
                 name: value if name in self.later else self.options[name].checked(value)
                 for name, value in found.items()
                 if value is not None
             }
-        except OptionError as error:
-            raise api_error(error) from None
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
     """A request, or its params, of those of the values that are its own."""
-    try:
+    with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
-    except OptionError as error:
-        raise api_error(error) from None
 
 
 _IMAGE = "image"
@@ -154,7 +149,15 @@ OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not
 FIELDS: Final = {
     **options_of(ImageRequest, without=("images", "options", *SERVERS)),
     **options_of(Taken),
-    **options_of(Target),
+    "path": Option(
+        "path",
+        str,
+        None,
+        said(
+            "address in a bucket, below one that the server writes to, of the file to write the result to, as"
+            " s3://bucket/out/mask.tif. The answer names it as `url`."
+        ),
+    ),
     "partial_images": OF_PARAMS["partial_images"],
     **OPTIONS,
 }
@@ -170,13 +173,13 @@ _REFUSED: Final = {
 def check_format(given: Mapping[str, Any]) -> None:
     """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does."""
     if chosen := given.get("output_format"):
-        try:
+        with client_errors():
             check_beside(chosen, given.get("output_compression"), given.get("background", "auto"))
-        except OptionError as error:
-            raise api_error(error) from None
 
 
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
+_NOT_BESIDE: Final = ("stream", "response_format", "output_format", "output_compression")
+"""Fields that contradict ``path``."""
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
 _EVENTS: Final = ("stream", "partial_images")
@@ -218,7 +221,7 @@ def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) 
     if given.get("stream") and given.get("response_format") == "url":
         message = "events hold the image itself; leave response_format out, or stream"
         raise ApiError(400, message, param="response_format")
-    check_target(given)
+    _check_path(given)
     options = made(OutputParams, given, OF_PARAMS)
     return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
 
@@ -226,6 +229,20 @@ def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) 
 def images_of(body: Form | Any) -> tuple[Upload | str, ...]:
     """Return the images in a form or JSON: files, or addresses."""
     return form_images(body) if isinstance(body, Form) else json_images(body)
+
+
+def _check_path(given: Mapping[str, Any]) -> None:
+    """Raise ApiError if the path is not in a bucket, or if another field also says how the result is returned."""
+    path = given.get("path")
+    if path is None:
+        return
+    if not in_bucket(path):
+        message = "path must be an address in a bucket: a client cannot choose where the server writes on its disks"
+        raise ApiError(400, f"{message}; save the answer, and leave it out", param="path")
+    for name in _NOT_BESIDE:
+        if given.get(name):
+            message = f"path says where the result goes, and by its suffix in which format; leave {name} out, or path"
+            raise ApiError(400, message, param=name)
 
 
 def form_images(form: Form, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:

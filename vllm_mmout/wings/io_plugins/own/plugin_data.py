@@ -19,7 +19,7 @@ from vllm_mmout.geo import is_address
 from vllm_mmout.messages import shown
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import formats_for
-from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.errors import ApiError, client_errors
 from vllm_mmout.serving.inputs.sources import Upload
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
@@ -225,10 +225,8 @@ def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _image_format(fields: Mapping[str, Any]) -> str | None:
     value = fields.get("image_format")
-    try:
+    with client_errors():
         return None if value is None else str(_FORMAT.checked(value if isinstance(value, str) else shown(value)))
-    except OptionError as error:
-        raise api_error(error) from None
 
 
 def _decoded(text: str) -> bytes:

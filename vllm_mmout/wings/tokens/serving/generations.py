@@ -13,7 +13,7 @@ import msgspec
 
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.errors import ApiError, client_errors
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
@@ -140,12 +140,10 @@ async def encoded_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget, name: str
 ) -> list[Encoded]:
     """Encode pictures off the event loop, and return their files. The caller must close them."""
-    try:
+    with client_errors(name):
         return await in_thread(
             lambda: encode_pictures(maker, pictures, format_choice, budget), close_entries, budget.abandon
         )
-    except Exception as error:
-        raise api_error(error, name) from error
 
 
 def encode_pictures(

@@ -15,7 +15,7 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import DecodeError, SaveError
 from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.errors import ApiError, api_error
+from vllm_mmout.serving.errors import ApiError, client_errors
 from vllm_mmout.serving.request.fields import ImageRequest
 from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
@@ -54,10 +54,8 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
     await asyncio.to_thread(check_format, fields.response_format, getattr(processor, "sampling_rate", None))
     work = Work.of(service, image_fields, fields.input, name, "input", trace_headers=trace_headers(request))
     last = await work.last()
-    try:
+    with client_errors(name):
         entry = await _answered(joined([last.outputs]), fields, work.new_budget())
-    except Exception as error:
-        raise api_error(error, name) from error
     return bare_response(entry, name="speech")
 
 
@@ -79,11 +77,9 @@ async def answer(service: TokenService, fields: SpeechRequest, run: Run) -> Resp
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
     if not sounds:
         raise nothing_made("sound", outputs)
-    try:
+    with client_errors(run.request_id):
         whole = joined(sounds)
         entry = await _answered(whole, fields, AnswerBudget(service.options.max_answer))
-    except Exception as error:
-        raise api_error(error, run.request_id) from error
     return bare_response(entry, {PARTIAL: "true"} if whole.partial else None, name="speech")
 
 

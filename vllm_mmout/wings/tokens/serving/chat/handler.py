@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.threads import in_thread
-from vllm_mmout.serving.errors import ApiError, api_error, log_failure
+from vllm_mmout.serving.errors import ApiError, client_errors, log_failure
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.request.names import request_id
 from vllm_mmout.wings.tokens.serving.chat.asked import asked_media
@@ -104,11 +104,9 @@ async def _filled(answer: Any, engine: WatchedEngine, media_options: AskedMedia)
         for choice in answer.choices:
             _fill(choice.message, engine.take(choice.index), media_options)
 
-    try:
-        if hasattr(answer, "choices"):  # else it is an error
+    if hasattr(answer, "choices"):  # else it is an error
+        with client_errors(answer.id):
             await in_thread(fill)
-    except Exception as error:
-        raise api_error(error, answer.id) from error
     return answer
 
 
