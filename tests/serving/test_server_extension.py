@@ -118,8 +118,8 @@ def test_a_list_of_plugins_holds_what_it_needs(monkeypatch):
     """Only where the user keeps such a list."""
     monkeypatch.setattr(launch, "extensions", lambda point: iter([Hours]))
     monkeypatch.setenv("VLLM_PLUGINS", "vllm_mmout")
-    launch._let_in(Namespace(model="clock"))
+    launch._add_plugins(Namespace(model="clock"))
     assert launch.os.environ["VLLM_PLUGINS"] == "vllm_mmout,clock_hours"
     monkeypatch.delenv("VLLM_PLUGINS")
-    launch._let_in(Namespace(model="clock"))
+    launch._add_plugins(Namespace(model="clock"))
     assert "VLLM_PLUGINS" not in launch.os.environ

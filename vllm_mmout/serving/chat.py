@@ -1,6 +1,7 @@
-"""``POST /v1/chat/completions`` with ``modalities`` other than text, which vLLM would answer with text alone.
+"""Check of ``modalities`` on vLLM's routes of chats.
 
-It is refused where no wing answers such chats; all else is vLLM's route, as it was.
+vLLM ignores ``modalities`` and answers with text. A chat that asks for other media is refused, unless a wing answers
+it. All other chats run through vLLM's own routes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 PATHS: Final = (CHAT, f"{CHAT}/batch")
 TEXT: Final = "text"
-"""The modality that vLLM itself answers with."""
+"""The only modality of vLLM's own answers."""
 
 
 def attach(app: FastAPI) -> None:
-    """Have vLLM's routes of chats look at ``modalities`` first."""
+    """Make vLLM's routes of chats check ``modalities`` first."""
     for route in list(app.routes):
         if isinstance(route, APIRoute) and route.path in PATHS and "POST" in route.methods:
-            app.router.routes.remove(route)  # 0.31 keeps a replaced route, in front
+            app.router.routes.remove(route)  # vLLM 0.31 would keep a replaced route in front
             app.add_api_route(
                 route.path,
                 route.endpoint,
@@ -42,21 +43,21 @@ def attach(app: FastAPI) -> None:
 
 
 def asks_for_media(modalities: Any) -> bool:
-    """Whether a chat with these ``modalities`` is to be answered with more than text, or with what nobody knows."""
-    return bool(modalities) and not (isinstance(modalities, list) and all(one == TEXT for one in modalities))
+    """Return whether ``modalities`` of a chat asks for anything but text, unknown values included."""
+    return bool(modalities) and not (isinstance(modalities, list) and all(modality == TEXT for modality in modalities))
 
 
 async def check_media(request: Request) -> None:
-    """As `refuse_media`, on a server whose model has no media for chats."""
+    """Run `refuse_media`, unless the model of the server makes media for chats."""
     service = getattr(request.app.state, "mmout", None)
     if not (isinstance(service, Service) and service.chats):
         await refuse_media(request)
 
 
 async def refuse_media(request: Request) -> None:
-    """Refuse a chat whose answer is to hold more than text, which vLLM would pass over and answer with text."""
-    given = await request.json()  # parsed by FastAPI before; kept on the request
-    modalities = given.get("modalities") if isinstance(given, dict) else None
+    """Raise InvalidOptionError if a chat asks for anything but text, which vLLM would ignore."""
+    body = await request.json()  # FastAPI has parsed and cached it
+    modalities = body.get("modalities") if isinstance(body, dict) else None
     if asks_for_media(modalities):
         raise InvalidOptionError(
             f"modalities is {shown(modalities)}, and a chat is answered with text alone here; ask"

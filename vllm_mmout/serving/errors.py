@@ -1,4 +1,4 @@
-"""What a client is told when its request fails: OpenAI's form of an error, by status."""
+"""Errors as clients receive them: in OpenAI's form, by HTTP status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm_mmout.errors import AbortedError, BucketError, InputError, MMOutError, OptionError, SaveError, message_of
 from vllm_mmout.log import logger
 
-# vLLM's names where it has one of its own; its others are the phrases of HTTP.
+# vLLM's names of error types by HTTP status. A status without one gets the phrase of HTTP.
 _TYPES = {
     400: "BadRequestError",
     403: "PermissionDeniedError",
@@ -39,7 +39,7 @@ _TYPES = {
     507: "InsufficientStorageError",
 }
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# By name, since not every release of vLLM has all of them; the closest base counts.
+# By name, because not every release of vLLM has all of these classes. The nearest base class counts.
 _STATUSES = {
     "VLLMValidationError": 400,
     "VLLMNotFoundError": 404,
@@ -51,13 +51,13 @@ _STATUSES = {
 _OF_BUCKETS = {403: 403, 404: 404}
 """HTTP status of a bucket's answer -> HTTP status that the client gets. Any other answer becomes 502."""
 _LONGEST = 4000
-"""Characters of a message: what a client sent may be quoted in it."""
+"""Maximum number of characters of a message, which may quote text that a client sent."""
 
 
 class ApiError(Exception):
-    """What a route answers with on purpose; nothing in the message is of this machine.
+    """Error that a client receives. Its message must hold no paths or names of the server's machine.
 
-    The ``kind`` of the error is by status, as vLLM names them, and ``code`` the status itself, where they are left out.
+    By default the ``kind`` of the error is vLLM's name for the status, and ``code`` is the status.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
-    """What a client is told of any exception.
+    """Return the error that a client receives for an exception.
 
-    What is not the client's fault is logged with its traceback, and named to the client by its kind alone.
+    An exception that is not the client's fault is logged with its traceback. The client receives only its type.
     """
     if isinstance(error, ApiError):
         return error
-    if not isinstance(error, Exception):  # a cancellation or an interrupt is no answer
+    if not isinstance(error, Exception):  # a cancellation or an interrupt has no client
         raise error
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         return api_error(error.__cause__, request_id)
@@ -109,7 +109,7 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
 
 @contextmanager
 def client_errors(request_id: str | None = None) -> Iterator[None]:
-    """Raise each exception of the block as what the client is told of it, see `api_error`, with it as the cause."""
+    """Raise each exception of the block as its `api_error`, with the exception as the cause."""
     try:
         yield
     except ApiError:
@@ -119,13 +119,13 @@ def client_errors(request_id: str | None = None) -> Iterator[None]:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """The JSON of an error, as OpenAI's clients read it."""
+    """Return the JSON object of an error, as OpenAI's clients read it."""
     param = None if error.param is None else _plain(error.param)
     return {"error": {"message": _plain(error.message), "type": error.type, "param": param, "code": error.code}}
 
 
 def error_response(error: BaseException, request_id: str | None = None) -> JSONResponse:
-    """Return the answer to a request that failed, and log the failure; see `api_error`."""
+    """Return the response to a request that failed with an exception, and log the failure."""
     known = api_error(error, request_id)
     if request_id is not None:
         log_failure(request_id, known.status, known.message)
@@ -133,13 +133,13 @@ def error_response(error: BaseException, request_id: str | None = None) -> JSONR
 
 
 def log_failure(name: str, status: int, reason: str) -> None:
-    """Log one line that says with which status, and why, a request or a job failed."""
+    """Log the status and the reason of a failed request or job in one line."""
     line = "".join(sign if sign.isprintable() else " " for sign in _plain(reason))
     logger.log(WARNING if status >= 500 else INFO, "%s failed with %d: %s", name, status, line)
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that there is no room on a disk."""
+    """Return whether an error means that a disk is full."""
     return (isinstance(error, OSError) and error.errno in _FULL) or (
         isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     )
@@ -165,14 +165,14 @@ def _of_full_disk(error: Exception) -> ApiError | None:
 
 
 def _of_client(error: Exception) -> ApiError | None:
-    """An error of ours that is about what the client sent."""
+    """Return the client's error for one of our exceptions about the request, or None for other exceptions."""
     if isinstance(error, InputError):
         return ApiError(400, message_of(error), param=error.param or "image")
     if isinstance(error, OptionError):
         return ApiError(400, message_of(error), param=error.param)
     if isinstance(error, BucketError):
         return ApiError(_OF_BUCKETS.get(error.status, 502), message_of(error), param="path")
-    # A disk that is full is not the client's fault, and the message has the path.
+    # An OSError is not the client's fault, and its message has the path.
     if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
         return ApiError(400, message_of(error), param=error.param or "output_format")
     if isinstance(error, ClientDisconnect):
@@ -181,20 +181,20 @@ def _of_client(error: Exception) -> ApiError | None:
 
 
 def _of_vllm(error: Exception) -> ApiError | None:
-    """An error of vLLM's or starlette's, by vLLM's own table."""
+    """Return the client's error for an exception of vLLM or starlette, or None for other exceptions."""
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}) or None)
     for base in type(error).__mro__:
         status = _STATUSES.get(base.__name__)
         if status is not None:
             own = getattr(error, "http_status", status)
-            # Their __str__ appends the parameter, which an answer has in a place of its own.
+            # Their __str__ appends the parameter, which the response has in a separate field.
             return ApiError(int(own), Exception.__str__(error), param=getattr(error, "parameter", None))
     return None
 
 
 def _plain(text: str) -> str:
-    """Text that an answer can hold: what a client sent may be quoted in it, at any length and with broken escapes."""
+    """Return a text shortened to `_LONGEST` characters and valid in UTF-8. It may quote a client's text."""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return shown.encode(errors="replace").decode()
 

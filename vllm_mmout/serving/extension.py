@@ -1,4 +1,4 @@
-"""ServerExtension: what a wing has the server do beside the core's routes."""
+"""ServerExtension: the routes and services that a wing adds to the server."""
 
 from __future__ import annotations
 
@@ -23,43 +23,46 @@ if TYPE_CHECKING:
 
 
 class ServerExtension:
-    """A wing's part of the server; it names its class at the point ``routes``. Every method may be left as it is."""
+    """Base class of a wing's part of the server, which the wing names at the extension point ``routes``.
+
+    Each method has a default that adds nothing.
+    """
 
     generations: Mapping[str, Any] | None = None
-    """JSON schema of what the wing's service takes at ``/v1/images/generations``."""
+    """JSON schema of the requests that the wing's service takes at ``/v1/images/generations``."""
 
     def attach(self, app: FastAPI) -> None:
-        """Register the wing's own routes, on a server of any model."""
+        """Register the wing's own routes. Called on servers of every model."""
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """What the routes share where models of the wing answer as tensors; None: the engine's model is none of its."""
+        """Return the class of the service for an engine with a model of the wing, or None for other models."""
         del engine
         return None
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """What the routes share on a server whose engine is of the wing's kind; None: it is of another. Blocks.
+        """Return the service of a server whose engine is of the wing's kind, or None for other engines. Blocks.
 
         Args:
-            engine: the server's, with output processors.
-            models: vLLM's names under which the model is served.
+            engine: the server's engine, with output processors.
+            models: vLLM's list of the names under which the model is served.
             options: the server's limits.
-            store: where results wait to be fetched.
+            store: the store of results that clients fetch later.
 
         """
         del engine, models, options, store
         return None
 
     async def start(self, service: Service, state: State) -> None:
-        """Set up what the wing's own routes share, on the server's event loop; ``state`` may keep it."""
+        """Set up the objects of the wing's own routes, on the server's event loop. ``state`` may hold them."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """What answers ``/pooling`` in place of vLLM's route for the engine's plugin; None: it is not the wing's."""
+        """Return the function that answers ``/pooling`` for the engine's IO plugin, or None for others' plugins."""
         del plugin
         return None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Names that a user's list of plugins (``VLLM_PLUGINS``) must hold for a server of these arguments."""
+        """Return the plugin names that ``VLLM_PLUGINS``, if set, must hold for a server with these arguments."""
         del args
         return ()

@@ -1,4 +1,4 @@
-"""The routes of OpenAI's image interface, and what all of ours do: a place for each request, its errors as answers."""
+"""Routes of OpenAI's image interface, and `answered`, which runs the request of each of our routes."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
 
 async def edits(request: Request) -> Response:
-    """Images or rasters in, the model's answer out."""
+    """Answer ``/v1/images/edits``: images or rasters in, the model's results out."""
     return await _edit(request, EDITS)
 
 
 async def variations(request: Request) -> Response:
-    """The same without a prompt."""
+    """Answer ``/v1/images/variations``: images or rasters in, without a prompt, the model's results out."""
     return await _edit(request, VARIATIONS)
 
 
 async def generations(request: Request) -> Response:
-    """A text in, the model's answer out."""
+    """Answer ``/v1/images/generations``: a text in, the model's results out."""
     return await answered(request, Service, lambda service, _: service.generated_images(request))
 
 
 async def results(request: Request) -> Response:
-    """A stored result."""
+    """Answer ``/v1/images/results/{name}`` with a stored result."""
     try:
         return await get_result(request, store_of(request))
-    except Exception as error:  # noqa: BLE001 - each becomes the answer to its own request
+    except Exception as error:  # noqa: BLE001 - each error is the answer to its own request
         return error_response(error)
 
 
 async def get_result(request: Request, store: ResultStore) -> Response:
-    """The answer to who fetches a stored result, or a part of it."""
+    """Return the response with a stored result, or with the part of it that the header ``Range`` asks for."""
     name = str(request.path_params["name"])
     entry = await run_sync(store.find, name)
-    if entry is None:  # 404 for an expired one too: 410 would need a record of names that once were
+    if entry is None:  # an expired result too: 410 would need a record of the names of removed results
         raise ApiError(
             404,
             f"there is no such result; results can be fetched for {store.ttl:g} seconds, and the oldest ones go when"
@@ -69,7 +69,7 @@ async def _edit(request: Request, fields: Fields) -> Response:
 S = TypeVar("S", bound=Service)
 
 GONE = 499
-"""Status of a request whose client went away, as nginx has it; nobody receives it."""
+"""nginx's status of a request whose client has closed its connection. It appears only in the log."""
 
 
 async def answered(
@@ -79,9 +79,17 @@ async def answered(
     *,
     placed: bool = True,
 ) -> Response:
-    """Do one request's work, in a place of its own; what it raises is its answer.
+    """Run the work of a request, and return its response. Exceptions of the work become error responses.
 
-    What must live until that is sent goes onto the work's stack. Where it is not ``placed``, it calls `take_place`.
+    The work gets a stack that is closed when the response has been sent. With ``placed`` False the work must call
+    `take_place` itself.
+
+    Args:
+        request: the HTTP request.
+        kind: type of the service that the route needs; a server with another one answers 400.
+        work: the work, which gets the service and the stack.
+        placed: whether the request takes a place before its work starts.
+
     """
     held = AsyncExitStack()
     try:
@@ -107,41 +115,42 @@ async def answered(
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that failed, with the request's id; also where a handler of vLLM's raised."""
+    """Return the error response to a request that failed. It is also the app's handler of ApiError."""
     answer = error_response(error, request_id(request))
     answer.headers.update(id_header(request))
     return answer
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Give a request its place among those that are served at once."""
+    """Take a place for a request, and return the server's service."""
     try:
         service = service_of(request, kind)
         take_place(request, held)
     except ApiError:
-        await discard(request)  # so that a client which is still sending sees the answer
+        await discard(request)  # so that a client that is still sending receives the response
         raise
     return service
 
 
 def take_place(request: Request, held: AsyncExitStack) -> None:
-    """Count a request among those that are served at once, until the stack is closed.
+    """Count a request as being served until the stack is closed. Raise an ApiError (429) if all places are taken.
 
-    From before its body is read until its answer has been sent: bodies and results that are slow fill memory and disks.
+    A request keeps its place from before its body is read until its response has been sent, because slow bodies and
+    results fill memory and disks.
     """
     state = request.app.state
     held.enter_context(state.mmout_slots)
-    if getattr(state, "enable_server_load_tracking", False):  # what vLLM's /load shows
+    if getattr(state, "enable_server_load_tracking", False):  # the number that vLLM's /load shows
         state.server_load_metrics += 1
-        held.callback(_lighter, state)
+        held.callback(_decrement_load, state)
 
 
-def _lighter(state: Any) -> None:
+def _decrement_load(state: Any) -> None:
     state.server_load_metrics -= 1
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """What the server's routes share."""
+    """Return the service of the server. Raise an ApiError if it is not of this kind."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service
@@ -149,7 +158,7 @@ def service_of(request: Request, kind: type[S]) -> S:
 
 
 def store_of(request: Request) -> ResultStore:
-    """Where the server's results are stored."""
+    """Return the store of the server's results. Raise an ApiError (404) if its model has none."""
     service = request.app.state.mmout
     if isinstance(service, Service):
         return service.store
@@ -157,7 +166,7 @@ def store_of(request: Request) -> ResultStore:
 
 
 class Slots:
-    """The places of requests that are read, run and answered at once."""
+    """Counter of the requests that are served at once, with a limit."""
 
     def __init__(self, count: int) -> None:
         self.count = count

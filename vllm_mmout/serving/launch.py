@@ -1,4 +1,4 @@
-"""vLLM's own server in this process, with our routes switched on and our flags beside vLLM's."""
+"""Start of vLLM's own server in this process, with our routes and flags added."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from vllm_mmout.serving.response.temporary_folders import TemporaryFolder, remov
 from vllm_mmout.wing import extensions
 
 GENERAL_PLUGIN: Final = "vllm_mmout"
-"""Our entry point among vLLM's general plugins, without which no process of the engine knows our models."""
+"""Name of our entry point in vLLM's general plugins. Every process of the engine needs it to load our models."""
 TASK: Final = "--task"
-"""A flag that vLLM had."""
+"""Flag that older releases of vLLM had."""
 _TASK: Final = f"{PREFIX}task"
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
 _log = logging.getLogger("vllm.mmout")
 
 
 def launch(arguments: Sequence[str]) -> None:
-    """Serve until a signal ends it."""
+    """Run the server until a signal ends it."""
     with _switched_on():
-        command, args = _parsed(arguments)
-        _check(args)
-        _let_in(args)
-        _locate(args)
-        _trace(args)
+        command, args = _parse(arguments)
+        _check_args(args)
+        _add_plugins(args)
+        _resolve_model(args)
+        _start_trace(args)
         from vllm_mmout.engine.hooks.install import install
 
         install()
@@ -48,12 +48,12 @@ def launch(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _switched_on() -> Iterator[None]:
-    """Have this process and those that it starts load our plugins, and others as they would have."""
-    # How workers are started: what vLLM's command line sets, by a function that moves from release to release.
+    """Set the environment variables that make this process and its children load our plugins."""
+    # vLLM's command line sets the start method of workers in a function that moves from release to release.
     changes = {SWITCH: "1", "VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "spawn")}
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None:
-        changes["VLLM_PLUGINS"] = _with(allowed, GENERAL_PLUGIN)
+        changes["VLLM_PLUGINS"] = _with_plugin(allowed, GENERAL_PLUGIN)
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -66,8 +66,8 @@ def _switched_on() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
-    """The command ``serve`` of vLLM, and the arguments as its parser reads them."""
+def _parse(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
+    """Return vLLM's command ``serve`` and the parsed arguments."""
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -77,9 +77,9 @@ def _parsed(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
     serve.usage = USAGE
     serve.epilog = (serve.epilog or "").replace("vllm serve", "vllm-mmout serve")
     ServingOptions.add_arguments(serve)
-    if not serve._option_string_actions.keys() & {TASK}:  # noqa: SLF001 - argparse tells what a parser takes nowhere else
+    if not serve._option_string_actions.keys() & {TASK}:  # noqa: SLF001 - argparse has no public list of flags
         serve.add_argument(TASK, nargs="?", dest=_TASK, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    # vLLM's parser finds the model, and a file of arguments, by the name of the command before them.
+    # vLLM's parser finds the model and the file of arguments after the name of the command.
     args: argparse.Namespace = parser.parse_args(["serve", *arguments])
     if hasattr(args, _TASK):
         _leave_out_task(serve, args)
@@ -87,7 +87,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
 
 
 def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Forget ``--task VALUE``, which command lines and files for older releases of vLLM have, and say so."""
+    """Remove ``--task VALUE``, which belongs to older releases of vLLM, and log a warning."""
     value = getattr(args, _TASK)
     if value is None:
         parser.error(f"unrecognized arguments: {TASK}")
@@ -99,8 +99,8 @@ def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -
     )
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Refuse what would start a server without our routes, or with limits that allow nothing."""
+def _check_args(args: argparse.Namespace) -> None:
+    """Raise OptionError for arguments that start a server without our routes, or that are invalid."""
     from vllm import envs
 
     root = ServingOptions.from_args(args).output_root
@@ -114,22 +114,22 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _let_in(args: argparse.Namespace) -> None:
-    """Have a list of the user's plugins hold what the wings need for these arguments."""
+def _add_plugins(args: argparse.Namespace) -> None:
+    """Add the plugins that the wings need for these arguments to ``VLLM_PLUGINS``, if that is set."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None:
         for extension in extensions("routes"):
             for name in extension().needed_plugins(args):
-                os.environ["VLLM_PLUGINS"] = allowed = _with(allowed, name)
+                os.environ["VLLM_PLUGINS"] = allowed = _with_plugin(allowed, name)
 
 
-def _with(allowed: str, name: str) -> str:
-    """A list of plugins that holds a name."""
+def _with_plugin(allowed: str, name: str) -> str:
+    """Return a comma-separated list of plugins with a name added, if it is missing."""
     return allowed if name in allowed.split(",") else f"{allowed},{name}"
 
 
-def _locate(args: argparse.Namespace) -> None:
-    """Put the folder of an embedded model for its name, by which clients go on to call it."""
+def _resolve_model(args: argparse.Namespace) -> None:
+    """Replace the name of an embedded model by its folder. Clients still call the model by its name."""
     name = args.model if args.model_tag is None else args.model_tag
     folder = found_model(name)
     if folder != name:
@@ -137,8 +137,8 @@ def _locate(args: argparse.Namespace) -> None:
         args.served_model_name = args.served_model_name or [name]
 
 
-def _trace(args: argparse.Namespace) -> None:
-    """Begin the trace, to which all processes append, and have the engine know of it."""
+def _start_trace(args: argparse.Namespace) -> None:
+    """Start the trace file, to which all processes append, and set the engine's option for it."""
     file = ServingOptions.from_args(args).trace
     if file is not None:
         Trace.begin(file)
@@ -146,19 +146,19 @@ def _trace(args: argparse.Namespace) -> None:
 
 
 def _configure_logging(args: argparse.Namespace) -> None:
-    """Set the log up as vLLM's command line does."""
+    """Set up the log as vLLM's command line does."""
     from vllm import logger
 
-    configure = getattr(logger, "configure_logging_from_args", None)  # releases before 0.31 have no flags for it
+    configure = getattr(logger, "configure_logging_from_args", None)  # flags for the log are new in 0.31
     if configure is not None:
         configure(args)
 
 
 @contextmanager
 def _results_folder(args: argparse.Namespace) -> Iterator[None]:
-    """Give all API servers one folder for stored results, where the user has named none; it goes with the server."""
-    for left in remove_abandoned():
-        _log.info("%s of a server that was killed is removed", left)
+    """Make one temporary folder of results for all API servers, unless the user has set a folder."""
+    for folder_path in remove_abandoned():
+        _log.info("%s of a server that was killed is removed", folder_path)
     if hasattr(args, f"{PREFIX}results_dir"):
         yield
         return

@@ -1,6 +1,6 @@
 """Metrics of a bound engine on vLLM's ``/metrics``.
 
-Requests by route and status are there already: vLLM counts those of every route (``http_requests_total``).
+vLLM itself counts the requests of every route by status (``http_requests_total``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, Observer, kind_of, 
 from vllm_mmout.serving.errors import ApiError
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-"""Upper bounds of the buckets of seconds."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectors:
-    """The metrics of this process, of all its engines."""
+    """Metrics of all engines of this process."""
 
     seconds: Histogram
     pending: Gauge
@@ -35,12 +35,12 @@ class Collectors:
 
 @functools.cache
 def collectors() -> Collectors:
-    """The metrics, registered once: prometheus_client refuses a name that it knows.
+    """Return the metrics, which are registered once, because prometheus_client refuses a name twice.
 
-    vLLM takes its own out of the registry where it makes them anew, by their names; these stay.
+    vLLM unregisters its own metrics by name when it makes them again. Ours stay registered.
     """
     model, processor = ("model_name",), ("model_name", "processor")
-    live: Final = "livesum"  # the sum over the server's processes that live
+    live: Final = "livesum"  # the sum over the living processes of the server
     return Collectors(
         Histogram(
             "mmout:decode_seconds", "Seconds to decode the output of one request or tile.", processor, buckets=SECONDS
@@ -65,7 +65,7 @@ def collectors() -> Collectors:
             "mmout:seconds_waiting",
             "Seconds that these take, by what the last ones took; 0 before any was done.",
             model,
-            multiprocess_mode="livemax",  # servers of the same engines wait at the same time
+            multiprocess_mode="livemax",  # the API servers of one engine wait for the same tiles
         ),
     )
 
@@ -90,26 +90,26 @@ class Metrics(Observer):
         }
 
     def waits(self, nbytes: int) -> None:
-        """Count one pending decode more."""
+        """Add one pending decode."""
         self._pending.inc()
         self._pending_bytes.inc(nbytes)
 
     def settled(self, nbytes: int) -> None:
-        """Count one less."""
+        """Remove one pending decode."""
         self._pending.dec()
         self._pending_bytes.dec(nbytes)
 
     def decoded(self, processor: str, seconds: float) -> None:
-        """Count a decode."""
+        """Count a decode and its seconds."""
         self._seconds[processor].observe(seconds)
 
     def tile(self, pixels: int) -> None:
-        """Count a tile."""
+        """Count a tile and its pixels."""
         self._tiles.inc()
         self._pixels.inc(pixels)
 
     def backlog(self, tiles: int, seconds: float) -> None:
-        """Say what waits."""
+        """Set the number of waiting tiles and the seconds they will take."""
         self._waiting.set(tiles)
         self._waiting_seconds.set(seconds)
 
@@ -120,7 +120,7 @@ class Metrics(Observer):
 
 
 def count_refusal(observer: Observer, error: Exception) -> None:
-    """Count a request that a route answers with an error, unless it was counted in the engine."""
+    """Count a request that a route answers with an error, unless the engine has counted it."""
     if was_counted(error):
         return
     kind = kind_of(error if error.__cause__ is None else error.__cause__)
@@ -131,7 +131,7 @@ def count_refusal(observer: Observer, error: Exception) -> None:
 
 
 def observe(engine: Any, model_name: str) -> Observer:
-    """Count an engine's work on ``/metrics`` from now on."""
+    """Start to count an engine's work on ``/metrics``, and return the observer that counts."""
     if not engine.log_stats:
         return SILENT
     router = engine.output_processor

@@ -1,4 +1,4 @@
-"""What the description of the server (``/openapi.json``) says of our routes."""
+"""Descriptions of our routes in ``/openapi.json``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ERROR: Final = {
     },
 }
 _UNAUTHORIZED: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
-# Its own routes answer so where a body is not even text.
+# vLLM's routes answer in the second form if a body is not text.
 _VLLMS_ERROR: Final = {
     "anyOf": [_ERROR, {"type": "object", "required": ["detail"], "properties": {"detail": {"type": "string"}}}]
 }
@@ -76,13 +76,13 @@ _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
 
 
 def body_of(**schemas: dict[str, Any]) -> dict[str, Any]:
-    """A body in one of several media types."""
+    """Return the description of a request body in one of several media types."""
     content = {_BODIES[name]: {"schema": schema} for name, schema in schemas.items()}
     return {"required": True, "content": content}
 
 
 def responses_of(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
-    """The answers that a route gives: a good one, those errors, and what is not the client's fault."""
+    """Return the description of a route's responses: success, these error statuses, and 5XX."""
     return {
         "200": good,
         **{str(status): _error(STATUSES[status], status) for status in statuses},
@@ -119,7 +119,7 @@ _ANSWER: Final = {
     "description": "The results; with a header Accept of their media type the bytes alone.",
     "content": {
         JSON: {"schema": _IMAGES},
-        "text/event-stream": {},  # a schema would be one of the text, or of each event: generators differ
+        "text/event-stream": {},  # no schema: generators differ in whether it is of the text or of each event
         **MEDIA,
     },
 }
@@ -175,7 +175,7 @@ VARIED: Final = {
 
 
 def generations(extensions: Sequence[ServerExtension]) -> dict[str, Any]:
-    """The route ``/v1/images/generations``, with what the services of wings take there."""
+    """Return the description of ``/v1/images/generations``, with the schemas of requests to the wings' models."""
     others = [dict(extension.generations) for extension in extensions if extension.generations is not None]
     prompt = GENERATIONS.options["prompt"].schema | {"minLength": 1}
     taken = GENERATIONS.schema("prompt", prompt=prompt)

@@ -16,14 +16,14 @@ from vllm_mmout.serving.inputs.prefixes import Prefixes
 GROUP: Final = "vllm-mmout"
 """Title of the flags' group, for ``--help=vllm-mmout``."""
 PREFIX: Final = "mmout_"
-"""What a field's name has before it in vLLM's namespace of arguments."""
+"""Prefix of a field's name in vLLM's namespace of arguments."""
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)", re.ASCII)
 _BINARY_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])", re.ASCII)
 _POWERS: Final = "kmgt"
 
 
 def _size(text: str) -> int:
-    """A count, with or without a unit; those of vLLM's own flags, but 1.5G may be written too."""
+    """Return a number that is written with or without a unit of vLLM's flags. Fractions such as 1.5G are allowed."""
     match = _SIZE.fullmatch(text.strip()) or _BINARY_SIZE.fullmatch(text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write a number such as 500000, 500k, 64M or 1.5G")
@@ -33,7 +33,7 @@ def _size(text: str) -> int:
 
 
 def _shown(count: int) -> str:
-    """A count as `_size` reads it: with the largest unit that divides it, millions at least."""
+    """Return a number as text for `_size`, with the largest unit from M up that divides it."""
     for base, units in ((1024, _POWERS.upper()), (1000, _POWERS)):
         for power in range(len(units), 1, -1):
             if count % base**power == 0:
@@ -41,22 +41,22 @@ def _shown(count: int) -> str:
     return str(count)
 
 
-def _count(default: int, said: str) -> int:
-    return field(default=default, metadata={"type": _size, "metavar": "N", "help": said})
+def _count(default: int, help_text: str) -> int:
+    return field(default=default, metadata={"type": _size, "metavar": "N", "help": help_text})
 
 
-def _seconds(said: str, default: float = 60.0) -> float:
-    return field(default=default, metadata={"type": float, "metavar": "SECONDS", "help": said})
+def _seconds(help_text: str, default: float = 60.0) -> float:
+    return field(default=default, metadata={"type": float, "metavar": "SECONDS", "help": help_text})
 
 
-def _folders(said: str) -> tuple[str, ...]:
-    text = f"folder in a bucket (s3://bucket/folder/) below which files are {said}; repeat it for more, by default none"
+def _folders(use: str) -> tuple[str, ...]:
+    text = f"folder in a bucket (s3://bucket/folder/) below which files are {use}; repeat it for more, by default none"
     return field(default=(), metadata={"action": "append", "metavar": "ADDRESS", "help": text})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """What one server of ours allows its clients; each field is a flag."""
+    """Limits and folders of a server. Each field is a flag."""
 
     max_upload: int = _count(1 << 30, "bytes of one request's body")
     max_pixels: int = _count(500_000_000, "pixels (height x width) of one input, looked at before any is decoded")
@@ -105,40 +105,42 @@ class ServingOptions:
     )
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.metadata["metavar"] == "ADDRESS":
-                Prefixes.of(value, flag(one.name))
-            if one.metadata["metavar"] == "N" and value < 1:
-                raise OptionError(f"{flag(one.name)} must be at least 1, got {value}")
-            if one.metadata["metavar"] == "KM2" and value is not None and not (math.isfinite(value) and value > 0):
-                raise OptionError(f"{flag(one.name)} must be a finite number of square kilometres above 0, got {value}")
-            if one.metadata["metavar"] == "SECONDS" and not (math.isfinite(value) and value > 0):
-                raise OptionError(f"{flag(one.name)} must be a finite number of seconds above 0, got {value}")
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.metadata["metavar"] == "ADDRESS":
+                Prefixes.of(value, flag(option.name))
+            if option.metadata["metavar"] == "N" and value < 1:
+                raise OptionError(f"{flag(option.name)} must be at least 1, got {value}")
+            if option.metadata["metavar"] == "KM2" and value is not None and not (math.isfinite(value) and value > 0):
+                raise OptionError(
+                    f"{flag(option.name)} must be a finite number of square kilometres above 0, got {value}"
+                )
+            if option.metadata["metavar"] == "SECONDS" and not (math.isfinite(value) and value > 0):
+                raise OptionError(f"{flag(option.name)} must be a finite number of seconds above 0, got {value}")
         if self.results_dir == "":
             raise OptionError(f"{flag('results_dir')} must be a folder, got ''; leave it out for a temporary one")
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Describe the flags, in a group of their own."""
+        """Add the flags to a parser, in a group of their own."""
         group = parser.add_argument_group(
             GROUP, "Limits of the image routes. Sizes take k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024)."
         )
         shown: dict[str, Callable[[Any], str]] = {"N": _shown, "SECONDS": "{:g}".format}
-        for one in fields(ServingOptions):
-            show = shown.get(one.metadata["metavar"])
-            default = argparse.SUPPRESS if show is None else show(one.default)
-            group.add_argument(flag(one.name), default=default, **one.metadata)
+        for option in fields(ServingOptions):
+            show = shown.get(option.metadata["metavar"])
+            default = argparse.SUPPRESS if show is None else show(option.default)
+            group.add_argument(flag(option.name), default=default, **option.metadata)
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> ServingOptions:
-        """Read the options out of a server's arguments; those that it does not have get their defaults."""
-        names = [one.name for one in fields(cls)]
-        given: dict[str, Any] = {name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)}
-        several = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-        return cls(**{**given, **several})
+        """Return the options in a server's arguments. Arguments that are missing get their defaults."""
+        names = [option.name for option in fields(cls)]
+        values: dict[str, Any] = {name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)}
+        several = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **several})
 
 
 def flag(name: str) -> str:
-    """The flag that sets a field, for messages."""
+    """Return the flag that sets a field, for messages."""
     return f"--{PREFIX}{name}".replace("_", "-")

@@ -1,6 +1,7 @@
-"""``POST /pooling`` with ``data``: any JSON for the model's input mapper; all else is vLLM's route, as it was.
+"""Route ``POST /pooling`` with ``data``, which is any JSON for the model's input mapper.
 
-Of a server whose IO Processor plugin is a wing's it is what that takes, as on vLLM's own route.
+Requests without ``data`` go to vLLM's own route. If the IO Processor plugin of the server belongs to a wing, ``data``
+is what the plugin takes, as on vLLM's own route.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 
 PATH = "/pooling"
 _TASK = "plugin"
-"""vLLM's pooling task of requests that an IO Processor plugin makes."""
+"""vLLM's pooling task for the requests of IO Processor plugins."""
 _SMALL = 1 << 16
-"""Bytes of a body that is read to see whose it is without a place for it."""
+"""Maximum size in bytes of a body that is read without a place, to see which route answers it."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
-    """Put our route in the place of vLLM's, which goes on answering what is not for ours."""
+    """Replace vLLM's route by ours, which passes requests without ``data`` to vLLM's route."""
     before = next(
         (
             route
@@ -54,54 +55,54 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
         ),
         None,
     )
-    if before is None:  # the model has no such task
+    if before is None:  # a model without pooling tasks
         return
-    vllms = before
-    app.router.routes.remove(vllms)  # 0.31 keeps a replaced route, in front
+    vllm_route = before
+    app.router.routes.remove(vllm_route)  # vLLM 0.31 would keep a replaced route in front
 
     async def pooling(request: Request) -> Response:
-        """Any JSON in, the model's answer out."""
+        """Answer ``/pooling``: any JSON in, the model's results out."""
         state = request.app.state
         answer = _answering(state, extensions)
         if not isinstance(state.mmout, ForwardService) or answer is None or not _is_json(request):
-            return _Passed(vllms, None)
+            return _PassOn(vllm_route, None)
         if not _has_key(request):
-            return await _without_key(request, state.mmout, vllms)
+            return await _without_key(request, state.mmout, vllm_route)
 
-        async def taken(service: ForwardService, held: AsyncExitStack) -> Response:
-            return await _taken(request, service, held, vllms, answer)
+        async def work(service: ForwardService, held: AsyncExitStack) -> Response:
+            return await _answer_ours(request, service, held, vllm_route, answer)
 
-        return await answered(request, ForwardService, taken, placed=False)
+        return await answered(request, ForwardService, work, placed=False)
 
     app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLED)
 
 
-async def _taken(
-    request: Request, service: ForwardService, held: AsyncExitStack, vllms: APIRoute, answer: PluginAnswer
+async def _answer_ours(
+    request: Request, service: ForwardService, held: AsyncExitStack, vllm_route: APIRoute, answer: PluginAnswer
 ) -> Response:
-    """Answer a request that is for us; any other one goes on, and no longer has a place among ours."""
+    """Answer a request with ``data``. Pass any other request to vLLM's route, and free its place."""
     body, full = await _read(request, service, held)
-    given = await _given(body)
+    given = await _our_data(body)
     if given is None:
         await held.aclose()
-        return _Passed(vllms, bytes(body))
+        return _PassOn(vllm_route, bytes(body))
     if full is not None:
         raise full
     return await unless_gone(request, answer(request, service, given))
 
 
-async def _without_key(request: Request, service: ForwardService, vllms: APIRoute) -> Response:
-    """Refuse a small body that is for us, as vLLM's own routes below /v1 do; any other one goes on unread.
+async def _without_key(request: Request, service: ForwardService, vllm_route: APIRoute) -> Response:
+    """Answer a request without the server's key: with 401 if it has ``data``, else by vLLM's route.
 
-    vLLM's route takes no ``data``, so that nothing of ours runs.
+    A body above `_SMALL` bytes goes to vLLM's route unread. That route refuses ``data``, so none of our code runs.
     """
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= len(str(_SMALL)) and int(length) <= _SMALL):
-        return _Passed(vllms, None)
+        return _PassOn(vllm_route, None)
     try:
         body = await read_body(request, service.options)
-        if await _given(body) is None:
-            return _Passed(vllms, bytes(body))
+        if await _our_data(body) is None:
+            return _PassOn(vllm_route, bytes(body))
     except ClientDisconnect:
         return Response(status_code=GONE)
     except ApiError as error:
@@ -109,16 +110,19 @@ async def _without_key(request: Request, service: ForwardService, vllms: APIRout
     return JSONResponse({"error": "Unauthorized"}, 401)
 
 
-async def _given(body: bytearray) -> dict[str, Any] | None:
-    """What a request holds that is for us; None of one that is for vLLM."""
-    if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # a name may be written with escapes
+async def _our_data(body: bytearray) -> dict[str, Any] | None:
+    """Return the JSON object of a body with ``data``, or None if vLLM's route answers the body."""
+    if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # the name may be written with escapes
         return None
-    given = await parse_json(body)
-    return given if "data" in given else None
+    values = await parse_json(body)
+    return values if "data" in values else None
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Read a body in a place of its own; where there is none only a small one, which may be for vLLM's route."""
+    """Read a body, and take a place for it.
+
+    If all places are taken, read a body of at most `_SMALL` bytes, which may be for vLLM's route, and return the error.
+    """
     try:
         take_place(request, held)
     except ApiError as full:
@@ -142,14 +146,14 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
 
 
 def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:
-    """What vLLM answers where an IO plugin made the data."""
+    """Return the body of the response, in vLLM's form for data of an IO plugin."""
     made = [msgspec.Raw(_datum(entry)) for entry in entries]
     data = dict(zip(processors, made, strict=True)) if processors else made[0]
     return msgspec.json.encode({"request_id": name, "created_at": int(time.time()), "data": data})
 
 
 def _datum(entry: Encoded) -> bytes:
-    """JSON as it is; anything else as in an answer of images."""
+    """Return JSON unchanged, and any other format as an object with base64."""
     content = entry.read(0, entry.nbytes)
     if entry.format in ("json", "geojson"):
         return content
@@ -157,12 +161,12 @@ def _datum(entry: Encoded) -> bytes:
 
 
 def _is_json(request: Request) -> bool:
-    """Whether the body is JSON; vLLM's route refuses what is not."""
+    """Return whether the body is JSON. vLLM's route refuses other bodies."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def _answering(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
-    """What answers requests for us on a server; None where its IO Processor plugin takes them, which is no wing's."""
+    """Return the function that answers requests with ``data``, or None if an IO plugin of others takes them."""
     processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
     plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     if plugin is None:
@@ -172,13 +176,13 @@ def _answering(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswe
 
 
 def _has_key(request: Request) -> bool:
-    """Whether a request carries the server's key: asked for here though vLLM guards only what lies below /v1."""
+    """Return whether a request has the server's key. vLLM itself checks it only below /v1."""
     keys = [key for key in (request.app.state.args.api_key or [envs.VLLM_API_KEY]) if key]
     return not keys or AuthenticationMiddleware(request.app, keys).verify_token(request.headers)
 
 
-class _Passed(Response):
-    """The answer of another route."""
+class _PassOn(Response):
+    """Response that lets another route answer, with the body that has been read."""
 
     def __init__(self, route: APIRoute, body: bytes | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ServingPlugin: our routes as an endpoint plugin of vLLM's server."""
+"""ServingPlugin: the endpoint plugin that adds our routes to vLLM's server."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
-"""Threads beside two for each request: one that reads, one that encodes."""
+"""Number of threads besides the two of each request, which read and encode."""
 
 
 class ServingPlugin:
-    """Puts our routes, and those of the wings, on vLLM's server, whatever its model."""
+    """Endpoint plugin that adds our routes and the wings' routes to vLLM's server, for every model."""
 
     name: Final = "mmout_serving"
     required_tasks: Final = None
@@ -68,10 +68,12 @@ class ServingPlugin:
         pooling.attach(app, self._extensions)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        """Set up what the routes share."""
+        """Create the service that the routes share, and store it in ``state``."""
         options = ServingOptions.from_args(args)
         state.mmout_slots = Slots(options.max_waiting)
-        if not hasattr(getattr(engine_client, "output_processor", None), "binding"):  # it is vLLM's own
+        if not hasattr(
+            getattr(engine_client, "output_processor", None), "binding"
+        ):  # an engine of vLLM without output processors
             named = remedy(engine_client.model_config.model)
             state.mmout = (
                 "the model of this server has no output processor, so it has no images or sounds to give; ask the other"
@@ -79,7 +81,7 @@ class ServingPlugin:
             )
             return
         keep_freed_blocks()
-        # Files that come slowly, and mappers that hang, must not take the threads of other requests.
+        # Slow uploads and hanging mappers must not take the threads of other requests.
         threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
         asyncio.get_running_loop().set_default_executor(threads)
         state.mmout = await asyncio.to_thread(self._service, engine_client, state.openai_serving_models, args, options)
@@ -87,7 +89,7 @@ class ServingPlugin:
             await extension.start(state.mmout, state)
 
     def _service(self, engine: Any, models: OpenAIServingModels, args: Namespace, options: ServingOptions) -> Service:
-        """What the routes share, by how the engine is bound; blocks."""
+        """Return the service for the kind of engine. Blocks."""
         store = _store(options)
         if isinstance(engine, BoundAsyncLLM):
             sources = Sources(
@@ -99,8 +101,8 @@ class ServingPlugin:
             kinds = (extension.forward_service(engine) for extension in self._extensions)
             kind = next((kind for kind in kinds if kind is not None), ForwardService)
             return kind(engine, models, options, store, observer, sources)
-        found = (extension.service(engine, models, options, store) for extension in self._extensions)
-        service = next((service for service in found if service is not None), None)
+        services = (extension.service(engine, models, options, store) for extension in self._extensions)
+        service = next((service for service in services if service is not None), None)
         if service is None:
             raise MMOutError(f"no wing serves an engine that is bound as {type(engine).__name__}; use vllm serve")
         return service

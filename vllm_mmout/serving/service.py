@@ -1,4 +1,4 @@
-"""Service: what the routes of one server share, and one request's way through its engine to its answer."""
+"""Service: the objects that the routes of one server share, and how a request runs on its engine."""
 
 from __future__ import annotations
 
@@ -56,31 +56,31 @@ _QUIET_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the routes of a server share whose model has output processors."""
+    """Objects that the routes share on a server whose model has output processors."""
 
     engine: Any
     models: OpenAIServingModels
-    """vLLM's: the names under which the model is served."""
+    """vLLM's list of the names under which the model and its adapters are served."""
     options: ServingOptions
     store: ResultStore
     observer: Observer
 
     @property
     def gives(self) -> str:
-        """What the model does, and where it is asked, for messages."""
+        """Return a description of the model and its route, for error messages."""
         raise NotImplementedError
 
     @property
     def chats(self) -> bool:
-        """Whether a handler of its own looks at chats that ask for media, and answers or refuses them."""
+        """Return whether the service has its own handler for chats that ask for media."""
         return False
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer ``/v1/images/generations``."""
+        """Answer a request to ``/v1/images/generations``."""
         raise NotImplementedError
 
     def adapter(self, model: str | None) -> LoRARequest | None:
-        """The LoRA adapter of the model that a request names; None for the server's own."""
+        """Return the LoRA adapter with the name ``model``, or None for the server's own model and for an empty name."""
         if not model or self.models.registry.is_base_model(model):
             return None
         adapter = self.models.lora_requests.get(model)
@@ -92,32 +92,32 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class ForwardService(Service):
-    """Of a server whose model answers in one forward."""
+    """Service of a server whose model computes its results in one forward pass."""
 
     engine: BoundAsyncLLM
     sources: Sources
 
     @property
     def binding(self) -> Binding:
-        """The engine's processors and inputs."""
+        """Return the engine's processors and input mapper."""
         return self.engine.output_processor.binding
 
     @property
     def gives(self) -> str:
-        """What the model does, and where it is asked, for messages."""
+        """Return a description of the model and its route, for error messages."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
-        said = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"
-        silent = [type(one).__name__ for one in self.binding.processors.values() if not _says_modality(one)]
+        description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"
+        silent = [type(each).__name__ for each in self.binding.processors.values() if not _says_modality(each)]
         if not silent:
-            return said
+            return description
         return (
-            f"{said}. The class {' and '.join(silent)} has no modality of its own: if it returns AudioOutput or"
+            f"{description}. The class {' and '.join(silent)} has no modality of its own: if it returns AudioOutput or"
             ' VideoOutput, write modality = "audio" or "video" into it'
         )
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer ``/v1/images/generations`` of a model whose mapper takes text."""
+        """Answer a request to ``/v1/images/generations``, for a model whose input mapper takes text."""
         asked = generation_request(await read_json(request, self.options))
         inputs = self.binding.inputs
         if inputs is not None and inputs.opens_files:
@@ -129,7 +129,7 @@ class ForwardService(Service):
         return await answered_images(request, self, asked, asked.prompt, "image_generation")
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits`` and ``/variations``; what is uploaded is closed with ``held``."""
+        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. Uploaded files are closed with ``held``."""
         asked = edit_request(await read_request(request, self.options, held, json=fields is not VARIATIONS), fields)
         data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
         return await answered_images(request, self, asked, data, "image_edit")
@@ -141,20 +141,20 @@ class ForwardService(Service):
 
     @contextmanager
     def opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
-        """What the engine takes, open; blocks."""
-        self.store.shared.enter()  # the result is made there
+        """Open the input that a client sent, and yield it in the form that the engine takes. Blocks."""
+        self.store.shared.enter()  # the folder of results must exist
         own = self.binding.own_inputs(params)
         inputs = self.binding.inputs
         files = own is not None or inputs is None or inputs.opens_files
         if own is None and (field in TEXTS or (field == "data" and not files)):
-            # Wrapped, so that nothing in it is taken for a prompt of vLLM's or for tensors by keyword.
+            # Raw marks data that the engine must not read as a prompt of vLLM or as tensors by keyword.
             yield data if inputs is None else Raw(data)
             return
         words, pictures = ((), True) if inputs is None or own is not None else (inputs.words, inputs.pictures)
         most = self.largest_input(params)
         sources = self.sources.opened(data, texts=files, words=words, pictures=pictures, most=most)
         with nullcontext(data) if field in TEXTS else sources as opened:
-            if own is not None and not is_open_file(opened):  # an IO plugin would read any path or address
+            if own is not None and not is_open_file(opened):  # an IO plugin would open any path or address
                 raise InputError(
                     f"output processor {own[0]!r} takes one file from a client; send it, or its address or data URL"
                 )
@@ -166,8 +166,8 @@ class ForwardService(Service):
 
 def _says_modality(processor: Any) -> bool:
     """Return whether a processor, or a class of its below `OutputProcessor`, sets ``modality``."""
-    classes = [one for one in type(processor).__mro__ if one is not OutputProcessor]
-    return any("modality" in vars(one) for one in classes) or "modality" in getattr(processor, "__dict__", {})
+    classes = [kind for kind in type(processor).__mro__ if kind is not OutputProcessor]
+    return any("modality" in vars(kind) for kind in classes) or "modality" in getattr(processor, "__dict__", {})
 
 
 async def answered_images(

@@ -63,7 +63,7 @@ class Work:
     trace_headers: Mapping[str, str] | None = None
     """Headers of the client's trace span."""
     budget: AnswerBudget | None = None
-    """Budget that several requests of one answer share, or None if the request is an answer of its own."""
+    """Budget that several requests of one answer share, or None to use a new budget."""
     checked: bool = False
     """Whether `of` has checked the request, so that the engine need not check its options again."""
 
@@ -101,7 +101,7 @@ class Work:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Return the processors that each result must name, which is none unless the client sent a list of them."""
+        """Return the processors that results must name: all if the client sent a list of them, else an empty tuple."""
         return self.names if isinstance(self.params.processor, tuple) else ()
 
     def check_limits(self) -> None:
@@ -113,9 +113,9 @@ class Work:
         check_asked(self.params, self.data, fields, fps, self.service.options)
 
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run the request, and yield the outputs of `AsyncLLM.generate`. Pictures come when ``watch`` asks for them.
+        """Run the request with its input files open, and yield the outputs of `AsyncLLM.generate`.
 
-        The files of the input are open meanwhile.
+        Pictures of a growing result are made when ``watch`` asks for them.
         """
         service = self.service
         try:

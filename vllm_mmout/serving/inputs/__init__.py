@@ -1,1 +1,1 @@
-"""What a client's request names or holds, opened: uploads, addresses, local files, data URLs."""
+"""Openers of the inputs of requests: uploads, addresses, local files, data URLs."""

@@ -1,4 +1,4 @@
-"""Which addresses a client may have the server fetch from, checked on the IP address that is connected to."""
+"""Check of the addresses that the server fetches for clients, on the IP address to which it connects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FLAG: Final = "--allowed-media-domains"
 _LONGEST: Final = 100
-"""Characters of a host that a message shows."""
+"""Maximum number of characters of a host in a message."""
 
 _NOT_PUBLIC_4 = tuple(
     map(
@@ -30,30 +30,30 @@ _NOT_PUBLIC_4 = tuple(
             *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
             *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
             *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-            "168.63.129.16/32",  # public by its number, but every machine of Azure's reaches its host there
+            "168.63.129.16/32",  # a public number, but in Azure it is the host of each virtual machine
         ),
     )
 )
-"""IANA's IPv4 Special-Purpose Address Registry and multicast; what `ipaddress` says of it differs by release."""
+"""Networks of IANA's IPv4 Special-Purpose Address Registry, and multicast. `ipaddress` differs by release."""
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
         IPv6Network,
-        # Teredo (2001::/32) and 6to4 (2002::/16) lead to an IPv4 address that they hold, and are no longer in use.
+        # Teredo (2001::/32) and 6to4 (2002::/16) embed an IPv4 address, and are obsolete.
         ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
     )
 )
-"""Those of IANA's IPv6 registry that lie among the public addresses."""
+"""Networks of IANA's IPv6 registry within `_PUBLIC_6` that are not public."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""What stands before an IPv4 address in one of ISATAP's (RFC 5214)."""
+"""The 32 bits before the embedded IPv4 address in an ISATAP address (RFC 5214)."""
 
 
 def is_public(text: str) -> bool:
-    """Whether an IP address is one of the public Internet, as is the IPv4 address that it may lead to."""
+    """Return whether an IP address, and the IPv4 address embedded in it if any, is on the public Internet."""
     try:
         return _is_public(ip_address(text))
-    except ValueError:  # nothing that is known: of another family
+    except ValueError:  # an address of another family
         return False
 
 
@@ -71,17 +71,17 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Domains:
-    """The hosts that may be fetched from."""
+    """The hosts from which the server may fetch."""
 
     def __init__(self, listed: Sequence[str] | None = None) -> None:
         self._listed = frozenset(map(_folded, listed or ()))
 
     def lists(self, host: str) -> bool:
-        """Whether a host is listed: its addresses need not be public."""
+        """Return whether a host is listed. The addresses of a listed host need not be public."""
         return _folded(host) in self._listed
 
     def check_host(self, host: str) -> None:
-        """Check a host by its name, as urllib3 understands it."""
+        """Raise InputError if the name of a host, as urllib3 parses it, is not allowed."""
         if self._listed and not self.lists(host):
             raise _RefusedError(
                 f"host {_shown(host)}, which is not among those that this server fetches from; send the file itself, or"
@@ -89,7 +89,7 @@ class Domains:
             )
 
     def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
-        """Check the IP addresses of a host, all of them: one with a public and another address is no public host."""
+        """Raise InputError if a host that is not listed has an IP address that is not public, or is this machine's."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
             raise _RefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
@@ -98,16 +98,17 @@ class Domains:
 
 
 class _RefusedError(InputError):
-    """Words of what is refused, to which what led there is added."""
+    """Error for a refused host. `Guarded` puts the URL in front of its text."""
 
 
 class Guarded(Connections):
-    """Connections to allowed hosts alone: each request, of a redirect too, is checked, then the address connected to.
+    """Connections that reach only allowed hosts.
 
-    A check of the name before would leave time for the name to lead elsewhere.
+    The host of each request and redirect is checked, and then the IP address to which the socket connects. If only
+    names were checked, a name could resolve to another address later (DNS rebinding).
 
-    Behind a proxy that the environment names it is the proxy that connects. That is the choice of whoever runs the
-    server; the host is looked up and checked here all the same, as far as its name is known here.
+    If the environment sets a proxy, the proxy connects, as the operator chose. The host is still looked up and checked
+    here, if its name is known here.
     """
 
     def __init__(self, options: FetchOptions, domains: Domains) -> None:
@@ -116,7 +117,7 @@ class Guarded(Connections):
         self._first: str | None = None
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Ask for a file, see `Connections.request`."""
+        """Request a file after the check of its host, see `Connections.request`."""
         if self._first is None:
             self._first = url
         try:
@@ -130,7 +131,7 @@ class Guarded(Connections):
             raise InputError(f"{without_secrets(self._first)} {how} {error}") from None
 
     def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
-        """The IP addresses of a host, see `Connections.lookup`."""
+        """Return the IP addresses of a host after their check, see `Connections.lookup`."""
         found = super().lookup(host, port)
         self._domains.check_found(host, found)
         return found
@@ -138,12 +139,12 @@ class Guarded(Connections):
     def _check_behind_proxy(self, host: str, port: int) -> None:
         try:
             self.lookup(host, port)
-        except (OSError, UnicodeError):  # the proxy alone knows the name
+        except (OSError, UnicodeError):  # only the proxy knows the name
             return
 
 
 def host_of(url: str) -> tuple[str, int]:
-    """The host of an address, without the brackets of IPv6, and the port."""
+    """Return the host of a URL, without the brackets of IPv6, and the port."""
     try:
         parts, other = parse_url(url), urlsplit(url).hostname or ""
     except (LocationParseError, ValueError):
@@ -160,12 +161,12 @@ def _not_understood() -> InputError:
 
 
 def _folded(host: str) -> str:
-    """A host as it is compared: in small letters, without the root's dot, as the DNS spells it."""
+    """Return a host in the form for comparisons: lower case, without the final dot, spelled as in the DNS."""
     host = host.strip().strip("[]").lower().removesuffix(".")
     if host.isascii():
         return host
     try:
-        return parse_url(f"http://{host}/").host or host  # urllib3 spells it
+        return parse_url(f"http://{host}/").host or host  # in the spelling of the DNS
     except LocationParseError:
         return host
 
@@ -175,10 +176,10 @@ def _shown(host: str) -> str:
 
 
 def _is_own(where: ResolvedAddress) -> bool:
-    """Whether an IP address is one of this machine's: it would be spoken to from the same."""
+    """Return whether an IP address belongs to this machine. A socket to such an address has it as its own address."""
     try:
         with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(where[4])  # sends nothing: the system chooses where from
+            probe.connect(where[4])  # sends nothing, but the system chooses the source address
             return bool(probe.getsockname()[0] == where[4][0])
-    except OSError:  # it cannot be reached at all
+    except OSError:  # the address cannot be reached
         return False

@@ -1,7 +1,7 @@
-"""Data URLs, and percent-escapes (RFC 3986, 2.1) in texts of any length.
+"""Decoder of data URLs, and of percent-escapes (RFC 3986, 2.1) in texts of any length.
 
-``urllib.parse.unquote_to_bytes`` makes some objects of each escape: of 64 MiB that is GiB of memory, and many seconds
-in which nothing else runs.
+``urllib.parse.unquote_to_bytes`` makes several objects for each escape. For a text of 64 MiB it takes GiB of memory,
+and holds the GIL for many seconds.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.serving.options import flag
 
 _PIECE: Final = 1 << 20
-"""Characters that are decoded at once."""
+"""Number of characters that are decoded at once."""
 _ESCAPE: Final = ord("%")
 _NO_DIGIT: Final = 255
 _DIGITS: Final = np.full(256, _NO_DIGIT, np.uint8)
-"""Letter -> the number that it is as a hexadecimal digit."""
+"""Value of each byte as a hexadecimal digit, or `_NO_DIGIT`."""
 _DIGITS[np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)] = [*range(16), *range(10, 16)]
 
 
 def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
-    """The bytes of a text, piece by piece; a "%" that begins no escape stands for itself."""
+    """Yield the decoded bytes of a text, piece by piece. A "%" that does not begin an escape is kept."""
     while start < len(text):
         end = start + _PIECE
         piece = text[start:end]
         data = piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
-        cut = data.find(b"%", -2)  # its digits are in the next piece
+        cut = data.find(b"%", -2)  # the digits of the escape are in the next piece
         if cut > 0 and end < len(text):
             data, end = data[:cut], start + cut
         yield _decoded(data)
@@ -42,7 +42,7 @@ def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
 
 
 def form_field(field: bytearray) -> tuple[str, str]:
-    """Name and value of a field of ``application/x-www-form-urlencoded``; a ValueError where it is none, or no text."""
+    """Return the name and value of a field of ``application/x-www-form-urlencoded``. Raise ValueError if invalid."""
     name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
     if not sign or not field.isascii():
         raise ValueError(f"{field[:100]!r} is no field")
@@ -64,19 +64,19 @@ def _decoded(data: bytes) -> bytes:
 
 
 _LETTERS: Final = bytes.maketrans(b"-_", b"+/")
-"""The letters of base64 for URLs as those of base64."""
+"""Table that translates base64 for URLs to standard base64."""
 _IN_MEMORY: Final = 2**23
-_SAID: Final = re.compile(r"data:(?P<said>[^,]{0,1000}),", re.IGNORECASE)
+_HEAD: Final = re.compile(r"data:(?P<head>[^,]{0,1000}),", re.IGNORECASE)
 
 
 def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
-    """The file that a data URL holds, of at most ``limit`` bytes, and its name; blocks while it is decoded."""
-    found = _SAID.match(text)
-    if found is None:
+    """Decode the file in a data URL, of at most ``limit`` bytes, and return it with its name. Blocks."""
+    match = _HEAD.match(text)
+    if match is None:
         raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")
-    _, *parameters = found["said"].split(";")
+    _, *parameters = match["head"].split(";")
     encoded = any(parameter.strip().lower() == "base64" for parameter in parameters[-1:])
-    start = found.end()
+    start = match.end()
     escaped = text.find("%", start) >= 0
     if (len(text) - start) // (4 if encoded else 3 if escaped else 1) * (3 if encoded else 1) > limit:
         raise _too_long(limit)
@@ -85,7 +85,7 @@ def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
         try:
             for piece in _from_base64(unescaped(text, start)) if encoded else unescaped(text, start):
                 file.write(piece)
-        except ValueError:  # of what is no ASCII, too
+        except ValueError:  # a UnicodeEncodeError of non-ASCII text is a ValueError, too
             raise InputError(
                 f"the data URL is not of {'base64' if encoded else 'ASCII'} letters alone; encode the file's bytes as"
                 " base64.b64encode does"
@@ -93,13 +93,13 @@ def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
         size = file.tell()
         if size > limit:
             raise _too_long(limit)
-        said = dict(parameter.partition("=")[::2] for parameter in parameters)
+        attributes = dict(parameter.partition("=")[::2] for parameter in parameters)
         stack.pop_all()
-    return cast("BinaryIO", file), unquote(said.get("name", "")) or f"<data URL of {size} bytes>"
+    return cast("BinaryIO", file), unquote(attributes.get("name", "")) or f"<data URL of {size} bytes>"
 
 
 def _from_base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decode base64 that is cut anywhere, with line breaks, without padding and in the letters for URLs, too."""
+    """Decode base64 in pieces that are cut anywhere. Line breaks, missing padding and base64 for URLs are accepted."""
     left = b""
     for piece in pieces:
         text = left + piece.translate(_LETTERS, b" \t\r\n\f")

@@ -1,4 +1,4 @@
-"""LocalFiles: files of this machine that a client may name, those of one folder."""
+"""LocalFiles: the local files that clients may name, all in one folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vllm_mmout.geo import Neighbours, SharedFile, printable_name
 FLAG: Final = "--allowed-local-media-path"
 _FILES: Final = Path("/proc/self/fd")
 _QUIETLY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""A pipe without a writer must not hold the thread."""
+"""Flags of `os.open`. Without O_NONBLOCK a pipe without a writer would block the thread."""
 
 
 class LocalFiles:
     """Opens files of a folder by their ``file://`` URLs.
 
-    As in vLLM, what a URL names is followed through ".." and symbolic links, and must lie within the folder then. What
-    has been opened is looked at once more: a file or a folder may be exchanged in between.
+    As in vLLM, ".." and symbolic links are resolved first, and the result must be within the folder. The open file is
+    checked again, because a file or a folder may be replaced in between.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -32,7 +32,7 @@ class LocalFiles:
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
     def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
-        """Open a file by its URL; with its name for messages, and the files beside it."""
+        """Open a file by its URL, and return it, its name for messages, and access to the files beside it."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
@@ -40,26 +40,26 @@ class LocalFiles:
         path = _path(url)
         name = printable_name(path) or "the folder"
         try:
-            found = os.path.realpath(path)
-            if not self._holds(found):
+            real = os.path.realpath(path)
+            if not self._holds(real):
                 raise _outside()
             neighbours = Neighbours(Path(path).name, partial(self._neighbour, Path(path)))
-            return self._file(found, name), name, neighbours
-        except ValueError:  # a NUL, or a letter that no name can have
+            return self._file(real, name), name, neighbours
+        except ValueError:  # a NUL, or a character that no file name can have
             raise _outside() from None
         except OSError as error:
             raise _unreadable(name, error) from error
 
     def _neighbour(self, path: Path, name: str) -> SharedFile | None:
-        """A file that lies beside one, by its name; None where there is none."""
+        """Open the file ``name`` in the folder of ``path``. Return None if it does not exist."""
         shown = printable_name(name)
         try:
-            found = os.path.realpath(path.with_name(name))
-            if not self._holds(found):
+            real = os.path.realpath(path.with_name(name))
+            if not self._holds(real):
                 raise _outside()
-            if not os.path.isfile(found):  # noqa: PTH113 - that of a Path raises where a name is too long for a file
+            if not os.path.isfile(real):  # noqa: PTH113 - Path.is_file raises if a name is too long
                 return None
-            return SharedFile(self._file(found, shown), shown, owned=True)
+            return SharedFile(self._file(real, shown), shown, owned=True)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -78,7 +78,7 @@ class LocalFiles:
             raise
 
     def _check(self, descriptor: int, path: str, name: str) -> None:
-        """Check what has been opened."""
+        """Raise InputError unless the open file is a regular file within the folder."""
         if not self._holds(_true_path(descriptor, path)):
             raise _outside()
         kind = os.fstat(descriptor).st_mode
@@ -89,7 +89,7 @@ class LocalFiles:
 
 
 def _path(url: str) -> str:
-    """The path that a URL names (RFC 8089)."""
+    """Return the path in a file URL (RFC 8089)."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -102,15 +102,18 @@ def _path(url: str) -> str:
 
 
 def _true_path(descriptor: int, path: str) -> str:
-    """Where an open file lies: as the system says; elsewhere than on Linux, where it lay if it still does."""
+    """Return the true path of an open file.
+
+    Linux knows it. On other systems it is ``path``, resolved, or "" if another file is there now.
+    """
     if _FILES.is_dir():
         return str((_FILES / str(descriptor)).readlink())
-    found = Path(path).resolve()
-    return str(found) if os.path.samestat(found.stat(), os.fstat(descriptor)) else ""
+    real = Path(path).resolve()
+    return str(real) if os.path.samestat(real.stat(), os.fstat(descriptor)) else ""
 
 
 def _outside() -> InputError:
-    """The one error of all that lies elsewhere, whether it is there or not."""
+    """Return the error for a file outside the folder, which is the same whether the file exists or not."""
     return InputError(
         f"the file is not within the folder that this server reads from ({FLAG}); send the file itself, or have it"
         " put there"

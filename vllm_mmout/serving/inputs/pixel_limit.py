@@ -9,7 +9,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import declared_size
 
 _AT_ONCE: Final = 2**30
-"""Bytes that decoding may take at once."""
+"""Maximum number of bytes that decoding may need in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class PixelLimit:
     remedy: str = "cut it"
 
     def check(self, file: BinaryIO) -> None:
-        """Raise InputError if the header of a picture or raster declares too much."""
-        found = declared_size(file)
-        if found.pixels > self.pixels:
+        """Raise InputError if the header of a picture or raster declares too many pixels, or too large segments."""
+        size = declared_size(file)
+        if size.pixels > self.pixels:
             raise InputError(
-                f"{file.name} has {found.height} x {found.width} pixels, this server takes at most"
+                f"{file.name} has {size.height} x {size.width} pixels, this server takes at most"
                 f" {self.pixels}{self.why}; {self.remedy}, or ask for a larger {self.flag}"
             )
-        if found.at_once > _AT_ONCE:
+        if size.at_once > _AT_ONCE:
             raise InputError(
-                f"{file.name} takes {found.at_once >> 20} MiB to be decoded, which must be in memory at once,"
+                f"{file.name} takes {size.at_once >> 20} MiB to be decoded, which must be in memory at once,"
                 f" {_AT_ONCE >> 20} MiB at most; store it in tiles, as with gdal_translate -of COG"
             )

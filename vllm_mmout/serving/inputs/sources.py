@@ -1,4 +1,4 @@
-"""Sources: what a client's request holds, its uploads, or names, opened; and that it can name nothing else."""
+"""Sources: opener of the inputs of a client's request, which are uploads, data URLs, or allowed addresses."""
 
 from __future__ import annotations
 
@@ -40,68 +40,70 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 _IN_MEMORY = 1 << 20
-"""Bytes of one file that are kept in memory."""
+"""Maximum number of bytes of a file that are kept in memory. Larger files go to disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that a client sent."""
+    """File that a client sent."""
 
     name: str
-    """The client's name for it, without folders: for messages and names of bands, never a path here."""
+    """The client's name of the file, without folders. It is used in messages and for bands, and never as a path."""
     file: BinaryIO
-    """Seekable, at its start."""
+    """Seekable file, at its start."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a form held, each field and file under its name in the order sent."""
+    """Fields and files of a form, by name, in the order sent."""
 
     fields: dict[str, list[str]]
     files: dict[str, list[Upload]]
 
     def close(self) -> None:
-        """Close all files; blocks as long as the disk needs to let go of large ones."""
+        """Close all files. Blocks while the disk frees large files."""
         for uploads in self.files.values():
             for upload in uploads:
                 upload.file.close()
 
 
 class Spool:
-    """A file while it comes."""
+    """File of a form that is being received."""
 
     def __init__(self, name: str) -> None:
         self._name = name.replace("\\", "/").rpartition("/")[2][:200]
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the form's, which closes it
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the form closes it
         self.size = 0
 
     def takes(self, more: int) -> bool:
-        """Whether so many further bytes can be written without waiting for a disk."""
+        """Return whether ``more`` further bytes can be written without waiting for a disk."""
         return self.size + more <= _IN_MEMORY
 
     def write(self, piece: bytes) -> None:
-        """Append; waits for the disk unless it `takes` the piece."""
+        """Append a piece. Waits for the disk unless `takes` is true for its size."""
         try:
             self._file.write(piece)
         except OSError as error:
-            error.filename = error.filename or tempfile.gettempdir()  # the folder of the file: the error has no name
+            error.filename = (
+                error.filename or tempfile.gettempdir()
+            )  # the folder, because an error of a temporary file names no file
             raise
         self.size += len(piece)
 
     def upload(self) -> Upload:
-        """The file as a whole, at its start; waits for the disk where it lies there."""
+        """Return the complete file, at its start. Blocks if the file is on disk."""
         self._file.seek(0)
         return Upload(self._name, cast("BinaryIO", self._file), self.size)
 
     def close(self) -> None:
-        """Throw away what came."""
+        """Close the file, which deletes its data."""
         self._file.close()
 
 
 def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
-    """A binary file under another name, which is for messages and for names of bands, and never a path."""
+    """Return a binary file with another name, which is for messages and bands, and never used as a path."""
     made = _NamedFile(file, name, owned=owned)
     made.neighbours = neighbours
     return cast("BinaryIO", made)
@@ -144,21 +146,21 @@ class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
 
 
 _MOST: Final = 128
-"""Files that one request may name: each is open until it is answered."""
+"""Maximum number of files of one request. Each is open until the request is answered."""
 _DEEPEST: Final = 32
-"""Levels of lists in lists."""
+"""Maximum depth of nested lists."""
 _VALUES: Final = 2**20
-"""Values beside files in one input of a model that takes files."""
+"""Maximum number of values in one input, files included."""
 _SHOWN: Final = 60
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\\]")
-"""What no address has, and what those who read addresses understand differently."""
+"""Characters that are invalid in a URL, and that parsers of URLs treat differently."""
 _WHAT_TO_SEND: Final = (
     "send the file itself (multipart/form-data), a data: URL (data:image/png;base64,...), or an address (https://...)"
 )
 
 
 class Sources:
-    """Opens what requests name: what they hold themselves, and what the server allows them to name."""
+    """Opener of the inputs of requests: uploads, data URLs, and the addresses and files that the server allows."""
 
     def __init__(self, options: ServingOptions, *, local_path: str | None, domains: Sequence[str] | None) -> None:
         from vllm import envs
@@ -181,18 +183,26 @@ class Sources:
         pictures: bool = True,
         most: PixelLimit | None = None,
     ) -> Iterator[Any]:
-        """Open what a request holds or names, in lists and dicts too; blocks while headers are fetched and read.
+        """Yield the input of a request with its files open. Blocks while headers are fetched and read.
 
-        What is given is the same with an open file, at its start, in place of each `Upload` and, where ``texts`` name
-        files, of each text but those under a key of ``words``. All are closed at the end. With ``pictures`` headers are
-        checked against ``most``, or the server's limit if it is None. A file that is no picture is left to its reader.
+        Each `Upload` in ``data``, and in its lists and dicts, is replaced by an open file at its start. All files are
+        closed at the end.
+
+        Args:
+            data: the input that a client sent.
+            texts: whether texts are addresses of files, which are opened too.
+            words: keys of dicts whose texts are not addresses.
+            pictures: whether the header of each file is checked against the limit of pixels. Files that are not
+                pictures are left to their reader.
+            most: the limit of pixels, or None for the server's limit.
+
         """
         most = most or PixelLimit(self._options.max_pixels, flag("max_pixels"))
         with ExitStack() as stack:
             yield _Request(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
-        """Open what a text names."""
+        """Open the file that a text names: a data URL, an address, or a file URL."""
         if text[:5].lower() == "data:":
             return named(*open_data_url(text, self._options.max_upload))
         if is_address(text):
@@ -221,7 +231,7 @@ class Sources:
 
 
 class _Request:
-    """What one request has open."""
+    """The open files of one request."""
 
     def __init__(
         self, sources: Sources, stack: ExitStack, *, texts: bool, words: Collection[str], most: PixelLimit | None
@@ -231,12 +241,12 @@ class _Request:
         self._texts = texts
         self._words = words
         self._most = most
-        """Limit for the header of each file; None if headers are not checked."""
+        """Limit for the header of each file, or None if headers are not checked."""
         self._count = 0
         self._values = 0
 
     def walked(self, data: Any, depth: int) -> Any:
-        """The same with open files; lists without any stay the objects that they are."""
+        """Return ``data`` with open files in place of uploads and texts. Lists and dicts without files stay as is."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
@@ -273,7 +283,7 @@ class _Request:
 
 
 def rgb_picture(file: BinaryIO) -> Image.Image:
-    """Decode a picture; blocks."""
+    """Decode a picture as RGB. Blocks."""
     try:
         with Image.open(file) as picture:
             return picture.convert("RGB")

@@ -1,1 +1,1 @@
-"""Requests as they come: bodies, forms, JSON, and the fields in them."""
+"""Readers of requests: bodies, forms, JSON, and their fields."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 WIDTH, HEIGHT, FRAMES, STEPS = "width", "height", "num_frames", "num_inference_steps"
-"""Keys of an input that say how much a model is to make, as diffusers calls them."""
+"""Keys of an input that set the size of the result, with the names of diffusers."""
 _USUAL_FPS: Final = 24.0
 
 
@@ -40,7 +40,7 @@ def check_asked(
         given = {name: value for name in fields if _is_number(value := data.get(name))}
     if params.sides is not None:
         _check_pixels(*params.sides, options)
-    if WIDTH in given or HEIGHT in given:  # one side alone counts as a square
+    if WIDTH in given or HEIGHT in given:  # a single side counts as a square
         width = given.get(WIDTH, given.get(HEIGHT, 0))
         _check_pixels(width, given.get(HEIGHT, width), options)
     for steps in (params.num_inference_steps, given.get(STEPS)):

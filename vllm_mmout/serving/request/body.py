@@ -1,7 +1,7 @@
-"""The body of a request as it comes, within the server's limits; and forms, whose files go to memory and to disk.
+"""Reader of request bodies within the server's limits, and of forms, whose files go to memory or to disk.
 
-python-multipart finds the parts. Not starlette's form, which takes one that ends in the middle for whole, and closes
-large files on the event loop.
+python-multipart finds the parts of a form. starlette's own reader is not used: it accepts a form that is cut off, and
+closes large files on the event loop.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ T = TypeVar("T")
 MAX_FILES = 100
 MAX_FIELDS = 1000
 MAX_TEXT = 64 << 20
-"""Bytes of all text fields of a form; a data URL is text."""
+"""Maximum number of bytes of all text fields of a form. Data URLs are text."""
 _MAX_NAME = 200
 _AT_ONCE = 1 << 14
-"""Bytes that must come within the time a piece may take: with less, one byte a minute would hold a place for days."""
+"""Bytes after which the time limit of a piece starts again. With fewer, a slow client could hold a place for days."""
 _SLOWEST = 1 << 15
-"""Bytes a second, on average, that a body must come with: a quarter of 1 Mbit/s."""
+"""Minimum average speed of a body in bytes a second, a quarter of 1 Mbit/s."""
 _SMALL = 1 << 16
-"""Bytes that are parsed on the event loop."""
+"""Maximum number of bytes that are parsed on the event loop."""
 
 
 async def read_form(request: Request, options: ServingOptions) -> Form:
-    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``; whoever gets it closes it."""
+    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``. The caller must close the form."""
     kind, parameters = parse_options_header(request.headers.get("content-type"))
     if kind == b"multipart/form-data":
         boundary = parameters.get(b"boundary", b"")
-        # RFC 2046, 5.1.1; an empty one would be found everywhere.
+        # RFC 2046, 5.1.1. An empty boundary would match everywhere.
         if not re.fullmatch(rb"[0-9A-Za-z'()+_,./:=? -]{1,256}", boundary):
             error = ApiError(400, "multipart/form-data without a boundary; leave Content-Type to the client's library")
             raise await _refused(request, error)
@@ -61,7 +61,7 @@ async def read_form(request: Request, options: ServingOptions) -> Form:
 
 
 async def read_body(request: Request, options: ServingOptions, most: int | None = None) -> bytearray:
-    """Read a body as it is, of at most so many bytes beside the server's own limit."""
+    """Read a body of at most ``most`` bytes, and within the server's own limit."""
     body = bytearray()
     async with _received(request, options) as pieces:
         async for piece in pieces:
@@ -72,12 +72,12 @@ async def read_body(request: Request, options: ServingOptions, most: int | None 
 
 
 async def parsed(parse: Callable[[bytearray], T], body: bytearray) -> T:
-    """What a parser makes of a body, in a thread where that is large."""
+    """Apply a parser to a body, in a thread if the body is large."""
     return parse(body) if len(body) <= _SMALL else await run_in_threadpool(parse, body)
 
 
 def is_json(request: Request) -> bool:
-    """Whether a body is said to be JSON."""
+    """Return whether the header ``Content-Type`` of a request is JSON."""
     kind, _ = parse_options_header(request.headers.get("content-type"))
     return kind == b"application/json" or kind.endswith(b"+json")
 
@@ -87,15 +87,15 @@ async def _refused(request: Request, error: ApiError) -> ApiError:
     return error
 
 
-async def unsupported(request: Request, wanted: str) -> ApiError:
-    """The error of a body of another content type, which is thrown away."""
+async def unsupported(request: Request, needed: str) -> ApiError:
+    """Discard a body, and return the error for its content type."""
     kind, _ = parse_options_header(request.headers.get("content-type"))
-    found = kind.decode("latin-1")[:100] or "nothing"
-    return await _refused(request, ApiError(415, f"the Content-Type is {found!r}; send {wanted}"))
+    shown_kind = kind.decode("latin-1")[:100] or "nothing"
+    return await _refused(request, ApiError(415, f"the Content-Type is {shown_kind!r}; send {needed}"))
 
 
 def too_much_text(name: str | None = None) -> ApiError:
-    """The error of a body whose text is too long."""
+    """Return the error for a body whose text is too long."""
     message = f"the text of the request is longer than {MAX_TEXT >> 20} MiB; send data as a file"
     return ApiError(413, message, param=name)
 
@@ -107,7 +107,7 @@ def _too_large(options: ServingOptions) -> ApiError:
 
 @asynccontextmanager
 async def _received(request: Request, options: ServingOptions) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The body as it comes, within the limits; when that ends with an error of the client's, the rest is discarded."""
+    """Yield the pieces of a body within the limits. If the client made an error, the rest of the body is discarded."""
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         error = ApiError(415, f"the body is sent as {encoding[:40]!r}, which is not taken; send it as it is")
@@ -189,13 +189,13 @@ async def _multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> Form:
         await parts.read(pieces, boundary)
         return await run_in_threadpool(parts.form)
     except BaseException:
-        # A large file takes its disk a while to let go of; the thread does it also where this task is cancelled again.
+        # A disk needs a while to free a large file. The thread goes on even if this task is cancelled again.
         await run_in_threadpool(parts.close)
         raise
 
 
 class _Parts:
-    """What the parser found so far."""
+    """The parts of a form that the parser has found so far."""
 
     def __init__(self) -> None:
         self._ended = False
@@ -208,7 +208,7 @@ class _Parts:
         self._unwritten: deque[tuple[Spool, bytes]] = deque()
 
     async def read(self, pieces: AsyncIterator[bytes], boundary: bytes) -> None:
-        """Find all parts; what came for files is written in a thread where that waits for a disk."""
+        """Parse all pieces. Data of files is written in a thread if the write would wait for a disk."""
         callbacks: MultipartCallbacks = {
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),

@@ -1,4 +1,4 @@
-"""Fields: what a route takes, read from forms and JSON, checked, and described; and those of OpenAI's image routes."""
+"""Fields: the fields of a route, which it reads from forms and JSON, checks and describes; ImageRequest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""OpenAI's fields that are refused everywhere, and why."""
+"""OpenAI's fields that every route refuses, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,19 @@ class Fields:
     """The fields that one route takes."""
 
     path: str
-    """Of the route; or where they stand, for messages."""
+    """Path of the route, or a description of the place of the fields, for messages."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
-    """Fields that clients know from elsewhere -> why there are none here, and what to do instead."""
+    """Fields of other servers that this route refuses -> reason, and what to do instead."""
     apart: tuple[str, ...] = ()
-    """Fields that are no options, and read by who has made this."""
+    """Fields that are not options. The route reads them itself."""
     later: Collection[str] = ()
-    """Options that are checked together, by what is made of them."""
+    """Options that `OutputParams` or sampling params check later, when they are created."""
     where: str = ""
-    """In what the fields stand, for messages."""
+    """Name of the object that holds the fields, for messages."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Those of another route, which takes fewer."""
+        """Return the fields of another route, which refuses ``names`` with the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
@@ -55,7 +55,7 @@ class Fields:
         return self.of_form(body) if isinstance(body, Form) else self.of_object(body)
 
     def of_form(self, form: Form) -> dict[str, Any]:
-        """The typed values of a form's fields; those that are empty are left out."""
+        """Return the typed values of a form's fields. Empty fields are left out."""
         for key, uploads in form.files.items():
             name = key.partition("[")[0]
             if name not in self.apart and any(upload.size or upload.name for upload in uploads):
@@ -70,7 +70,7 @@ class Fields:
         return self._given(grouped, Option.from_texts)
 
     def of_object(self, body: Any) -> dict[str, Any]:
-        """The typed values of a JSON object's fields; those that are null or empty are left out."""
+        """Return the typed values of a JSON object's fields. Fields that are null or empty are left out."""
         if not isinstance(body, Mapping):
             raise ApiError(400, f"the body must be a JSON object, got {shown(body)}")
         for name in body:
@@ -80,37 +80,37 @@ class Fields:
         return self._given(given, Option.from_json)
 
     def check_known(self, name: str) -> None:
-        """Refuse a field that is none of the route's."""
+        """Raise ApiError if the route does not take a field."""
         if name in self.refused:
             raise ApiError(400, f"{name} is not supported by {self.path}: {self.refused[name]}", param=name)
         if name not in self.options:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """The JSON schema of an object of just these fields."""
-        said = {name: option.schema for name, option in self.options.items()}
-        fields = {**more, **said, **{name: schema for name, schema in more.items() if name in said}}
+        """Return the JSON schema of an object with these fields. ``more`` holds schemas of further fields."""
+        schemas = {name: option.schema for name, option in self.options.items()}
+        fields = {**more, **schemas, **{name: schema for name, schema in more.items() if name in schemas}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
 
     def _given(self, values: Mapping[str, Any], read: Callable[[Option, Any], Any]) -> dict[str, Any]:
         with client_errors():
-            found = {name: read(self.options[name], value) for name, value in values.items()}
+            typed = {name: read(self.options[name], value) for name, value in values.items()}
             return {
                 name: value if name in self.later else self.options[name].checked(value)
-                for name, value in found.items()
+                for name, value in typed.items()
                 if value is not None
             }
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """A request, or its params, of those of the values that are its own."""
+    """Call ``kind`` with the values in ``given`` that ``names`` lists, and ``more``. Raise ApiError if it fails."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 
 
 _IMAGE = "image"
 _NAME = 512
-"""Characters of a name that a client gives."""
+"""Maximum number of characters of a name from a client."""
 
 
 class PictureFields(FormatChoice, frozen=True, kw_only=True):
@@ -127,17 +127,17 @@ class PictureFields(FormatChoice, frozen=True, kw_only=True):
 
 
 class ImageRequest(PictureFields, frozen=True, kw_only=True):
-    """What a client asks of a model that answers in one forward, typed and checked as far as that goes without it."""
+    """Request of a client, typed, and checked as far as possible without the model."""
 
     images: tuple[Upload | str, ...] = ()
-    """Files that were uploaded, or texts: URLs, data URLs."""
+    """Uploaded files, or texts, which are URLs or data URLs."""
     stream: Annotated[bool, said("whether the answer comes as events.")] = False
     options: OutputParams = OutputParams()
-    """How the input is read and what is made of it."""
+    """Options for the engine: how to read the input, and which result to make."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's fields that are checked, and used for nothing."""
+    """OpenAI's fields that are checked, and then ignored."""
 
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
     quality: Annotated[Literal["auto", "standard"], said("of pictures.", why="this model has one quality")] = "auto"
@@ -145,7 +145,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not in {*LOCAL_ONLY, "partial_images"}}
-"""The options of `OutputParams` that a client may set beside OpenAI's fields."""
+"""Options of `OutputParams` that a client may set, besides OpenAI's fields."""
 FIELDS: Final = {
     **options_of(ImageRequest, without=("images", "options", *SERVERS)),
     **options_of(Taken),
@@ -161,7 +161,7 @@ FIELDS: Final = {
     "partial_images": OF_PARAMS["partial_images"],
     **OPTIONS,
 }
-"""All fields but images."""
+"""All fields except images."""
 _REFUSED: Final = {
     "mask": "the model sees the whole image; leave it out (window or bbox choose a part of the input)",
     "part": "the server cuts inputs into parts itself; leave it out",
@@ -171,7 +171,7 @@ _REFUSED: Final = {
 
 
 def check_format(given: Mapping[str, Any]) -> None:
-    """Refuse what a format cannot honour; of one that is not chosen here, whoever chooses it does."""
+    """Raise ApiError if the format that the client chose cannot have its quality or background."""
     if chosen := given.get("output_format"):
         with client_errors():
             check_beside(chosen, given.get("output_compression"), given.get("background", "auto"))
@@ -201,7 +201,7 @@ def edit_request(body: Form | Any, fields: Fields = EDITS) -> ImageRequest:
 
 
 def generation_request(body: Any) -> ImageRequest:
-    """The request of a JSON body for ``/v1/images/generations``."""
+    """Return the request in a JSON body for ``/v1/images/generations``."""
     asked = request_of(GENERATIONS.of_object(body))
     if not asked.prompt:
         raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
@@ -209,12 +209,12 @@ def generation_request(body: Any) -> ImageRequest:
 
 
 def pooling_request(body: Any) -> ImageRequest:
-    """The request of a JSON body with "data" for ``/pooling``, whose data is no field of it."""
+    """Return the request in a JSON body for ``/pooling``, without its "data"."""
     return request_of(POOLING.of_object(body))
 
 
 def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
-    """The request of typed values."""
+    """Return the request with these typed values and images."""
     check_format(given)
     if given.get("partial_images") and not given.get("stream"):
         raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
@@ -246,7 +246,7 @@ def _check_path(given: Mapping[str, Any]) -> None:
 
 
 def form_images(form: Form, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
-    """The images of a form's field, one or more; none too where none is ``needed``."""
+    """Return the images in a field of a form. Raise ApiError if an image is ``needed`` and missing."""
     uploads = [
         upload
         for key, several in form.files.items()
@@ -258,13 +258,13 @@ def form_images(form: Form, name: str = _IMAGE, *, needed: bool = True) -> tuple
             raise ApiError(400, f"the file {shown(upload.name)} is empty; send an image", param=name)
     texts = [text for key, several in form.fields.items() if key.partition("[")[0] == name for text in several if text]
     if uploads and texts:
-        # A form keeps no order between the two, and the order of images means something.
+        # A form does not keep the order of files and texts, and the order of images matters.
         raise ApiError(400, f"{name} is sent as files and as addresses; send all of them in one way", param=name)
-    return _some(uploads or texts) if needed else tuple(uploads or texts)
+    return _some_images(uploads or texts) if needed else tuple(uploads or texts)
 
 
 def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
-    """The addresses of the images of a JSON body, one or more."""
+    """Return the addresses of the images in a JSON body, at least one."""
     given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
     if len(given) > 1:
         raise ApiError(400, "image and images are both set; send one of them", param="images")
@@ -277,19 +277,19 @@ def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
                     400, f"{name} must be a URL or data URL, or a list of them, got {shown(image)}", param=name
                 )
             images.append(address)
-    return _some([image for image in images if image])
+    return _some_images([image for image in images if image])
 
 
 def _address(image: Mapping[str, Any]) -> Any:
-    """The address in an object as images.edits has it, or as chats have it; anything else as it is."""
+    """Return the address in an object of OpenAI's edits or of chats. Return any other object unchanged."""
     if not image.keys() <= {"type", "image_url"} or image.get("type", "image_url") != "image_url":
         return image
     address = image.get("image_url")
     return address.get("url") if isinstance(address, Mapping) and address.keys() == {"url"} else address
 
 
-def _some(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:
-    """The images of a request that needs one."""
+def _some_images(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:
+    """Return the images as a tuple. Raise ApiError if images are missing, or too many."""
     if not images:
         raise ApiError(400, "no image was sent; send a file as image, or a URL or data URL", param=_IMAGE)
     if len(images) > MAX_FILES:

@@ -1,4 +1,4 @@
-"""Bodies of JSON, decoded field by field within limits: a parser lets nothing else run while it decodes."""
+"""Decoder of JSON bodies, field by field within limits, because a JSON parser holds the GIL while it decodes."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ async def _close(form: Form) -> None:
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read a body of JSON whose images, and prompt, may be long."""
+    """Read a JSON body, whose images and prompt may be long."""
     if not is_json(request):
         raise await unsupported(request, "application/json")
     return await parsed(partial(decoded, data=False), await read_body(request, options, MAX_TEXT))
 
 
 async def parse_json(body: bytearray) -> Any:
-    """Parse JSON whose "data" may be anything, in a thread where it is large."""
+    """Parse JSON whose "data" may be any JSON. A large body is parsed in a thread."""
     if len(body) > MAX_TEXT:
         raise too_much_text()
     return await parsed(partial(decoded, data=True), body)
@@ -67,46 +67,49 @@ async def parse_json(body: bytearray) -> Any:
 
 _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
-"""Bytes of a field's JSON."""
+"""Maximum number of bytes of a field's JSON."""
 _LONG: Final = 1 << 19
-"""Bytes of the JSON of a prompt, each of whose letters may be written as an escape, or of a list of tokens."""
+"""Maximum number of bytes of the JSON of a prompt, whose letters may be escapes, or of a list of tokens."""
 _CONTAINERS: Final = 1 << 21
-"""Lists and objects in ``data``: an empty one is two bytes of JSON and some hundred in memory."""
+"""Maximum number of lists and objects in ``data``. An empty list is 2 bytes of JSON and about 100 in memory."""
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Decode a body; blocks, though never for long. Its ``data`` may be anything, else its images and prompt long."""
+    """Decode a body. Blocks, but not for long.
+
+    With ``data`` True the field "data" may be any JSON. Otherwise images and prompt may be long.
+    """
     try:
         if not is_object(body):
             if len(body) > _LONGEST:
                 raise ApiError(400, f"the body must be a JSON object, got {_begin(body)}")
             return msgspec.json.decode(body)
-        # First the outermost names alone: each value's length is looked at before objects are made of it.
+        # Decode only the outermost names first, so that each value's length is checked before it is decoded.
         names = msgspec.json.decode(body, type=dict[_Name, msgspec.Raw], dec_hook=_Names().next)
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, raw in names.items():
-            if name.text in found:
+            if name.text in values:
                 raise ApiError(400, f"the JSON has {name.text[:100]!r} twice; leave one out", param=name.text[:100])
-            found[name.text] = (_OF_DATA if data else _OF_IMAGES).get(name.text, _short)(name.text, memoryview(raw))
+            values[name.text] = (_OF_DATA if data else _OF_IMAGES).get(name.text, _short)(name.text, memoryview(raw))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is no valid JSON: {error}") from None
-    return found
+    return values
 
 
 def is_object(body: bytes | bytearray) -> bool:
-    """Whether JSON, if it is valid, is an object."""
+    """Return whether JSON starts as an object."""
     return _OBJECT.match(body) is not None
 
 
 class _Name:
-    """A name in a JSON object, equal to no other: what is there twice stays there twice."""
+    """A name in a JSON object. It is unequal to every other name, so that duplicates are kept."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class _Names:
-    """Makes the names of one object."""
+    """Factory of the names of one JSON object, with a limit of their number."""
 
     count = 0
 
@@ -118,13 +121,13 @@ class _Names:
 
 
 class _Url(msgspec.Struct, forbid_unknown_fields=True):
-    """An address as a part of a chat's message has it."""
+    """An address in the form of a part of a chat message."""
 
     url: str
 
 
 class _Address(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a list of OpenAI's ``images`` has, or a part of a chat's message."""
+    """An entry in OpenAI's list ``images``, or a part of a chat message."""
 
     image_url: str | _Url
     type: str = "image_url"
@@ -135,7 +138,7 @@ _Images = msgspec.defstruct(
     "_Images",
     [(place, msgspec.Raw, msgspec.UNSET) for place in _PLACES],
     array_like=True,
-    forbid_unknown_fields=True,  # so that a longer list is refused where it gets too long
+    forbid_unknown_fields=True,  # so that a longer list is refused without decoding its rest
 )
 
 
@@ -152,7 +155,7 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """A text, or an object with one; of what is neither as much as a message needs."""
+    """Decode a text, or an object with an address. Raise ApiError for other JSON if it is long."""
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:
@@ -178,7 +181,7 @@ def _short(name: str, raw: memoryview, *, most: int = _LONGEST) -> Any:
 
 
 def _begin(raw: bytearray | memoryview) -> str:
-    """The begin of some JSON, for messages."""
+    """Return the start of some JSON, for messages."""
     return shown(bytes(raw[:200]).decode(errors="replace"))
 
 

@@ -1,4 +1,4 @@
-"""What a request is called, by the client and in its traces."""
+"""Ids of requests, and headers of their traces."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def id_header(request: Request) -> dict[str, str]:
 
 
 def trace_headers(request: Request) -> Mapping[str, str]:
-    """The client's span of OpenTelemetry, below which that of the request lies; empty without one."""
+    """Return the headers of the client's OpenTelemetry span, the parent of the request's span, or an empty mapping."""
     headers: Mapping[str, str] = extract_trace_headers(request.headers)
     return headers

@@ -1,1 +1,1 @@
-"""Results as they leave: encoded, streamed, sent in pieces, or stored to be fetched."""
+"""Responses: results that are encoded, streamed, sent in pieces, or stored."""

@@ -1,4 +1,4 @@
-"""What was assumed about an input, in the header of an answer that is a file."""
+"""Header with the assumptions about an input, for a response that is a file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Final
 
 WARNINGS: Final = "X-MMOut-Warnings"
-"""The header of an answer that is a file: what was assumed about its input, a JSON list of sentences in ASCII."""
+"""Name of the header with the assumptions about an input, as a JSON list of sentences in ASCII."""
 _HEADER_BYTES: Final = 4000
-"""Bytes of that header: servers and proxies refuse headers of more than about 8 KB."""
+"""Maximum number of bytes of the header. Servers and proxies refuse headers above about 8 KB."""
 
 
 def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
-    """Return the header with what was assumed about an input; empty if nothing was. Sentences beyond 4 KB are counted.
+    """Return the header with the assumptions about an input, or an empty dict if ``warnings`` is empty.
 
-    JSON escapes what headers cannot hold.
+    Sentences beyond 4 KB are replaced by their number. JSON escapes characters that headers cannot hold.
     """
     for count in range(len(warnings), 0, -1):
         left = len(warnings) - count

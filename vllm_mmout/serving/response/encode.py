@@ -78,13 +78,13 @@ def encode(
 
 
 def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
-    """The method ``to_response(output, params)`` of a processor for one request, None where it has none."""
+    """Return a processor's ``to_response`` with the params of a request, or None if the method is missing."""
     method = getattr(processor, "to_response", None)
     return None if method is None else lambda output: method(output, params)
 
 
 def _picture(image: Image, name: str, choice: FormatChoice, *, flat: bool, budget: AnswerBudget) -> Encoded:
-    """A picture file."""
+    """Encode a picture file."""
     if choice.background == "opaque":
         image = flattened(image, "white")
     elif name == "jpeg" and flat:
@@ -97,7 +97,7 @@ def _picture(image: Image, name: str, choice: FormatChoice, *, flat: bool, budge
 
 
 def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None, budget: AnswerBudget) -> Encoded:
-    """A file as `save` makes it: on disk where it may be large, else in memory."""
+    """Encode a file with the output's `save` or `write_to`: on disk if it may be large, else in memory."""
     size = size_of(output, name)
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
     media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
@@ -118,18 +118,18 @@ def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None,
 
 
 def size_of(output: Savable, name: str) -> tuple[int, int] | None:
-    """(width, height) of a result that is pixels in a format."""
+    """Return (width, height) in pixels of a result in a format, or None for results without pixels."""
     raster = output.classes if isinstance(output, PolygonsOutput) and name == "tiff" else output
     return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput | VideoOutput) else None
 
 
 def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budget: AnswerBudget) -> Encoded:
-    """What a processor makes of an output that is none of our classes."""
+    """Encode an output that is not of our classes, by its processor's ``to_response``."""
     try:
         given = to_response(output)
-    except MMOutError:  # says itself what is wrong
+    except MMOutError:  # its message is for the client
         raise
-    except BaseException as error:  # a SystemExit too: it would end the server
+    except BaseException as error:  # a SystemExit would end the server
         raise_interrupt(error)
         raise DecodeError(f"to_response raised {type(error).__name__} for a {type(output).__name__}") from error
     content, media_type = _content(given)
@@ -143,7 +143,7 @@ def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budge
 
 
 def _content(given: Any) -> tuple[bytes, str]:
-    """The bytes and the media type of what ``to_response`` returned."""
+    """Return the bytes and the media type of a value that ``to_response`` returned."""
     wants = "return (bytes, media type), or what JSON can hold"
     if isinstance(given, bytes | bytearray | memoryview):
         raise DecodeError(f"to_response returned bytes without a media type; {wants}")

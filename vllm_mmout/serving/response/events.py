@@ -1,7 +1,7 @@
-"""Server-sent events of OpenAI's image routes: previews while a result grows, then the result.
+"""Server-sent events of OpenAI's image routes: previews of a growing result, then the result.
 
-A stream ends with the last ``completed`` event, or an error; nothing follows (no ``[DONE]``), as at OpenAI. Each
-processor that was asked for has a ``completed`` event of its own, which names it.
+A stream ends with the last ``completed`` event or with an error, without ``[DONE]``, as at OpenAI. If a client asks for
+several processors, each has its own ``completed`` event, which names it.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.result_files import Encoded
 
 _ALIVE = b":\n\n"
-"""A comment, which clients pass over."""
+"""Comment of server-sent events, which clients ignore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a stream; the result in it is closed when it has been sent."""
+    """Event of a stream. Results in its parts are closed after they have been sent."""
 
     parts: tuple[Part, ...]
 
 
 def partial_image(kind: str, index: int, picture: Encoded) -> Event:
-    """A preview of a result."""
+    """Return the event of a preview."""
     return _event(f"{kind}.partial_image", picture, {"partial_image_index": index})
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """A result, what it took, and what else is said of it."""
+    """Return the event of a result, with its usage and further fields."""
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What is to be sent next."""
+    """Next event to send, or the failure that ends the stream."""
 
     event: Event | None
     failure: Exception | None = None
     last: bool = False
-    """Whether nothing follows."""
+    """Whether the stream ends after this."""
 
 
 class EventsResponse(StreamingResponse):
-    """An answer of events; headers go out with the first one.
+    """Response that sends events. Its headers are sent with the first event.
 
-    What fails before is an answer with a status of its own, what fails later an event with ``error``, at which OpenAI's
-    client raises. When the client goes away, or all is sent, the iterator is closed. An
-    event that is None sends the headers and a comment: the request runs, and there is nothing to show yet.
+    A failure before the first event is a response with an error status. A later failure is an event ``error``, at which
+    OpenAI's client raises. The iterator is closed when all is sent or the client is gone. An event that is None sends
+    the headers and a comment, to show that the request runs.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class EventsResponse(StreamingResponse):
                     await _close(self._made.get_nowait().event)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the headers with the first event, and what follows."""
+        """Send the headers with the first event, and then all other events."""
         started = False
         while True:
             made = await self._made.get()
@@ -119,17 +119,17 @@ class EventsResponse(StreamingResponse):
                 return
 
     async def send_failure(self, send: Send, failure: Exception) -> None:
-        """Say that a request has failed of which something was sent."""
+        """Send an error event, for a request that failed after its first event."""
         known = api_error(failure, self._request_id)
         log_failure(self._request_id or "an answer of events", known.status, known.message)
         body = json.dumps(error_body(known)).encode()
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _make(self) -> None:
-        """Ask for the events, in a task of its own.
+        """Iterate over the events, in a separate task.
 
-        The task that sends is cancelled at every ``await`` when its client goes away, which would cut off what a
-        request does to end; this one is cancelled once.
+        If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
+        This task is cancelled once.
         """
         failure: Exception | None = None
         try:
@@ -145,7 +145,7 @@ class EventsResponse(StreamingResponse):
             if task is None or task.cancelling():
                 raise
             failure = AbortedError("the request was cancelled by the server")
-        except Exception as error:  # noqa: BLE001 - becomes the answer to this request
+        except Exception as error:  # noqa: BLE001 - the error is the answer to this request
             failure = error
         await self._made.put(_Made(None, failure, last=True))
 

@@ -15,7 +15,7 @@ from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 PICTURE: Final = "image"
-"""The format that ``image/*`` stands for: the usual picture of a result."""
+"""Name of the format for ``image/*``, the default picture of a result."""
 _JSON: Final = frozenset({"*/*", "application/*", "application/json", "text/event-stream"})
 """Media types of clients that take the JSON answer, or the events of a stream."""
 _BARE: Final = {media_type: name for name, media_type in MEDIA_TYPES.items() if name != "json"} | {
@@ -27,7 +27,7 @@ _WEIGHT: Final = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 PICTURES: Final = frozenset(name for name, form in FORMATS.items() if form.picture)
 """Formats of everything that can be drawn."""
 SERVERS: Final = ("accept", "as_file", "flat")
-"""Fields of `FormatChoice` that a route sets. They are no options of a request."""
+"""Fields of `FormatChoice` that a route sets, and clients cannot."""
 
 
 def _usual_spelling(text: str) -> str:
@@ -36,7 +36,7 @@ def _usual_spelling(text: str) -> str:
 
 
 class FormatChoice(msgspec.Struct, frozen=True):
-    """The format, quality and background in which a client wants a result."""
+    """Format, quality and background that a client wants for a result."""
 
     output_format: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""The form over HTTP of what a processor returns plainly: a picture, an array, data."""
+"""Conversion of plain results of processors, which are PIL images, arrays and data, for responses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.answer_budget import AnswerBudget
 
 _NUMBER: Final = 32
-"""Bytes that a number of an array takes while it becomes JSON: an object in a list, and its text."""
+"""Bytes in memory for a number of an array while it is converted to JSON: a Python object and its text."""
 
 
 def as_media(output: Any, budget: AnswerBudget) -> Any:
-    """Return a PIL image, or arrays within the budget, as outputs of ours, and anything else unchanged."""
+    """Return a PIL image as ImageOutput, arrays within the budget as TensorOutput, and anything else unchanged."""
     if hasattr(output, "getbands"):
         mode = "RGBA" if output.has_transparency_data else output.mode
         return ImageOutput(np.asarray(output if mode in ("L", "RGB") else output.convert(_mode(mode))))
@@ -33,9 +33,13 @@ def as_media(output: Any, budget: AnswerBudget) -> Any:
 
 
 def as_json(output: Any, budget: AnswerBudget) -> tuple[bytes, str]:
-    """Data as JSON, with its media type: dicts, lists, texts and numbers, dataclasses, objects of msgspec and pydantic.
+    """Encode data as JSON, and return it with its media type.
 
-    Numbers that are none become null. OptionError: the data hold something else, or more than the budget.
+    The data may be dicts, lists, texts, numbers, dataclasses, and objects of msgspec and pydantic. NaN becomes null.
+
+    Raises:
+        OptionError: the data holds other objects, or more bytes than the budget allows.
+
     """
     numbers = 0
 

@@ -1,4 +1,4 @@
-"""Stretches of a result (RFC 9110, section 14), for those who fetch it piece by piece."""
+"""Responses with a range of a result's bytes (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vllm_mmout.serving.response.responses import PiecesResponse, bare_response
 from vllm_mmout.serving.response.result_files import Encoded
 
 _RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IGNORECASE)
-"""One stretch (RFC 9110, section 14)."""
+"""Header ``Range`` with one range of bytes."""
 
 
 def ranged_response(
     request: Request, entry: Encoded, etag: str, headers: Mapping[str, str], name: str = "result"
 ) -> PiecesResponse:
-    """The answer to who asks for a result, or for a stretch of it; the result is closed when it has been sent."""
+    """Return the response with a result, or with the range that the client asks for. It closes the result when sent."""
     headers = {"Accept-Ranges": "bytes", "ETag": f'"{etag}"', **headers}
     part = None
     condition = request.headers.get("if-range")
@@ -37,10 +37,10 @@ def ranged_response(
 
 
 def asked_part(header: str | None, nbytes: int) -> slice | None:
-    """The stretch that a header ``Range`` asks for: its first byte, and the one after the last.
+    """Return the range of bytes that the header ``Range`` asks for, as a slice.
 
-    It is empty where nothing of it is there. None: the whole is to be sent, as for several stretches, other units, and
-    what is malformed.
+    The slice is empty if the result has none of these bytes. None means to send the whole result: there is no header,
+    or it has several ranges, another unit or a wrong form.
     """
     match = _RANGE.fullmatch(header or "")
     if match is None or match.groups() == ("", ""):

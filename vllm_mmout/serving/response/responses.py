@@ -1,6 +1,6 @@
-"""Answers that are sent piece by piece, what is large read and encoded in a thread; and clients that go away meanwhile.
+"""Responses that are sent piece by piece. Large results are read and encoded in a thread.
 
-The work of a client that is gone, or takes nothing of its answer, ends, and nothing is held for it for long.
+If a client is gone, or reads nothing of its response for too long, its request ends and its files are freed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TURN_S: Final = 0.01
-"""A turn of the event loop, with which a connection that was ended is lost."""
+"""Seconds to wait after an abort, so that the event loop closes the connection."""
 _DISCARDED: Final = 64 << 20
+"""Maximum number of bytes that are discarded of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0
+"""Maximum time in seconds for discarding them."""
 _READ = 3 << 17
-"""Bytes that are read and encoded at once: of whole groups of base64, and little enough to hold nothing else up."""
+"""Bytes that are read and encoded at once: a multiple of 3 for base64, and few enough to delay nothing else."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
-"""What a browser may show by itself: no code of an author's ``to_response`` runs under the server's name."""
+"""Media types that a browser may show inline. Others, such as HTML, could run code on the server's origin."""
 
 
 class PiecesResponse(StreamingResponse):
-    """An answer of known length whose parts are sent piece by piece, and closed in the end, however that comes."""
+    """Response of known length whose parts are sent piece by piece. It always closes its parts at the end."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class PiecesResponse(StreamingResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, or its headers alone where they are asked for."""
+        """Send the response, or only its headers for a HEAD request."""
         try:
             await send_in_time(
                 self._headers_alone if scope.get("method") == "HEAD" else super().__call__, scope, receive, send
@@ -88,10 +90,11 @@ def json_response(
     urls: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> PiecesResponse:
-    """The answer of OpenAI's image routes, `openai.types.ImagesResponse`.
+    """Return the response of OpenAI's image routes, see `openai.types.ImagesResponse`.
 
-    What the answer says of its results is said of the first one; where processors were asked for by name, each place
-    says it of its own, beside its note. With ``urls`` results are named there, not sent; else closed when sent.
+    Format and size at the top are those of the first result. With ``processors`` each result has its own, beside its
+    ``notes``. With ``urls`` the response has these addresses in place of the results, else it closes the results when
+    they have been sent. ``tiles`` is the number of model forwards, for the usage if ``used`` is None.
     """
     first = entries[0]
     head = {"created": int(time.time()), **described(first), "usage": usage(tiles) if used is None else used}
@@ -112,18 +115,18 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """The bytes of one result, which a client calls so, with its suffix; it is closed when they have been sent."""
+    """Return the response with the bytes of one result, for a file called ``name``. It closes the result when sent."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
-    said = {
+    all_headers = {
         "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
         "X-Content-Type-Options": "nosniff",
         **(headers or {}),
     }
-    return PiecesResponse([entry], entry.media_type, as_text=False, headers=said, status=status)
+    return PiecesResponse([entry], entry.media_type, as_text=False, headers=all_headers, status=status)
 
 
 def usage(tiles: int) -> dict[str, Any]:
-    """What a request took, as OpenAI counts it: a forward of the model is a token of its input."""
+    """Return the usage of a request in OpenAI's form. Each forward of the model counts as one input token."""
     return {
         "input_tokens": tiles,
         "input_tokens_details": {"image_tokens": tiles, "text_tokens": 0},
@@ -133,9 +136,9 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """The bytes of all parts, some hundred KiB at a time; blocks.
+    """Yield the bytes of all parts, some hundred KiB at a time. Blocks.
 
-    As one text of base64 a result would be in memory three times.
+    Results are encoded as base64 if ``as_text``. In one piece a result would be in memory three times.
     """
     waiting = bytearray()
     for part in parts:
@@ -153,13 +156,13 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
 
 
 async def close_all(parts: Iterable[Part]) -> None:
-    """Let results go, in a thread, also where the task has been cancelled."""
+    """Close results in a thread, even if the task has been cancelled."""
     with anyio.CancelScope(shield=True):
         await run_sync(close_entries, [part for part in parts if not isinstance(part, bytes)])
 
 
 def close_entries(entries: Iterable[Encoded]) -> None:
-    """Let results go; blocks as long as a disk takes."""
+    """Close results. Blocks while the disk frees them."""
     for entry in entries:
         entry.close()
 
@@ -171,8 +174,8 @@ def _length(part: Part, *, as_text: bool) -> int:
 
 
 def described(entry: Encoded) -> dict[str, str]:
-    """What OpenAI says of a picture, as far as the result has it."""
-    own = None if entry.format in MEDIA_TYPES else entry.media_type  # of bytes that no name of a format tells
+    """Return OpenAI's fields that describe a picture, as far as the result has them."""
+    own = None if entry.format in MEDIA_TYPES else entry.media_type  # for files of unknown format
     known = {"background": entry.background, "output_format": entry.format, "size": entry.size, "media_type": own}
     return {name: value for name, value in known.items() if value is not None}
 
@@ -182,18 +185,18 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do work for a client, as long as it is there."""
-    doing = asyncio.ensure_future(work)
+    """Run work for a client. If the client goes away, cancel the work and raise ClientDisconnect."""
+    working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
         raise ClientDisconnect
     finally:
-        for task in (watching, doing):
+        for task in (watching, working):
             task.cancel()
-        await asyncio.gather(watching, doing, return_exceptions=True)
+        await asyncio.gather(watching, working, return_exceptions=True)
 
 
 async def _gone(request: Request) -> None:
@@ -202,7 +205,7 @@ async def _gone(request: Request) -> None:
 
 
 class ClosingResponse(Response):
-    """An answer, and what is let go when it has been sent or its client has gone away."""
+    """Response that closes a stack when it has been sent or its client has gone away."""
 
     def __init__(self, answer: Response, held: AsyncExitStack) -> None:
         self.answer = answer
@@ -212,7 +215,7 @@ class ClosingResponse(Response):
         self.raw_headers = answer.raw_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the response."""
         try:
             await send_in_time(self.answer, scope, receive, send)
         finally:
@@ -222,32 +225,31 @@ class ClosingResponse(Response):
 async def send_in_time(
     answer: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Send an answer, and end its connection where the client does not take the next piece in time.
+    """Send a response, and abort its connection if the client does not read the next piece in time.
 
-    The limit is ``--mmout-send-timeout``. Of an answer within another one the outer one counts the time.
+    The limit is ``--mmout-send-timeout``. If one response wraps another, only the outer one measures the time.
     """
     if isinstance(send, _Timed):
         await answer(scope, receive, send)
         return
-    # uvicorn's own method, where nobody's middleware has put another function around it. Its connection is aborted, as
-    # uvicorn would log an exception out of the app with its traceback.
+    # uvicorn's own method, unless middleware wraps it. An exception would be logged by uvicorn with its traceback.
     connection: asyncio.Transport | None = getattr(getattr(receive, "__self__", None), "transport", None)
     try:
         await answer(scope, receive, _Timed(send, _limit(scope), connection))
     except CutOff as ended:
         logger.info("%s", ended)
         if connection is not None:
-            connection.abort()  # close() would wait until all that was written is taken
+            connection.abort()  # close() would wait until the client has read all data
             await asyncio.sleep(_TURN_S)
 
 
-class CutOff(Exception):  # noqa: N818 - no fault: it ends the answer alone
-    """Nothing more can be sent: the connection ends here, so that its client sees that the answer is not whole."""
+class CutOff(Exception):  # noqa: N818 - not an error: it only ends the response
+    """Signal that the connection must end here, so that the client sees that the response is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """``send`` of a connection that ends in time, whatever its client does."""
+    """ASGI's ``send`` with a time limit for each message."""
 
     send: Send
     seconds: float
@@ -260,30 +262,30 @@ class _Timed:
         except TimeoutError:
             limit = f"{self.seconds:g} s ({flag('send_timeout')})"
             raise CutOff(f"a client took nothing of its answer for {limit}; its connection was ended") from None
-        except RuntimeError:  # of a connection that was closed below, which its owner has not heard of
+        except RuntimeError:  # the connection was closed, and uvicorn does not know it yet
             if self.connection is None or not self.connection.is_closing():
                 raise
             raise CutOff("a client closed its connection while its answer was sent") from None
 
 
 def _limit(scope: Scope) -> float:
-    """Seconds, as the server's options have them; the usual ones where its model has no processor."""
+    """Return the limit in seconds from the server's options, or the default without such options."""
     options = getattr(getattr(getattr(scope.get("app"), "state", None), "mmout", None), "options", None)
     return (options if isinstance(options, ServingOptions) else ServingOptions()).send_timeout
 
 
 async def discard(request: Request) -> None:
-    """Read what a client still sends, for a moment, and throw it away, so that it sees why it is refused.
+    """Read and discard data that a client still sends, for a few seconds, so that it receives the error.
 
-    A connection that is closed while its client is sending is reset, and the answer with it.
+    If the connection were closed while the client is sending, it would be reset, and the response would be lost.
     """
-    # Whoever waits for "100 Continue" has sent nothing yet, and is told to by the first look.
+    # A client that waits for "100 Continue" has sent no data, and a read would make it send some.
     if "100-continue" not in request.headers.get("expect", "").lower():
         await discard_rest(request)
 
 
 async def discard_rest(request: Request) -> None:
-    """As `discard`, of a client that is sending."""
+    """Read and discard the rest of a request's body, within `_DISCARDED` bytes and `_DISCARDED_SECONDS`."""
     size = 0
     try:
         async with asyncio.timeout(_DISCARDED_SECONDS):

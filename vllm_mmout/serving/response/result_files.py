@@ -1,4 +1,4 @@
-"""Encoded: one result as the bytes of a file until it has been sent. ResultsFolder: where servers make such files."""
+"""Encoded: a result as the bytes of a file. ResultsFolder: the folder of servers for such files."""
 
 from __future__ import annotations
 
@@ -28,24 +28,30 @@ SOUND_TYPES = {name: form.media_type for name, form in FORMATS.items() if form.s
 """Format of a sound -> its media type."""
 
 OTHER = ".bin"
-"""Suffix of a format that is none of ours."""
+"""Suffix of files in a format that this package does not know."""
 UNKNOWN = "application/octet-stream"
-"""Media type of a file of which no more is known."""
+"""Media type of files in an unknown format."""
 
 _FLAG = "--mmout-results-dir"
 _LOCK = ".lock"
 _SERVER = re.compile(r"\.server-([0-9a-f]{32})", re.ASCII)
 _COPIED = 1 << 20
-"""Bytes that are copied at once."""
+"""Number of bytes that are copied at once."""
 
 
 class Encoded:
-    """One result as the bytes of a file.
+    """A result as the bytes of a file.
 
-    They come as such, as a file in a folder made by `own_folder`, which goes with it, or as an unbuffered open file.
-    A file on disk is removed by `close`, when the object is collected, or when the process ends normally. Threads may
-    read and close one at the same time. The size is (width, height) in pixels; the background "transparent" or
-    "opaque" for a picture, None for anything else.
+    Threads may read and close a result at the same time.
+
+    Args:
+        content: the bytes, or the path of a file alone in a folder of `own_folder`, or an unbuffered open file. The
+            folder is removed by `close`, when the object is collected, or when the process ends normally.
+        format: name of the format.
+        media_type: media type, by default that of the format.
+        size: (width, height) in pixels, or None if the result has no pixels.
+        background: "transparent" or "opaque" for a picture, else None.
+
     """
 
     def __init__(
@@ -76,15 +82,15 @@ class Encoded:
 
     @property
     def suffix(self) -> str:
-        """Of a name for the file."""
+        """Return the suffix for a name of the file."""
         return SUFFIXES.get(self.format, OTHER)
 
     def narrow(self, part: slice) -> None:
-        """Have just these bytes be the result; before any of it is read."""
+        """Limit the result to a range of its bytes. Call it before any byte is read."""
         self._start, self.nbytes = part.start, part.stop - part.start
 
     def read(self, at: int, count: int) -> bytes:
-        """Some of the bytes; fewer at the end."""
+        """Return ``count`` bytes from position ``at``, or fewer at the end."""
         at, count = self._start + at, max(0, min(count, self.nbytes - at))
         with self._lock:
             content = self._content
@@ -96,12 +102,12 @@ class Encoded:
                 self._file = self._closing(content.open("rb", buffering=0))
             self._file.seek(at)
             data = self._file.read(count)
-            while 0 < len(data) < count and (more := self._file.read(count - len(data))):  # a read may give less
+            while 0 < len(data) < count and (more := self._file.read(count - len(data))):  # a read may return less
                 data += more
             return data
 
     def store(self, target: Path) -> None:
-        """Make the bytes a new file, readable by this user alone; the result is closed then."""
+        """Move the bytes to a new file that only this user can read, and close the result."""
         with self._lock:
             content = self._content
             if content is None:
@@ -114,7 +120,7 @@ class Encoded:
         self.close()
 
     def close(self) -> None:
-        """Let the bytes go; any number of times."""
+        """Free the bytes, and remove the file. It may be called several times."""
         with self._lock:
             self._content = None
             if self._file is not None:
@@ -129,7 +135,7 @@ class Encoded:
 
 
 def own_folder(parent: Path | None = None) -> Path:
-    """Make a temporary folder that this user alone can look into, in another one or in the system's."""
+    """Make a temporary folder that only this user can read, in ``parent`` or in the system's folder."""
     return Path(tempfile.mkdtemp(prefix="mmout-result-", dir=parent))
 
 
@@ -138,7 +144,7 @@ def _new(target: Path) -> BinaryIO:
 
 
 def _moved(file: Path, target: Path) -> None:
-    """Move a file, or copy it where the target lies on another disk."""
+    """Move a file, or copy it if the target is on another disk."""
     try:
         file.chmod(0o600)
         file.rename(target)
@@ -148,42 +154,42 @@ def _moved(file: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path, process: int) -> None:
-    """Remove a folder, in the process that made it alone: a fork has the same objects."""
+    """Remove a folder if this is the process that made it, and not a fork with the same objects."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class ResultsFolder:
-    """A folder for this user alone, in which each server has a folder of its own for what it is working on.
+    """A folder that only this user can read, shared by servers. Each server has its own folder in it for its work.
 
-    A server that lives holds a lock on a file there, which ends with its process however that ends; whoever finds the
-    lock free removes what the dead server has left. All methods block.
+    A living server holds a lock on a file in its folder. The lock ends with the process, even if that is killed. A
+    server that finds such a lock free removes the folder. All methods block.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.server = secrets.token_hex(16)
-        """The name of this server among those that share the folder."""
+        """Random name of this server, unique among the servers that share the folder."""
         self._leave: weakref.finalize[..., ResultsFolder] | None = None
         self._entering = threading.Lock()
         self.enter()
 
     @property
     def work(self) -> Path:
-        """The folder of this server alone: what is in it goes with the server."""
+        """Return the folder of this server, which is removed when the server ends."""
         return self.work_of(self.server)
 
     def work_of(self, server: str) -> Path:
-        """The folder of one of the servers."""
+        """Return the folder of a server."""
         return self.path / f".server-{server}"
 
     def enter(self) -> None:
-        """Make the folder and this server's own in it, also where somebody has cleaned them away."""
+        """Make the folder and this server's own folder in it, if they are missing."""
         _check(self.path)
         if self._is_in():
             return
         with self._entering, self.locked():
-            if self._is_in():  # another thread was faster, and holds the lock
+            if self._is_in():  # another thread was faster
                 return
             self.work.mkdir(mode=0o700, exist_ok=True)
             held = os.open(self.work / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -193,20 +199,20 @@ class ResultsFolder:
                 os.close(gone[2][1])
 
     def _is_in(self) -> bool:
-        """Whether this server is seen to live."""
+        """Return whether this server's lock file exists and is locked by it."""
         return self._leave is not None and (self.work / _LOCK).exists()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other threads and servers from changing what all of them share."""
+        """Lock the folder against changes by other threads and servers."""
         with os.fdopen(os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def lives(self, server: str) -> bool:
-        """Whether a server's process is still there.
+        """Return whether a server's process is alive.
 
-        By its lock and not by its last sign of life: a busy or stopped server is not dead, a killed one is at once.
+        The lock tells, and not a time stamp: a busy or stopped server is alive, and a killed one is dead at once.
         """
         if server == self.server:
             return True
@@ -214,16 +220,16 @@ class ResultsFolder:
             return _is_held(self.work_of(server))
 
     def remove_dead(self) -> list[str]:
-        """Remove what dead servers were working on, and name them."""
+        """Remove the folders of dead servers, and return the servers' names."""
         with self.locked():
-            found = [match[1] for path in self.path.iterdir() if (match := _SERVER.fullmatch(path.name))]
-            dead = [server for server in found if server != self.server and not _is_held(self.work_of(server))]
+            servers = [match[1] for path in self.path.iterdir() if (match := _SERVER.fullmatch(path.name))]
+            dead = [server for server in servers if server != self.server and not _is_held(self.work_of(server))]
             for server in dead:
                 shutil.rmtree(self.work_of(server), ignore_errors=True)
         return dead
 
     def close(self) -> None:
-        """Leave, as when this object is collected or the process ends normally: this server's own folder goes."""
+        """Remove this server's own folder. This also happens at collection of the object and normal exit."""
         if self._leave is not None:
             self._leave()
 
@@ -242,7 +248,7 @@ def _is_held(work: Path) -> bool:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a process has locked a file; raise FileNotFoundError if there is no such file."""
+    """Return whether a process has locked a file. Raise FileNotFoundError if the file does not exist."""
     lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,21 +260,21 @@ def is_locked(file: Path) -> bool:
 
 
 def _check(folder: Path) -> None:
-    """Make the folder, or see that nobody else can look into it."""
+    """Make the folder. Raise OptionError if it exists and is not a folder that only this user can read."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.stat()
+        state = folder.stat()
     except OSError as error:
         raise OptionError(f"{_FLAG} {folder} cannot be made: {error.strerror}; choose another folder") from error
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(state.st_mode):
         raise OptionError(f"{_FLAG} {folder} is no folder; choose another one")
-    if found.st_uid != os.geteuid():
+    if state.st_uid != os.geteuid():
         raise OptionError(
-            f"{_FLAG} {folder} belongs to user {found.st_uid}, not to the server's; choose another folder"
+            f"{_FLAG} {folder} belongs to user {state.st_uid}, not to the server's; choose another folder"
         )
-    if found.st_mode & 0o077:
+    if state.st_mode & 0o077:
         raise OptionError(
-            f"{_FLAG} {folder} is open to other users (mode {found.st_mode & 0o777:o}); chmod 700 {folder}"
+            f"{_FLAG} {folder} is open to other users (mode {state.st_mode & 0o777:o}); chmod 700 {folder}"
         )

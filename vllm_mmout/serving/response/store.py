@@ -1,4 +1,4 @@
-"""ResultStore: results that wait in a folder to be fetched by an unguessable name; the answer to who fetches one."""
+"""ResultStore: results in a folder, which clients fetch by names that cannot be guessed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from vllm_mmout.serving.response.temporary_folders import TemporaryFolder
 _FORMATS = {suffix: name for name, suffix in SUFFIXES.items()} | {OTHER: "bin"}
 _ENDS = "|".join(re.escape(suffix) for suffix in _FORMATS)
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{43}}(?:{_ENDS})", re.ASCII)
-"""What `secrets.token_urlsafe` makes of 32 bytes, and a suffix."""
+"""Name of a result: `secrets.token_urlsafe` of 32 bytes, and a suffix."""
 _LONGEST_PAUSE = 60.0
-"""Seconds after which expired results are looked for, at most."""
+"""Maximum number of seconds between two searches for expired results."""
 
 
 class ResultStore:
     """Results in a folder that several processes may share.
 
-    All methods block. A thread removes what has expired, also what another server has left there.
+    All methods block. A thread removes expired results, those of other servers included.
     """
 
     def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
         self.shared = ResultsFolder(folder)
-        """What other servers use as well."""
+        """Folder that is shared with other servers."""
         self.folder = folder
         self.ttl = ttl
         self.max_bytes = max_bytes
@@ -48,7 +48,7 @@ class ResultStore:
 
     @classmethod
     def temporary(cls, ttl: float, max_bytes: int) -> ResultStore:
-        """A store in a folder of its own, which is removed by `close`, or when the process ends normally."""
+        """Create a store in a temporary folder, which is removed by `close` or when the process ends normally."""
         folder = TemporaryFolder()
         store = cls(folder.path, ttl, max_bytes)
         store._gone = weakref.finalize(store, folder.remove)
@@ -57,11 +57,11 @@ class ResultStore:
     _gone: Callable[[], object] | None = None
 
     def new_name(self, entry: Encoded) -> str:
-        """A name under which a result can be kept."""
+        """Return a new name for a result."""
         return secrets.token_urlsafe(32) + entry.suffix
 
     def keep(self, entry: Encoded, name: str | None = None) -> str:
-        """Take a result over and close it, remove the oldest ones until there is room for it, and name it."""
+        """Store and close a result, and return its name. The oldest results are removed until there is room."""
         if entry.nbytes > self.max_bytes:
             size = entry.nbytes
             entry.close()
@@ -89,7 +89,7 @@ class ResultStore:
         return final.name
 
     def keep_all(self, entries: Sequence[Encoded]) -> list[str]:
-        """Keep all results, or none, as `keep`."""
+        """Store all results or none, and close them. Return their names."""
         names: list[str] = []
         with contextlib.ExitStack() as closing, contextlib.ExitStack() as unfinished:
             for entry in entries:
@@ -101,50 +101,50 @@ class ResultStore:
         return names
 
     def has(self, name: str) -> bool:
-        """Whether a result is there."""
+        """Return whether a result exists."""
         return bool(_NAME.fullmatch(name)) and (self.folder / name).exists()
 
     def remove(self, *names: str) -> None:
-        """Remove results, as far as they are there."""
+        """Remove results, if they exist."""
         for name in filter(_NAME.fullmatch, names):
             (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
-        """A result, open: it can be read to its end though it expires meanwhile; None if there is none any more."""
+        """Open a result, or return None if it does not exist. An open result stays readable after it expires."""
         if not _NAME.fullmatch(name):
             return None
         try:
             file = _opened(self.folder / name)
         except OSError:
             return None
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or self._expired(found, self.ttl):
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode) or self._expired(state, self.ttl):
             file.close()
             return None
         return Encoded(file, _FORMATS[name[43:]])
 
     def sweep(self) -> None:
-        """Remove what has expired, and what dead servers have left."""
-        with contextlib.suppress(FileNotFoundError):  # the folder may be gone
+        """Remove expired results, and the folders of dead servers."""
+        with contextlib.suppress(FileNotFoundError):  # the folder may have been removed
             self.shared.remove_dead()
             with self.shared.locked():
                 self._remove_old(room=0)
 
     def close(self) -> None:
-        """End the thread, leave the folder, and remove it if it is a temporary one."""
+        """Stop the thread, and remove this server's folder, or the whole folder if it is temporary."""
         self._stop.set()
         self.shared.close()
         if self._gone is not None:
             self._gone()
 
     def _remove_old(self, room: int) -> None:
-        """Remove what has expired, and the oldest results until there is room for another one; under the lock."""
+        """Remove expired results, and the oldest results until ``room`` bytes are free. The folder must be locked."""
         kept: list[tuple[int, str, int]] = []
-        for name, found in self._files():
-            if self._expired(found, self.ttl):
+        for name, state in self._files():
+            if self._expired(state, self.ttl):
                 (self.folder / name).unlink(missing_ok=True)
             else:
-                kept.append((found.st_mtime_ns, name, found.st_size))
+                kept.append((state.st_mtime_ns, name, state.st_size))
         total = sum(size for _, _, size in kept) + room
         for _, name, size in sorted(kept):
             if total <= self.max_bytes:
@@ -153,26 +153,26 @@ class ResultStore:
             total -= size
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """The results in the folder."""
+        """Yield the name and state of each result in the folder."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):  # another process has removed it
                         yield entry.name, entry.stat(follow_symlinks=False)
 
-    def _expired(self, found: os.stat_result, ttl: float) -> bool:
-        """Whether a file is too old; one from the future was stored before the clock was set back."""
-        return not -ttl * 1e9 < time_ns(self._clock()) - found.st_mtime_ns < ttl * 1e9
+    def _expired(self, state: os.stat_result, ttl: float) -> bool:
+        """Return whether a file is older than ``ttl`` seconds, or from the future, because the clock was set back."""
+        return not -ttl * 1e9 < time_ns(self._clock()) - state.st_mtime_ns < ttl * 1e9
 
 
 def time_ns(seconds: float) -> int:
-    """A time in nanoseconds, as files have it; a product of the whole time would be some hundred off."""
+    """Return a time in nanoseconds, exactly. A float product of the whole time would be some 100 ns off."""
     whole, part = divmod(seconds, 1)
     return int(whole) * 10**9 + round(part * 1e9)
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A file that is no symbolic link, open for reading."""
+    """Open a file for reading. Raise OSError for a symbolic link or a folder."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         return cast("BinaryIO", os.fdopen(number, "rb", buffering=0))
@@ -182,11 +182,11 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: float) -> None:
-    """Remove what expires, as long as the store is there."""
+    """Sweep the store again and again, until it is closed or collected."""
     while not stop.wait(pause):
-        there = store()
-        if there is None:
+        living_store = store()
+        if living_store is None:
             return
-        with contextlib.suppress(OSError):  # a disk that fails is told to those who store on it
-            there.sweep()
-        del there
+        with contextlib.suppress(OSError):  # requests that store a result report the error of the disk
+            living_store.sweep()
+        del living_store

@@ -40,10 +40,10 @@ def remove_abandoned() -> list[Path]:
 
     Folders that a process has locked are kept, as are folders without a lock file, which others may have made.
     """
-    found = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_abandoned(path)]
-    for path in found:
+    folders = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_abandoned(path)]
+    for path in folders:
         shutil.rmtree(path, ignore_errors=True)
-    return found
+    return folders
 
 
 def _is_abandoned(path: Path) -> bool:
