@@ -163,7 +163,7 @@ def test_a_model_folder_names_no_trace(water_index, tmp_path):
     config = json.loads((tmp_path / "model/config.json").read_text())
     config["mmout"] = {**config.get("mmout", {}), "trace": str(tmp_path / "trace.json")}
     (tmp_path / "model/config.json").write_text(json.dumps(config))
-    with pytest.raises(OptionError, match="for the engine argument alone"):
+    with pytest.raises(OptionError, match="which only the engine argument may set"):
         engine_here(tmp_path / "model")
     assert not (tmp_path / "trace.json").exists()
 
