@@ -56,11 +56,12 @@ if TYPE_CHECKING:
         can_hold,
         format_nodata,
     )
+    from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place, address_fault, key_fault
+    from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
     from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
-    from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
     from vllm_mmout.geo.raster.remote.buckets.listing import scenes_below
-    from vllm_mmout.geo.raster.remote.buckets.stores import Place, address_fault, key_fault, object_store
+    from vllm_mmout.geo.raster.remote.buckets.stores import object_store
     from vllm_mmout.geo.raster.remote.buckets.writing import (
         check_bucket,
         download,
@@ -131,9 +132,10 @@ _HOMES = {
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
     "vllm_mmout.geo.raster.remote.buckets.direct": "redirect_fault",
-    "vllm_mmout.geo.raster.remote.buckets.faults": "errors_of",
+    "vllm_mmout.geo.raster.remote.buckets.bucket_errors": "errors_of",
     "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
-    "vllm_mmout.geo.raster.remote.buckets.stores": "Place address_fault key_fault object_store",
+    "vllm_mmout.geo.raster.remote.buckets.bucket_address": "Place address_fault key_fault",
+    "vllm_mmout.geo.raster.remote.buckets.stores": "object_store",
     "vllm_mmout.geo.raster.remote.buckets.writing": "check_bucket download identity_in_bucket remove_in_bucket",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",

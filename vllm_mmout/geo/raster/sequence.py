@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count, product
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,8 @@ from vllm_mmout.geo.raster.read_ahead import ReadAhead
 from vllm_mmout.geo.raster.segments import Segments
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.gdal import GdalParts
     from vllm_mmout.geo.raster.segments import Place
 
-_Segmented: TypeAlias = "Segments | GdalParts"
-"""An image stored in segments of equal size, each decoded whole."""
 _BATCH = 2**18
 """Decoded bytes that make up one turn (task) of a thread."""
 _TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
@@ -35,8 +32,35 @@ _WORTH_A_COPY = 0.75
 """Fraction of a segment below which the part to keep is copied, so that the rest is freed."""
 
 
+class SegmentedImage(Protocol):
+    """An image stored in segments of equal size, each decoded whole."""
+
+    planes: int
+    """Number of planes stored one after the other. With one plane, a segment holds all bands."""
+    dtype: np.dtype[Any]
+    grid: tuple[int, int]
+    """Rows and columns of the grid of segments in one plane."""
+    bytes: int
+    """Bytes of a decoded segment."""
+    fill: float
+    """Value of all pixels of a segment that is not stored."""
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Height and width of a segment, in pixels."""
+
+    def window(self, place: Place) -> Window:
+        """Return the window of the image that a segment covers."""
+
+    def read(self, places: Sequence[Place]) -> Sequence[memoryview | None]:
+        """Return the stored bytes of segments, None for a segment that is not stored."""
+
+    def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
+        """Return the pixels [rows, columns, bands] of a segment from its stored bytes."""
+
+
 def read_windows(
-    segments: _Segmented, windows: Sequence[Window], bands: Sequence[int]
+    segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int]
 ) -> Generator[NDArray[Any], None, None]:
     """Yield the pixels [bands, height, width] of each window in turn. ``bands`` are indices without repetition.
 
@@ -93,7 +117,7 @@ class _Turn:
 class _Reader:
     """A reader of windows in order, whose threads decode ahead for the current and the following windows."""
 
-    def __init__(self, segments: _Segmented, windows: Sequence[Window], bands: Sequence[int]) -> None:
+    def __init__(self, segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int]) -> None:
         self._segments = segments
         self._bands = list(bands)
         self._interleaved = segments.planes == 1

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.remote.block_cache import BLOCK, Buffer
 from vllm_mmout.geo.raster.remote.block_file import BlockFile
-from vllm_mmout.geo.raster.remote.buckets.faults import errors_of, status_of
-from vllm_mmout.geo.raster.remote.buckets.stores import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of, status_of
+from vllm_mmout.geo.raster.remote.buckets.stores import store_of
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[Obj
 
     Raise InputError if the object's ETag differs from ``version``, unless that is None.
     """
-    store = place.store  # raises InputError with a remedy if obstore is not installed
+    store = store_of(place)  # raises InputError with a remedy if obstore is not installed
     import obstore
 
     options: Any = {"range": (start, stop)} if version is None else {"range": (start, stop), "if_match": version}

@@ -11,8 +11,9 @@ from urllib3.exceptions import HTTPError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import without_secrets
-from vllm_mmout.geo.raster.remote.buckets.faults import errors_of
-from vllm_mmout.geo.raster.remote.buckets.stores import Place, is_public
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
+from vllm_mmout.geo.raster.remote.buckets.stores import is_public, store_of
 from vllm_mmout.geo.raster.remote.connections import Connections
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import certificate_fault
@@ -66,7 +67,7 @@ def _redirect(connections: Connections, url: str, options: FetchOptions) -> str 
 
 def _signed(place: Place) -> str:
     """Return the URL for reading an object. It is signed unless the bucket is public."""
-    store = place.store
+    store = store_of(place)
     import obstore
     from obstore.store import S3Store
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.remote.buckets.stores import Place, is_public
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.stores import is_public
 
 
 def keys_as_stored(place: Place, refusal: Exception) -> list[str]:

@@ -11,9 +11,10 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import BucketError, InputError, SaveError
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of, is_bucket_missing
 from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
-from vllm_mmout.geo.raster.remote.buckets.faults import errors_of, is_bucket_missing
-from vllm_mmout.geo.raster.remote.buckets.stores import Place
+from vllm_mmout.geo.raster.remote.buckets.stores import store_of
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -61,7 +62,7 @@ def _check_bucket(scheme: str, bucket: str) -> None:
     The bucket is not listed, since a single key that obstore rejects would make the listing fail.
     """
     place = Place(scheme, bucket, _NEVER_THERE)
-    store, bucket_place = place.store, Place(scheme, bucket, "")
+    store, bucket_place = store_of(place), Place(scheme, bucket, "")
     import obstore
 
     try:
@@ -82,7 +83,7 @@ def _check_bucket(scheme: str, bucket: str) -> None:
 
 
 def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> None:
-    store = place.store
+    store = store_of(place)
     import obstore
 
     before: dict[str, bytes | None] = {}
@@ -105,7 +106,7 @@ def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> N
 
 def _head(place: Place, suffix: str = "") -> ObjectMeta | None:
     """Return the metadata of an object, or None if it does not exist or access to it is denied."""
-    store = place.store
+    store = store_of(place)
     import obstore
 
     try:
@@ -138,7 +139,7 @@ def download(source: PurePath, path: Path) -> None:
 def remove_in_bucket(target: PurePath) -> None:
     """Remove an object if it exists."""
     place = Place.of(target)
-    store = place.store
+    store = store_of(place)
     import obstore
 
     with errors_of(place, SaveError, verb="write"), suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from vllm_mmout.errors import BucketError, InputError, MMOutError
 from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.remote.buckets.stores import Place
+    from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
 """Substrings of obstore's messages that mean missing credentials. Two are addresses of a cloud's metadata service."""
