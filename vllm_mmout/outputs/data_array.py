@@ -11,12 +11,12 @@ from vllm_mmout.geo import proj_crs
 if TYPE_CHECKING:
     from xarray import DataArray
 
-    from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.formats.contents import RasterContent
 
 _EXTRA = 'pip install "vllm-mmout[xarray]"'
 
 
-def data_array(raster: RasterOutput) -> DataArray:
+def data_array(raster: RasterContent) -> DataArray:
     """Convert a raster to an xarray ``DataArray``, for `RasterOutput.to_xarray`.
 
     Coordinates x and y are pixel centres. They are left out for a rotated transform, for which x and y both depend on
@@ -36,7 +36,7 @@ def data_array(raster: RasterOutput) -> DataArray:
     return DataArray(pixels, coordinates, ("band", "y", "x"), attrs=_attributes(raster, pixels.dtype))
 
 
-def _place(raster: RasterOutput) -> dict[str, Any]:
+def _place(raster: RasterContent) -> dict[str, Any]:
     """Return the attributes of ``spatial_ref``: coordinate system (CF and WKT), and transform in GDAL's order."""
     attributes: dict[str, Any] = {}
     if raster.crs is not None:
@@ -52,7 +52,7 @@ def _place(raster: RasterOutput) -> dict[str, Any]:
     return attributes
 
 
-def _attributes(raster: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
+def _attributes(raster: RasterContent, dtype: np.dtype[Any]) -> dict[str, Any]:
     attributes: dict[str, Any] = dict(raster.metadata)
     if raster.nodata is not None:
         attributes["_FillValue"] = dtype.type(raster.nodata)

@@ -17,7 +17,7 @@ from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference
-    from vllm_mmout.outputs.base import Savable
+    from vllm_mmout.outputs.formats.contents import Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Format:
         """The pip command that installs the dependencies of the format."""
         return f'pip install "vllm-mmout[{self.extra}]"'
 
-    def write(self, output: Savable, target: Path | BinaryIO, options: Mapping[str, Any]) -> None:
+    def write(self, output: Content, target: Path | BinaryIO, options: Mapping[str, Any]) -> None:
         """Write an output to a path or an open file."""
         self.check_options(options, output.formats)
         kind = next(kind for kind in output.output_kinds if kind in self.writers)

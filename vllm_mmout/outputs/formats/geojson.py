@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from vllm_mmout.geo import Affine, Georeference, Polygons
-    from vllm_mmout.outputs.detection import DetectionOutput
-    from vllm_mmout.outputs.keypoints import KeypointsOutput
+    from vllm_mmout.outputs.formats.contents import BoxesContent
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
 _LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
@@ -36,7 +35,7 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
         _write_features(file, output.traced(folder), crs)
 
 
-def write_boxes(output: DetectionOutput | KeypointsOutput, file: BinaryIO, _form: Format) -> None:
+def write_boxes(output: BoxesContent, file: BinaryIO, _form: Format) -> None:
     """Write boxes or points as a FeatureCollection."""
     file.write(json.dumps(output.geojson, allow_nan=False).encode())
 

@@ -16,15 +16,14 @@ from vllm_mmout.geo import checked_xml, place_of, remove_in_bucket, write_geotif
 from vllm_mmout.outputs.formats import FORMATS, Format
 
 if TYPE_CHECKING:
-    from vllm_mmout.outputs.polygons import PolygonsOutput
-    from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.formats.contents import ClassesContent, RasterContent
 
 PAM = ".aux.xml"
 """Suffix of GDAL's PAM file, which holds metadata that the raster's own file cannot hold."""
 _OTHERS = (".ovr", ".msk")
 
 
-def write(output: RasterOutput, target: Path | BinaryIO, _form: Format) -> None:
+def write(output: RasterContent, target: Path | BinaryIO, _form: Format) -> None:
     """Write a raster that is in memory as a GeoTIFF, to an open file or a new file."""
     if isinstance(target, Path):
         write_geotiff_here(target, output.array, **output.described)
@@ -32,7 +31,7 @@ def write(output: RasterOutput, target: Path | BinaryIO, _form: Format) -> None:
         write_geotiff(target, output.array, **output.described)
 
 
-def write_classes(output: PolygonsOutput, file: BinaryIO, form: Format) -> None:
+def write_classes(output: ClassesContent, file: BinaryIO, form: Format) -> None:
     """Write the class raster that the polygons are traced from as a GeoTIFF."""
     file.write(output.classes.to_bytes(form.name))
 

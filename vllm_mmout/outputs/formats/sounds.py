@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.formats import Format
+    from vllm_mmout.outputs.formats.contents import SoundContent
 
 MOST_CHANNELS = 1024
 """Largest number of channels that libsndfile supports in any format."""
@@ -53,7 +53,7 @@ _LIMITS = {
 }
 
 
-def write(output: AudioOutput, file: BinaryIO, form: Format, subtype: str | None = None) -> None:
+def write(output: SoundContent, file: BinaryIO, form: Format, subtype: str | None = None) -> None:
     """Write a sound file. Samples outside [-1, 1] are clipped, except with subtype "FLOAT".
 
     ``subtype`` is "PCM_16" (the default) or "PCM_24" for WAV and FLAC, or "FLOAT" for WAV. Opus gets up to 12 ms of
