@@ -250,7 +250,7 @@ def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]
     """
     kinds: dict[type[EngineBinding], str] = {}
     for name, processor in choice.processors.items():
-        kind: Any = import_path(processor.binding, "binding")
+        kind: Any = import_path(processor.binding, "binding") if processor.binding else Binding
         if kind.generates and not generates:
             raise OptionError(
                 f"output processor {name!r} ({choice.chosen_by}) decodes generated tokens, and the model answers in one"

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.processors.base import OutputProcessor, Part, Parts
+    from vllm_mmout.processors.base import OutputProcessor, Parts
     from vllm_mmout.processors.classification import ClassificationProcessor
     from vllm_mmout.processors.detection import DetectionProcessor
     from vllm_mmout.processors.embedding import EmbeddingProcessor
     from vllm_mmout.processors.image import ImageProcessor
+    from vllm_mmout.processors.part import Part
     from vllm_mmout.processors.regression import RegressionProcessor
     from vllm_mmout.processors.segmentation import SegmentationProcessor
     from vllm_mmout.processors.tensor import TensorProcessor
@@ -34,11 +35,12 @@ __all__ = [
 
 _HOMES = {
     "vllm_mmout.geo": "Window",
-    "vllm_mmout.processors.base": "OutputProcessor Part Parts",
+    "vllm_mmout.processors.base": "OutputProcessor Parts",
     "vllm_mmout.processors.classification": "ClassificationProcessor",
     "vllm_mmout.processors.detection": "DetectionProcessor",
     "vllm_mmout.processors.embedding": "EmbeddingProcessor",
     "vllm_mmout.processors.image": "ImageProcessor",
+    "vllm_mmout.processors.part": "Part",
     "vllm_mmout.processors.regression": "RegressionProcessor",
     "vllm_mmout.processors.segmentation": "SegmentationProcessor",
     "vllm_mmout.processors.tensor": "TensorProcessor",

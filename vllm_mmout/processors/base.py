@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from vllm_mmout.errors import DecodeError, MMOutError, raise_interrupt, type_and_message
+from vllm_mmout.processors.part import Part
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
-    from vllm_mmout.geo import TileGrid, Window
+    from vllm_mmout.geo import TileGrid
     from vllm_mmout.outputs import RasterOutput
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.params import OutputParams
 
     Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A decoded part of a user's request, as passed to ``assemble``."""
-
-    index: int
-    """Index of the part within the request, from 0."""
-    window: Window | None
-    """Window of the part in the input, or in the requested ``window`` of it, or None for an input without pixels."""
-    output: Any
-    """Return value of ``decode``, or None if the part holds no observation and was not sent to the model."""
-    valid: NDArray[np.bool_] | None = None
-    """bool [height, width] of the window, False where the input holds no observation, or None if all of it is valid."""
 
 
 class OutputProcessor:
@@ -51,8 +35,9 @@ class OutputProcessor:
     outputs: ClassVar[tuple[str, ...]] = ()
     """Values of ``OutputParams.output`` that this processor accepts, default first; empty if the output is fixed."""
 
-    binding: ClassVar[str] = "vllm_mmout.engine.binding:Binding"
-    """Subclass of `EngineBinding`, as "module:Class", that binds an engine whose model has this processor."""
+    binding: ClassVar[str] = ""
+    """Subclass of `EngineBinding`, as "module:Class", that binds an engine whose model has this processor; empty for
+    `Binding`, the engine's own for models that answer in one forward."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
@@ -182,7 +167,7 @@ class OwnInputsProcessor(OutputProcessor):
         raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, request, limit_s)")
 
 
-class Parts(Iterator["Part"]):
+class Parts(Iterator[Part]):
     """Iterator over the parts that have an output, each once, in order of arrival.
 
     ``grid`` holds the windows of the tiles, by ``Part.index``. ``source`` is the scene. ``folder`` is the folder for a

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from vllm_mmout.outputs import DetectionOutput
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Part, Raw
+    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.part import Part
 
 _TAKES = (
     'detection output must be a dict of floating-point "logits" [n, queries, classes] and "pred_boxes" [n, queries, 4],'

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.outputs.stored import StoredRaster
-    from vllm_mmout.processors.base import Part
+    from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
 """Function that turns a rectangle of joined values, of any size, into the result, pixel by pixel."""

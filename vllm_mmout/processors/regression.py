@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Part, Raw
+    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.part import Part
 
 _TAKES = "regression output must be floating point [n, bands, height, width], or [n, height, width] for one band"
 _AXES = 4  # batch, bands, rows, columns

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import TileGrid
     from vllm_mmout.outputs import Detection, DetectionOutput
     from vllm_mmout.outputs.detection import Box
-    from vllm_mmout.processors.base import Part, Parts
+    from vllm_mmout.processors.base import Parts
+    from vllm_mmout.processors.part import Part
 
 _HELD = 0.5
 """Fraction of a cut-off box above which another box counts as containing it."""

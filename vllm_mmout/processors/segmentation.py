@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Part, Raw
+    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.part import Part
 
 _TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
 _NODATA = {"uint8": 255, "uint16": 65535}

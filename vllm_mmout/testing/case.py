@@ -13,7 +13,8 @@ import torch
 from vllm_mmout.engine import wire
 from vllm_mmout.errors import MMOutError, ReduceError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.base import OutputProcessor, Part
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.part import Part
 from vllm_mmout.processors.raw import checked_group
 from vllm_mmout.testing.equality import difference
 

@@ -20,7 +20,7 @@ from vllm_mmout.errors import (
     type_and_message,
 )
 from vllm_mmout.log import logger
-from vllm_mmout.processors.base import Part
+from vllm_mmout.processors.part import Part
 
 if TYPE_CHECKING:
     import torch

@@ -23,7 +23,7 @@ from vllm_mmout.engine.scene.lane import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
 from vllm_mmout.engine.trace import TRACED, add_stage, stage, tracing
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, as_exception, type_and_message
-from vllm_mmout.processors.base import Part
+from vllm_mmout.processors.part import Part
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request.request import PartInput

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vllm_mmout.engine.trace import add_stage, seconds_on_files
 
 if TYPE_CHECKING:
-    from vllm_mmout.processors.base import Part
+    from vllm_mmout.processors.part import Part
 
 
 class StoppedError(BaseException):

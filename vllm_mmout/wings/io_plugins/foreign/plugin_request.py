@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.engine.scene.budgets import TileBudget
-    from vllm_mmout.processors.base import Part
+    from vllm_mmout.processors.part import Part
     from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
 Result = TypeVar("Result")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Part, Raw
+    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.part import Part
 
 
 class SemanticSegmentationProcessor(SegmentationProcessor):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from vllm_mmout.outputs import Detection, DetectionOutput
     from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import Part, Raw
+    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.processors.part import Part
 
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
