@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from vllm_mmout.errors import MMOutError
     from vllm_mmout.models.embedded.folders import embedded_model
     from vllm_mmout.models.embedded.scene import embedded_scene
-    from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+    from vllm_mmout.models.inputs.mapped_input import MappedInput
+    from vllm_mmout.models.inputs.mapper import RasterMapper
     from vllm_mmout.outputs import (
         AudioOutput,
         ImageOutput,
@@ -58,7 +59,8 @@ _HOMES = {
     "vllm_mmout.errors": "MMOutError",
     "vllm_mmout.models.embedded.folders": "embedded_model",
     "vllm_mmout.models.embedded.scene": "embedded_scene",
-    "vllm_mmout.models.inputs.mapper": "MappedInput RasterMapper",
+    "vllm_mmout.models.inputs.mapped_input": "MappedInput",
+    "vllm_mmout.models.inputs.mapper": "RasterMapper",
     "vllm_mmout.outputs": "AudioOutput ImageOutput RasterOutput StructuredOutput TensorOutput VideoOutput",
     "vllm_mmout.params": "OutputParams",
     "vllm_mmout.processors.base": "OutputProcessor",

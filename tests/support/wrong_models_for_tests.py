@@ -10,7 +10,8 @@ from torch import nn
 
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 
 register_input_mapper = MULTIMODAL_INPUT_REGISTRY.register_input_mapper

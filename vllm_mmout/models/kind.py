@@ -10,7 +10,7 @@ from vllm_mmout.importing import import_path
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
-    from vllm_mmout.models.inputs.mapper import MappedInput
+    from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
 

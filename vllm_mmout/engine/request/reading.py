@@ -15,7 +15,7 @@ from vllm_mmout.engine.trace import add_stage, seconds_on_files, tracing
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_km2
 from vllm_mmout.models.inputs.input_forms import read_once
-from vllm_mmout.models.inputs.mapper import MappedInput
+from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.outputs.partial_images import moments
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from vllm_mmout.geo import Raster, sensor_of
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import Listed
 from vllm_mmout.models.inputs.input_forms import native
-from vllm_mmout.models.inputs.mapper import MappedInput, nothing_observed
+from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.models.inputs.mapper import nothing_observed
 from vllm_mmout.models.inputs.open_input import opened_picture
 from vllm_mmout.models.inputs.unpacking import unpacked_raster
 from vllm_mmout.outputs.base import Source
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.models.inputs.context import InputContext
     from vllm_mmout.models.inputs.keywords import Keywords
-    from vllm_mmout.models.inputs.mapper import InputMapper
+    from vllm_mmout.models.inputs.mapped_input import InputMapper
     from vllm_mmout.registry.input_registry import MapperChoice
 
 Result = TypeVar("Result")

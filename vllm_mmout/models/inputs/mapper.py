@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import meanings, possible_sensors
+from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
@@ -26,23 +27,6 @@ if TYPE_CHECKING:
 
 _SHOWN = (2, 98)
 """Percentiles of the values that are shown as black and white in a picture of the input."""
-
-
-@dataclass(frozen=True, slots=True)
-class MappedInput:
-    """An input, ready for the model."""
-
-    tensors: Mapping[str, Any]
-    """Maps keywords of ``forward`` to arrays or tensors, without the batch axis."""
-    source: Source = field(default_factory=Source)
-    """Facts about the input that outputs need, such as its size and its georeference."""
-
-
-InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
-"""Function that maps one user's input; raises InputError if the model cannot take it. Called from several threads.
-
-It may have an attribute ``inputs``, which maps each keyword that it returns to its `TensorSpec`.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, 
 from vllm_mmout.models.inputs.input_forms import are_named_files, native
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, called, make_mapper, refuse_reading_options
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.kind import kind_of
 from vllm_mmout.params import OutputParams

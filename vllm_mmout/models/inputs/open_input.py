@@ -38,7 +38,7 @@ from vllm_mmout.models.inputs.other_forms import other_form
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
 if TYPE_CHECKING:
-    from vllm_mmout.models.inputs.mapper import RasterMapper
+    from vllm_mmout.models.inputs.raster_view import PlanesMapper
     from vllm_mmout.params import OutputParams
 
 _Opener: TypeAlias = Callable[[Any], OpenRaster]
@@ -54,7 +54,7 @@ class OpenedPlanes(NamedTuple):
     """Sentences about the assumptions made in the choice of bands and dates."""
 
 
-def opened_planes(data: Any, params: OutputParams, mapper: RasterMapper) -> OpenedPlanes:
+def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> OpenedPlanes:
     """Open one input of a model, reading only the headers of files."""
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all)
     with ExitStack() as opened:

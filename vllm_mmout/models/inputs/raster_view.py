@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,57 @@ from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference, OpenRaster, Raster
-    from vllm_mmout.models.inputs.mapper import RasterMapper
+    from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
 DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
 """Dtypes that are sent to the model unchanged; other floats become float32."""
+
+
+class PlanesMapper(Protocol):
+    """Mapper of an open raster to a model's tensors, as `RasterMapper` is."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model, for messages."""
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """Names of the model's bands, in its order."""
+
+    @property
+    def max_size(self) -> int:
+        """Largest height and width of one forward pass, in pixels."""
+
+    @property
+    def num_frames(self) -> int | None:
+        """Number of dates that the model takes, or None if its tensor has no axis of dates."""
+
+    @property
+    def one_for_all(self) -> bool:
+        """Whether an input of a single band is used for all of the model's bands."""
+
+    @property
+    def sizes(self) -> str:
+        """The sizes that fit one forward pass, for messages."""
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Return whether a size (height, width) fits one forward pass."""
+
+    def too_small(self, size: tuple[int, int]) -> bool:
+        """Return whether a size (height, width) must be padded to fill a tile."""
+
+    def tile_sides(self, asked: int | None) -> tuple[int, int]:
+        """Return height and width of the tiles for larger inputs."""
+
+    def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
+        """Return the tile size for an input of (height, width), and the handling of tiles at its edge."""
+
+    def whole(self, view: RasterView) -> MappedInput:
+        """Map an open input that fits one forward pass."""
+
+    def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+        """Return the tensors of ``forward`` for one window, by keyword."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +93,8 @@ class RasterView:
     bands: tuple[int, ...]
     """Numbers of the bands, from 1, in the model's order."""
     params: OutputParams
-    mapper: RasterMapper
+    mapper: PlanesMapper
+    """Mapper that opened the view, which maps its pixels to tensors."""
     noted: tuple[str, ...] = ()
     """Sentences about the assumptions made in the choice of bands."""
     window: Window = field(init=False)

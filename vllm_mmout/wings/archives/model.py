@@ -16,7 +16,8 @@ from vllm.config import get_current_vllm_config
 
 from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import InputError, ModelError
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import each

@@ -9,7 +9,7 @@ from vllm_mmout.errors import ModelError, OptionError
 from vllm_mmout.models.kind import Kind
 
 if TYPE_CHECKING:
-    from vllm_mmout.models.inputs.mapper import MappedInput
+    from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
 STEPS: Final = 50

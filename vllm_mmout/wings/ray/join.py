@@ -101,7 +101,7 @@ def _planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, 
 
 def _cut(binding: Binding, job: Job, scene: str, name: str, side: int) -> CutScene | None:
     from vllm_mmout.engine.scene.scene import cut
-    from vllm_mmout.models.inputs.mapper import MappedInput
+    from vllm_mmout.models.inputs.mapped_input import MappedInput
 
     if binding.inputs is None:
         return None

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.inputs.make_mapper import refuse_reading_options
-from vllm_mmout.models.inputs.mapper import MappedInput, RasterMapper
+from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import RasterView
 from vllm_mmout.params import OutputParams
