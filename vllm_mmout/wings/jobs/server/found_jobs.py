@@ -15,7 +15,7 @@ from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.image_routes import service_of
 from vllm_mmout.serving.service import ForwardService
-from vllm_mmout.wings.jobs.server import results
+from vllm_mmout.wings.jobs.server import result_responses
 
 if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -69,8 +69,8 @@ def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: N
 
 async def listed(request: Request, board: SceneBoard, kind: JobKind) -> Response:
     """Return one page of the jobs of all servers, as the query parameters limit, order and after ask for."""
-    limit = results.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
-    order = results.one_of(request, "order", "asc", "desc", usual="desc")
+    limit = result_responses.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
+    order = result_responses.one_of(request, "order", "asc", "desc", usual="desc")
     after = request.query_params.get("after")
     page = await asyncio.to_thread(board.page, limit, after, order, kind.prefix)
     if page is None:

@@ -23,7 +23,7 @@ from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.page import page_files
-from vllm_mmout.wings.jobs.server import job_schemas, results, video_routes
+from vllm_mmout.wings.jobs.server import job_schemas, result_responses, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.found_jobs import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
@@ -94,12 +94,12 @@ async def _scene(request: Request, runner: SceneRunner) -> Response:
 
 async def _result(request: Request, runner: SceneRunner) -> Response:
     """Send the result of a job, or its preview. The preview of a running job shows the tiles that are done."""
-    return await results.send_result(request, await found(request, runner.board, _KIND), runner)
+    return await result_responses.send_result(request, await found(request, runner.board, _KIND), runner)
 
 
 async def _pixel(request: Request, runner: SceneRunner) -> Response:
     """Return the values of one pixel of a result."""
-    return await results.send_pixel(request, await found(request, runner.board, _KIND), runner.board.store)
+    return await result_responses.send_pixel(request, await found(request, runner.board, _KIND), runner.board.store)
 
 
 async def _delete(request: Request, runner: SceneRunner) -> Response:

@@ -19,7 +19,7 @@ from vllm_mmout.serving.request.names import request_id, trace_headers
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
-from vllm_mmout.wings.jobs.server import results, video_schemas
+from vllm_mmout.wings.jobs.server import result_responses, video_schemas
 from vllm_mmout.wings.jobs.server.found_jobs import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.job import VIDEO_PREFIX, SceneInputs, SceneJob, VideoAsked
 from vllm_mmout.wings.jobs.server.kept_request import kept
@@ -128,7 +128,7 @@ async def _delete_video(request: Request, runner: SceneRunner) -> Response:
 async def _content(request: Request, runner: SceneRunner) -> Response:
     """Send a video file, or the thumbnail of its first frame, whole or the byte range that the request asks for."""
     job = await found(request, runner.board, _KIND)
-    variant = results.one_of(request, "variant", "video", "thumbnail", "spritesheet", usual="video")
+    variant = result_responses.one_of(request, "variant", "video", "thumbnail", "spritesheet", usual="video")
     if variant == "spritesheet":
         raise ApiError(400, _NO_SHEET, param="variant")
     if job.status != "completed":
@@ -140,4 +140,4 @@ async def _content(request: Request, runner: SceneRunner) -> Response:
     )
     if entry is None:
         raise ApiError(404, f"the video was removed to make room for newer ones; {_KIND.again}", param="video_id")
-    return ranged_response(request, entry, f"{job.id}-{variant}", results.PRIVATE, variant)
+    return ranged_response(request, entry, f"{job.id}-{variant}", result_responses.PRIVATE, variant)

@@ -1,0 +1,152 @@
+"""Responses with the result of a job: its file or picture, or the values of one pixel."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import JSONResponse, Response
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import Window, open_raster
+from vllm_mmout.messages import shown
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.response.ranges import ranged_response
+from vllm_mmout.serving.response.result_files import Encoded
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from vllm_mmout.serving.response.store import ResultStore
+    from vllm_mmout.wings.jobs.server.job import SceneJob, SceneOutput
+    from vllm_mmout.wings.jobs.server.runner import SceneRunner
+
+PRIVATE: Final = {"Cache-Control": "private, no-cache"}
+"""Cache headers of responses with the result of a job."""
+
+
+async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
+    """Send the file of a job's result, or its preview, whole or the byte range that the request asks for."""
+    variant = one_of(request, "variant", "result", "preview", usual="result")
+    if variant == "preview" and not job.finished:
+        return await _growing(request, job, runner)
+    output = _output(request, job)
+    stored = output.stored if variant == "result" else output.preview
+    if stored is None:
+        raise ApiError(404, "this result has no preview; ask for variant=result", param="variant")
+    entry = await asyncio.to_thread(runner.board.store.find, stored)
+    if entry is None:
+        raise _removed()
+    etag = f"{job.id}-{job.outputs.index(output)}-{variant}"
+    return ranged_response(request, entry, etag, PRIVATE, _stem(job.name))
+
+
+async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
+    """Send the values, coordinates and class of one pixel of a job's result as JSON."""
+    output = _output(request, job)
+    row, col = (whole_number(request, name, "a whole number from 0") for name in ("row", "col"))
+    if output.size is None or output.output_format == "npz":
+        raise ApiError(400, "single pixels of this result cannot be read; fetch the whole result", param="processor")
+    pixel = await asyncio.to_thread(_values, store.folder / output.stored, row, col)
+    class_names = {row.id: row.name for row in output.classes or ()}
+    value = pixel["values"][0]
+    has_class = output.output_format == "tiff" and value in class_names
+    return JSONResponse({**pixel, "class": {"id": value, "name": class_names[value]} if has_class else None})
+
+
+async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
+    """Send the latest preview of a running job, and ask the job's server for a newer preview.
+
+    Previews are made only on request, since nobody looks at most jobs while they run.
+    """
+    await asyncio.to_thread(runner.board.ask_preview, job.id)
+    try:
+        picture = await asyncio.to_thread(runner.preview(job.server, job.id).read_bytes)
+    except FileNotFoundError:
+        raise ApiError(
+            409,
+            f"the job is {job.status} and has no preview yet; ask again",
+            headers={"Retry-After": "1"},
+        ) from None
+    etag = f"{job.id}-{zlib.crc32(picture):08x}"
+    return ranged_response(request, Encoded(picture, "png"), etag, PRIVATE, _stem(job.name))
+
+
+def _output(request: Request, job: SceneJob) -> SceneOutput:
+    """Return the result of the processor that the query names, or the first result if the query names no processor."""
+    if job.status != "completed":
+        why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
+        raise ApiError(409, f"there is no result because the job {why}", param="scene_id")
+    processor = request.query_params.get("processor")
+    for output in job.outputs:
+        if processor in (None, output.processor):
+            return output
+    processors = ", ".join(output.processor for output in job.outputs)
+    raise ApiError(
+        404,
+        f"the job has no result of the processor {shown(processor)}; it has results of {processors}",
+        param="processor",
+    )
+
+
+def whole_number(
+    request: Request, name: str, expected: str, *, least: int = 0, most: int = 10**9, usual: str = ""
+) -> int:
+    """Return a query parameter as an integer, or raise an ApiError (400). ``expected`` describes it in the message."""
+    text = request.query_params.get(name, usual)
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
+        raise ApiError(400, f"{name} must be {expected}, got {shown(text)}", param=name)
+    return int(text)
+
+
+def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
+    """Return a query parameter that must be one of ``choices``, or raise an ApiError (400)."""
+    choice = request.query_params.get(name, usual)
+    if choice not in choices:
+        raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)
+    return choice
+
+
+def _values(path: Path, row: int, col: int) -> dict[str, Any]:
+    """Read one pixel of a raster file: its values, and the coordinates of its centre with their CRS."""
+    try:
+        with open_raster(path) as raster:
+            height, width = raster.size
+            if row >= height or col >= width:
+                raise ApiError(
+                    400,
+                    f"the result has {height} rows and {width} columns, so it does not have a pixel {row}, {col}",
+                    param="row" if row >= height else "col",
+                )
+            pixel = raster.read(Window(row, col, 1, 1))
+    except InputError as error:
+        raise _removed() from error
+    georeference = pixel.georeference
+    x = y = None
+    if georeference is not None and georeference.transform is not None:
+        a, b, c, d, e, f = georeference.transform  # maps to the pixel's corner
+        x, y = (a + b) / 2 + c, (d + e) / 2 + f
+    values = [value.item() for value in pixel.array[:, 0, 0]]
+    return {
+        "row": row,
+        "col": col,
+        # JSON cannot represent NaN and infinity.
+        "values": [None if value == pixel.nodata or not math.isfinite(value) else value for value in values],
+        "bands": [name or "" for name in pixel.descriptions],
+        "x": x,
+        "y": y,
+        "crs": None if georeference is None else georeference.crs,
+    }
+
+
+def _stem(name: str) -> str:
+    """Return the name, without suffix, under which a client saves the result: that of the input, in ASCII."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.rpartition(".")[0] or name, flags=re.ASCII)[:100] or "result"
+
+
+def _removed() -> ApiError:
+    return ApiError(404, "the result was removed to make room for newer ones; send the scene again", param="scene_id")
