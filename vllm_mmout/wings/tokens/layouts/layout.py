@@ -5,31 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import accumulate, chain
-from typing import Any, Literal, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vllm_mmout.errors import OptionError, TokenError
+from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 from vllm_mmout.wings.tokens.layouts.validation import check, checked_names, checked_types
 
 
-class Slot(NamedTuple):
-    """A position in a frame. The token ids ``first`` to ``stop`` - 1 are the codes of ``codebook`` at this position."""
-
-    codebook: int
-    first: int
-    stop: int
-
-    @property
-    def said(self) -> str:
-        """Return a description of the codes that fit here, for error messages."""
-        return f"a code of codebook {self.codebook} ({self.first} to {self.stop - 1})"
-
-
 @dataclass(frozen=True, kw_only=True)
-class TokenLayout:
+class TokenLayout(LayoutFields):
     """The layout of the tokens that encode pictures or sounds in a model's output.
 
     A frame is a time step of a sound, or a cell of an image. The cells of an image follow row by row. The slots of a
@@ -40,44 +28,6 @@ class TokenLayout:
         OptionError: a field has a wrong type, or the fields contradict one another.
 
     """
-
-    modality: Literal["image", "audio"]
-    """Kind of media that the tokens encode."""
-    first: int | tuple[int, ...]
-    """Token id of code 0: one number for all slots, or one number per slot. With one number, all codebooks share one
-    range of token ids, and the position of a token tells its codebook. Only the order "interleaved" then has a separate
-    range for each slot: slot i begins at ``first`` plus the sizes of the slots before it."""
-    size: int | tuple[int, ...]
-    """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
-    codebooks: int = 1
-    """Number of codebooks."""
-    order: Literal["flattened", "interleaved", "delayed", "sequential"] = "flattened"
-    """Order of the codes. "flattened": frame by frame, each with the codes of codebooks 0, 1, ... "interleaved": like
-    "flattened", but each slot has its own token ids. "delayed": step t holds the code of frame t - k for codebook k, or
-    ``pad``, so F frames of K codebooks take F + K - 1 steps. "sequential": all codes of codebook 0, then all of
-    codebook 1, and so on."""
-    pattern: tuple[int, ...] | None = None
-    """Codebook of each slot of a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved". None
-    means 0, 1, ..."""
-    pad: int | None = None
-    """Token that fills the positions without a code. Only for the order "delayed"."""
-    grid: tuple[int, int] | None = None
-    """Rows and columns of an image. None if ``row_end`` marks the rows instead."""
-    row_end: int | None = None
-    """Token after each row of an image, including the last row."""
-    begin: tuple[int, ...] = ()
-    """Tokens of the marker before a medium. If empty, a medium begins with its first code."""
-    end: tuple[int, ...] = ()
-    """Tokens of the marker after a medium. If empty, a medium ends with the last cell of its grid, or before the first
-    token that is not a code."""
-    opened: bool = False
-    """Whether each prompt ends with ``begin``, or with ``begin`` and whole frames. The output then begins inside a
-    medium, unless it begins with text. Frames in the prompt are not part of that medium. A prompt that ends with
-    ``begin`` has the same effect if this is False."""
-    text_inside: bool = False
-    """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text is part of the
-    answer's text, and the sound continues after it. Without ``end``, the sound then continues until the end of the
-    answer or the next ``begin``."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -100,19 +50,6 @@ class TokenLayout:
         """
         checked_names(mapping, cls)
         return cls(**mapping)
-
-    @cached_property
-    def slots(self) -> tuple[Slot, ...]:
-        """Return the slots of a frame. The orders "delayed" and "sequential" have one slot per codebook."""
-        books = self.pattern or tuple(range(self.codebooks))
-        sizes = (self.size,) * self.codebooks if isinstance(self.size, int) else self.size
-        if not isinstance(self.first, int):
-            firsts: Sequence[int] = self.first
-        elif self.order == "interleaved":
-            firsts = tuple(accumulate((sizes[book] for book in books[:-1]), initial=self.first))
-        else:
-            firsts = (self.first,) * len(books)
-        return tuple(Slot(book, first, first + sizes[book]) for book, first in zip(books, firsts, strict=True))
 
     @cached_property
     def token_ids(self) -> frozenset[int]:

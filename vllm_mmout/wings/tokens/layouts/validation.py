@@ -14,7 +14,7 @@ import msgspec
 from vllm_mmout.errors import OptionError
 
 if TYPE_CHECKING:
-    from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
+    from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
 _MOST = 1 << 22
 """Maximum number of codes in all slots of a layout together, far more than any vocabulary has."""
@@ -23,7 +23,7 @@ _LAST = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""
 
 
-def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None:
+def checked_names(mapping: Mapping[str, Any], layout: type[LayoutFields]) -> None:
     """Check that a mapping has only known fields of a layout, and all required fields."""
     field_defaults = {field.name: field.default for field in fields(layout)}
     if not isinstance(mapping, Mapping):
@@ -38,7 +38,7 @@ def checked_names(mapping: Mapping[str, Any], layout: type[TokenLayout]) -> None
             raise OptionError(f"a token layout must have {name}, got {', '.join(mapping) or 'nothing'}", param=name)
 
 
-def checked_types(layout: TokenLayout) -> None:
+def checked_types(layout: LayoutFields) -> None:
     """Check the type of each field."""
     values = vars(layout)
     kind: Any = type(layout)
@@ -52,13 +52,13 @@ def checked_types(layout: TokenLayout) -> None:
 
 
 @cache
-def _struct(layout: type[TokenLayout]) -> type[msgspec.Struct]:
+def _struct(layout: type[LayoutFields]) -> type[msgspec.Struct]:
     """Return a msgspec Struct with the fields of a layout, which checks only their types."""
     hints = get_type_hints(layout)
     return msgspec.defstruct("Fields", [(field.name, hints[field.name]) for field in fields(layout)])
 
 
-def check(layout: TokenLayout) -> None:
+def check(layout: LayoutFields) -> None:
     """Check that the fields of a layout do not contradict each other. Their types must be correct."""
     _check_codebooks(layout)
     _check_order(layout)
@@ -71,7 +71,7 @@ def _wrong(field: str, fact: str, value: object, remedy: str) -> OptionError:
     return OptionError(f"{field} {fact}, got {value}; {remedy}", param=field)
 
 
-def _check_codebooks(layout: TokenLayout) -> None:
+def _check_codebooks(layout: LayoutFields) -> None:
     """Check the number of codebooks, and their sizes."""
     if layout.codebooks < 1:
         raise _wrong("codebooks", "must be 1 or more", layout.codebooks, "set it to the decoder's number of codebooks")
@@ -85,7 +85,7 @@ def _check_codebooks(layout: TokenLayout) -> None:
         )
 
 
-def _check_order(layout: TokenLayout) -> None:
+def _check_order(layout: LayoutFields) -> None:
     """Check the fields that only one order has, and the fields that an order requires."""
     order, books = layout.order, layout.codebooks
     if layout.pattern is not None:
@@ -111,7 +111,7 @@ def _check_order(layout: TokenLayout) -> None:
         raise _wrong("size", 'of order "sequential" with one first must be equal', list(layout.size), remedy)  # type: ignore[arg-type]
 
 
-def _check_modality(layout: TokenLayout) -> None:
+def _check_modality(layout: LayoutFields) -> None:
     """Check the fields that only images or only sounds have, and the fields that images require."""
     if layout.modality == "audio":
         for field in ("grid", "row_end"):
@@ -133,7 +133,7 @@ def _check_modality(layout: TokenLayout) -> None:
         raise _wrong("grid", "or row_end is required for an image", "neither", remedy)
 
 
-def _check_ranges(layout: TokenLayout) -> None:
+def _check_ranges(layout: LayoutFields) -> None:
     """Check the token ids of the codes."""
     firsts = (layout.first,) if isinstance(layout.first, int) else layout.first
     slots = len(layout.pattern or ()) or layout.codebooks
@@ -152,7 +152,7 @@ def _check_ranges(layout: TokenLayout) -> None:
             raise _wrong("first", f"gives slots {left} and {right} ranges that overlap", spans, remedy)
 
 
-def _check_single_tokens(layout: TokenLayout) -> None:
+def _check_single_tokens(layout: LayoutFields) -> None:
     """Check that markers, row ends and padding are neither codes nor equal to each other."""
     seen: dict[int, str] = {}
     marks = [(field, token) for field in ("begin", "end") for token in getattr(layout, field)]
