@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from vllm_mmout.errors import RegistrationError
-from vllm_mmout.importing import import_path
 from vllm_mmout.registry.processor_names import InstalledProcessors
 from vllm_mmout.registry.registration import ProcessorTarget, Registration, make_registration, with_added
 
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
     from vllm_mmout.processors.base import OutputProcessor
 
-MAKER = "vllm_mmout.engine.model_class:create_output_processor"
-"""Path of the function that makes a model's output processor; a path, since registries may not import the engine."""
-
-ROUTER = "vllm_mmout.engine.hooks.native:output_router"
-"""Path of the function that makes an engine's output processor for a patched vLLM; a path for the same reason."""
-
 Model = TypeVar("Model", bound=type)
 
 FACTORIES = "_output_processor_factories"
 """Attribute of a model class that holds its registrations by name, like the factories of vLLM's own registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFunctions:
+    """The functions of the engine behind the methods of `OutputRegistry` that make objects of vLLM's engines."""
+
+    create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
+    """Makes a model's output processor, see `OutputRegistry.create_output_processor`."""
+    output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
+    """Makes an engine's output processor for a patched vLLM, see `OutputRegistry.output_router`."""
 
 
 class OutputRegistry:
@@ -34,9 +38,17 @@ class OutputRegistry:
     by architecture name is stored in this object.
     """
 
+    _engine: ClassVar[EngineFunctions | None] = None
+    """Functions of the engine, or None until vLLM has loaded the plugin of this package."""
+
     def __init__(self) -> None:
         self._architectures: dict[str, dict[str, Registration]] = {}
         self._installed = InstalledProcessors()
+
+    @classmethod
+    def connect(cls, engine: EngineFunctions) -> None:
+        """Set the functions of the engine for all registries of the process; the plugin of this package calls it."""
+        cls._engine = engine
 
     def register_output_processor(
         self, processor: ProcessorTarget, *, name: str | None = None
@@ -136,12 +148,16 @@ class OutputRegistry:
 
         Raises:
             OptionError: an option is unknown, malformed or unused.
-            RegistrationError: a processor cannot be found or imported.
+            RegistrationError: a processor cannot be found or imported, or VLLM_PLUGINS leaves out this package.
 
         """
-        make: Any = import_path(MAKER, "maker of output processors")
-        processor: OutputProcessor | type = make(self, model_config, engine_table)
-        return processor
+        if self._engine is None:
+            from vllm.plugins import load_general_plugins
+
+            load_general_plugins()  # type: ignore[no-untyped-call]
+        if self._engine is None:
+            raise RegistrationError("vLLM did not load the plugin mmout; add mmout to VLLM_PLUGINS, or unset it")
+        return self._engine.create_output_processor(self, model_config, engine_table)
 
     def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
         """Return the maker of an engine's output processor, or None to use vLLM's own; called by a patched vLLM.
@@ -159,9 +175,7 @@ class OutputRegistry:
             OptionError, RegistrationError: see `create_output_processor`.
 
         """
-        make: Any = import_path(ROUTER, "maker of routers")
-        router: Callable[..., Any] | None = make(vllm_config, in_process=in_process)
-        return router
+        return None if self._engine is None else self._engine.output_router(vllm_config, in_process)
 
 
 MULTIMODAL_OUTPUT_REGISTRY = OutputRegistry()

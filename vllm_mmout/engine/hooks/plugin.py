@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import HookError
+from vllm_mmout.registry.output_registry import EngineFunctions, OutputRegistry
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 _drift: HookError | None = None
 
@@ -18,11 +24,12 @@ def load() -> None:
     """
     global _drift  # noqa: PLW0603 - the only state of the plugin in a process
     from vllm_mmout.engine.hooks.install import install, is_core, is_frontend
-    from vllm_mmout.engine.model_class import process_pictures
+    from vllm_mmout.engine.model_class import create_output_processor, process_pictures
     from vllm_mmout.models.announced import serve_announced
     from vllm_mmout.models.config import register_config
     from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 
+    OutputRegistry.connect(EngineFunctions(create_output_processor, _output_router))
     try:
         install(frontend=is_frontend(), core=is_core())
     except HookError as error:
@@ -33,6 +40,12 @@ def load() -> None:
     register_config()
     serve_announced()
     MULTIMODAL_INPUT_REGISTRY.on_decorated(process_pictures)
+
+
+def _output_router(vllm_config: VllmConfig, in_process: bool) -> Callable[..., Any] | None:  # noqa: FBT001
+    from vllm_mmout.engine.hooks.native import output_router  # needed on a patched vLLM only
+
+    return output_router(vllm_config, in_process=in_process)
 
 
 def drift() -> HookError | None:
