@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final
 
-import vllm_mmout.wings
 from vllm_mmout.errors import RegistrationError
 from vllm_mmout.importing import import_path
 
@@ -118,7 +118,7 @@ def public_module(name: str) -> Any:
 @cache
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
     """Return the wings of this process by name, and the error messages of wings that cannot be used."""
-    folders = pkgutil.iter_modules(vllm_mmout.wings.__path__, f"{vllm_mmout.wings.__name__}.")
+    folders = pkgutil.iter_modules([str(Path(__file__).with_name("wings"))], f"{GROUP}.")
     own_points = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
     usable: dict[str, Wing] = {}
     failed: dict[str, str] = {}
