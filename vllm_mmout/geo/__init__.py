@@ -11,7 +11,6 @@ from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
-    from vllm_mmout.geo.raster.as_seen import as_seen
     from vllm_mmout.geo.raster.atomic import atomic_file
     from vllm_mmout.geo.raster.bands import (
         NIR_BANDS,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
+    from vllm_mmout.geo.raster.orientation_and_palette import as_seen
     from vllm_mmout.geo.raster.packing import Packing
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
@@ -70,14 +70,9 @@ if TYPE_CHECKING:
     )
     from vllm_mmout.geo.raster.remote.connections import Connections, ResolvedAddress, proxy_of
     from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
-    from vllm_mmout.geo.raster.remote.fetcher import (
-        BrokenError,
-        certificate_fault,
-        retry_after_s,
-        status_phrase,
-        timeout_phrase,
-    )
+    from vllm_mmout.geo.raster.remote.fetcher import certificate_fault, status_phrase, timeout_phrase
     from vllm_mmout.geo.raster.remote.http_file import open_remote
+    from vllm_mmout.geo.raster.remote.retries import BrokenError, retry_after_s
     from vllm_mmout.geo.raster.sensors import OTHER_SENSOR, sensor_of
     from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
     from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
@@ -110,7 +105,7 @@ __all__ = [
 
 _HOMES = {
     "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
-    "vllm_mmout.geo.raster.as_seen": "as_seen",
+    "vllm_mmout.geo.raster.orientation_and_palette": "as_seen",
     "vllm_mmout.geo.raster.atomic": "atomic_file",
     "vllm_mmout.geo.raster.bands": ("NIR_BANDS meanings possible_sensors says_nothing trailing_band understood"),
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
@@ -139,8 +134,9 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.buckets.writing": "check_bucket download identity_in_bucket remove_in_bucket",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
-    "vllm_mmout.geo.raster.remote.fetcher": "BrokenError certificate_fault retry_after_s status_phrase timeout_phrase",
+    "vllm_mmout.geo.raster.remote.fetcher": "certificate_fault status_phrase timeout_phrase",
     "vllm_mmout.geo.raster.remote.http_file": "open_remote",
+    "vllm_mmout.geo.raster.remote.retries": "BrokenError retry_after_s",
     "vllm_mmout.geo.raster.sensors": "OTHER_SENSOR sensor_of",
     "vllm_mmout.geo.raster.stack.stack": "FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",

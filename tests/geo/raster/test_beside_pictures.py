@@ -12,9 +12,9 @@ from gdal_files import jp2
 from PIL import Image
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.as_seen import as_seen
 from vllm_mmout.geo.raster.files import FileWithNeighbours, neighbours_of
 from vllm_mmout.geo.raster.opened import open_raster, read_raster
+from vllm_mmout.geo.raster.orientation_and_palette import as_seen
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

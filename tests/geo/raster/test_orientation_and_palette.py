@@ -12,8 +12,8 @@ from rasterio.io import MemoryFile
 from rasterio.transform import Affine
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.as_seen import as_seen
 from vllm_mmout.geo.raster.opened import open_raster, read_raster
+from vllm_mmout.geo.raster.orientation_and_palette import as_seen
 from vllm_mmout.geo.raster.raster import Raster, Window
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageOps
 from rasterio.io import MemoryFile
 
-from vllm_mmout.geo.raster.as_seen import as_seen
 from vllm_mmout.geo.raster.opened import open_raster, read_raster
+from vllm_mmout.geo.raster.orientation_and_palette import as_seen
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -26,7 +26,7 @@ from vllm_mmout.geo.raster.formats import (
 )
 from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name, open_raw
 from vllm_mmout.geo.raster.picture import DeclaredSize, declared_picture, may_be_picture, read_picture
-from vllm_mmout.geo.raster.products.known import with_product
+from vllm_mmout.geo.raster.products.recognition import with_product
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import UnknownStorageError
 from vllm_mmout.geo.raster.sidecars import find_world_file

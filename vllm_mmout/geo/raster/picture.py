@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.as_seen import ORIENTATION_TAG, orientation_facts
 from vllm_mmout.geo.raster.coded_headers import boxes, coded_size, codestream
 from vllm_mmout.geo.raster.formats import JPEG2000, gdal_format
+from vllm_mmout.geo.raster.orientation_and_palette import ORIENTATION_TAG, orientation_facts
 from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS as OF_SEGMENTS
 

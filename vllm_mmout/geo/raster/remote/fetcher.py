@@ -11,14 +11,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urljoin
 
-import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, LocationParseError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as NoAnswerError
 from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import without_secrets
-from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
+from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+from vllm_mmout.geo.raster.remote.retries import BrokenError, call_with_retries, pause_s, retry_after_s
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_WORTH_A_TRY = 2**19
-"""Number of bytes received before a connection broke that make the attempt count as progress, not as a failure."""
 _SHOWN = 300
 """Number of characters of a connection error that a message shows."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -43,14 +41,6 @@ _REMEDIES = {
     404: "check the address",
     410: "check the address",
 }
-
-
-class BrokenError(Exception):
-    """A request failed for a temporary reason. ``wait_s`` is the delay in seconds that the server asks for."""
-
-    def __init__(self, words: str, wait_s: float = 0.0) -> None:
-        super().__init__(words)
-        self.wait_s = wait_s
 
 
 class Fetcher:
@@ -83,16 +73,16 @@ class Fetcher:
         ``step`` continues. An attempt that received at least 512 KiB does not count as a failure, so a server may
         break any number of connections as long as each makes progress.
         """
-        tries = had = 0
-        while True:
+
+        def checked_step() -> _Result:
             self._check_open()
-            try:
-                return step()
-            except BrokenError as error:
-                have = came()
-                tries += have - had < _WORTH_A_TRY
-                had = have
-                self._pause(what, error, tries)
+            return step()
+
+        def pause(error: BrokenError, tries: int) -> None:
+            self._check_open()
+            self._ending.wait(pause_s(self.name, what, error, tries, self.options))
+
+        return call_with_retries(checked_step, pause, came)
 
     @contextmanager
     def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
@@ -171,26 +161,6 @@ class Fetcher:
             raise BrokenError(words, retry_after_s(response))
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
-    def _pause(self, what: str, error: BrokenError, tries: int) -> None:
-        """Wait before the next attempt. Raise InputError after too many failures, or if the server's delay is too long.
-
-        ``tries`` is the number of failed attempts, and ``what`` names the data in the message.
-        """
-        self._check_open()
-        options = self.options
-        if error.wait_s > options.timeout:
-            raise InputError(
-                f"{self.name}: {error}, and asks to wait {error.wait_s:.0f} s, longer than {TIMEOUT}"
-                f" ({options.timeout:g} s); try again later"
-            ) from error
-        if tries > options.retries:
-            often = f"{tries} times" if tries > 1 else "once"
-            raise InputError(
-                f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
-                f" {RETRIES} ({options.retries}) or {TIMEOUT} ({options.timeout:g} s)"
-            ) from error
-        self._ending.wait(max(options.pause(tries), error.wait_s))
-
     def _check_open(self) -> None:
         if self.closed:
             raise InputError(f"{self.name} is closed; open it again to read it")
@@ -240,14 +210,6 @@ def status_phrase(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
-
-
-def retry_after_s(response: BaseHTTPResponse) -> float:
-    """Return the delay in seconds in a response's ``Retry-After`` header, or 0 if it is missing or invalid."""
-    try:
-        return float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0")))
-    except (HTTPError, ValueError, OverflowError):  # the header is neither a number nor a date
-        return 0.0
 
 
 def timeout_phrase(error: HTTPError, connect_s: float, read_s: float) -> str | None:
