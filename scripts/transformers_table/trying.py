@@ -54,7 +54,7 @@ def architectures() -> dict[str, str]:
 def is_left_alone(architecture: str) -> bool:
     """Return whether a folder of the architecture is left to vLLM if the engine argument is not set."""
     from vllm_mmout.wings.transformers.heads import head_of
-    from vllm_mmout.wings.transformers.left import is_left
+    from vllm_mmout.wings.transformers.left_to_vllm import is_left
 
     head = head_of(architecture)
     return head is not None and is_left(architecture, head, str(Path(__file__).parent))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vllm_mmout.wings.transformers.heads import KEY, head_of
-from vllm_mmout.wings.transformers.left import is_left
+from vllm_mmout.wings.transformers.left_to_vllm import is_left
 
 NAME: Final = "transformers"
 """Name of an output processor in the engine argument that serves also the folders otherwise left to vLLM."""

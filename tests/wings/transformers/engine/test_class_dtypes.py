@@ -9,8 +9,8 @@ from transformers.models.mask2former.image_processing_pil_mask2former import Mas
 
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.processors.dense import SemanticSegmentationProcessor
 from vllm_mmout.wings.transformers.processors.segments import ImageSegmentationProcessor
+from vllm_mmout.wings.transformers.processors.semantic_segmentation import SemanticSegmentationProcessor
 
 pytestmark = pytest.mark.engine
 CLASSES = OutputParams(output="classes")

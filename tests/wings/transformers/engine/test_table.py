@@ -27,7 +27,7 @@ def rows():
 def test_the_page_says_which_folders_need_the_argument():
     """Results with the folder alone begin with "vLLM" exactly for architectures left to vLLM."""
     from vllm_mmout.wings.transformers.heads import head_of
-    from vllm_mmout.wings.transformers.left import is_left
+    from vllm_mmout.wings.transformers.left_to_vllm import is_left
 
     here = str(PAGE.parent)
     left = {name for name in rows() if is_left(name, head_of(name), here)}

@@ -15,9 +15,10 @@ from vllm_mmout.processors.option_values import PaletteOption, checked_part
 from vllm_mmout.processors.raw import asked_output, not_of_reduce, own_array
 from vllm_mmout.processors.segmentation import as_vectors, class_dtype
 from vllm_mmout.wings.transformers.loading import Output, called
-from vllm_mmout.wings.transformers.processors.dense import SemanticSegmentationProcessor, of_one_size
 from vllm_mmout.wings.transformers.processors.join_segments import Segment, joined_segments
 from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
+from vllm_mmout.wings.transformers.processors.pixel_tensors import of_one_size
+from vllm_mmout.wings.transformers.processors.semantic_segmentation import SemanticSegmentationProcessor
 
 if TYPE_CHECKING:
     import torch
