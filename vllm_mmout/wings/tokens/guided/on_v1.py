@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from vllm_mmout.wings.tokens.guided.asked import follower_of, refuse_foreign
 from vllm_mmout.wings.tokens.guided.guide import Follower
 from vllm_mmout.wings.tokens.guided.masks import Masks
+from vllm_mmout.wings.tokens.guided.request_guides import follower_of, refuse_foreign
 
 if TYPE_CHECKING:
     import torch

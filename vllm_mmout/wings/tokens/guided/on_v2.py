@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.wings.tokens.guided.asked import follower_of, refuse_foreign
 from vllm_mmout.wings.tokens.guided.configure import v2_interface
 from vllm_mmout.wings.tokens.guided.guide import Follower
 from vllm_mmout.wings.tokens.guided.masks import Masks
+from vllm_mmout.wings.tokens.guided.request_guides import follower_of, refuse_foreign
 
 if TYPE_CHECKING:
     import torch

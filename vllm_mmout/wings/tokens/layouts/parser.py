@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import TokenError
 from vllm_mmout.wings.tokens.layouts.bodies import Body, Fit, FramesBody
-from vllm_mmout.wings.tokens.layouts.bodies_apart import DelayedBody, SequentialBody
+from vllm_mmout.wings.tokens.layouts.delayed_and_sequential_bodies import DelayedBody, SequentialBody
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
