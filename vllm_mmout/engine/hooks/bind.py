@@ -63,7 +63,7 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     from vllm_mmout.engine.worker.bound import BoundWorker
 
     if vllm_config.use_v2_model_runner:
-        from vllm_mmout.engine.worker.raw_inputs import serve_by_v2
+        from vllm_mmout.engine.worker.inputs_to_device import serve_by_v2
 
         serve_by_v2(vllm_config)
     worker.mmout = choice.create(config_of(vllm_config.model_config))
