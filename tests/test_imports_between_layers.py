@@ -24,7 +24,7 @@ MODULES = {
 LAYERS = (
     {"private_names", "errors", "importing", "lazy", "log", "messages", "stopwatch", "version"},
     {"wing"},
-    {"geo", "params", "params_parts", "request_options"},
+    {"geo", "params", "option"},
     {"outputs"},
     {"processors", "registry"},
     {"models"},

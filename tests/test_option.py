@@ -12,8 +12,8 @@ import pytest
 from vllm_mmout.commands import run
 from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown, unknown
+from vllm_mmout.option import options_of, said
 from vllm_mmout.params import LOCAL_ONLY, OPTIONS, OutputParams
-from vllm_mmout.request_options import options_of, said
 
 
 class Asked(msgspec.Struct):

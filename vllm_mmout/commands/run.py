@@ -28,10 +28,10 @@ from vllm_mmout.geo import (
     without_secrets,
 )
 from vllm_mmout.models.inputs.input_forms import name_of
+from vllm_mmout.option import Option
 from vllm_mmout.outputs.formats import FORMATS, format_named
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
-from vllm_mmout.request_options import Option
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ class Kind:
     tokens: str
     """Function ``(model, config, mapped, params) -> int``: number of prompt tokens of a request, one for each step."""
     options: tuple[str, ...] = ()
-    """Options in `params_parts.OF_STEPS` that all models of this kind accept; a class adds more by ``takes``."""
+    """Options in `params.OF_STEPS` that all models of this kind accept; a class adds more by ``takes``."""
 
     def engine_arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the defaults of the engine arguments for a model."""

@@ -12,8 +12,9 @@ import msgspec
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import as_window
 from vllm_mmout.messages import unknown
-from vllm_mmout.params_parts import OF_MODELS, Tiling
-from vllm_mmout.request_options import options_of, said
+from vllm_mmout.option import options_of, said
+from vllm_mmout.params.reading import OF_MODELS
+from vllm_mmout.params.tiling import Tiling
 
 LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds"})
 """Options for this process only: they are not sent to an engine, and are refused from the network."""

@@ -1,12 +1,8 @@
-"""Base classes of OutputParams: choice of processors, reading of the input, steps of iterative models, and tiling.
-
-Each class is the base of the next, since a msgspec Struct can have only one base with fields.
-"""
+"""Options for the reading of an input: bands, scale, window, dates."""
 
 from __future__ import annotations
 
 import math
-import re
 from datetime import date
 from typing import Annotated, Literal
 
@@ -14,56 +10,19 @@ import msgspec
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo import Window
-from vllm_mmout.request_options import said
+from vllm_mmout.option import said
+from vllm_mmout.params.processors import Picks, wrong
 
 OF_MODELS = ("location", "dates", "means", "stds")
 """Options that only some models accept."""
 
-OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
-"""Options that only iterative models accept, such as diffusion models."""
 
-_SIZE = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 """The smallest and the largest positive number in float32."""
 
 
 FILE, STORED = "file", "stored"
 """Values of ``scale`` other than numbers: the scale that each file states, or the values as stored."""
-
-
-class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Choice of the output processors, and of the output that they return."""
-
-    processor: Annotated[
-        str | tuple[str, ...] | None,
-        said(
-            "output processor, or several. Several give a dict of results by name in the order asked, from one run of"
-            " the model. By default the model's first.",
-            metavar="NAME",
-        ),
-    ] = None
-    output: Annotated[
-        str | None,
-        said(
-            "kind of result, such as classes, probabilities, confidence, polygons, areas. For a model that generates"
-            ' tokens: "none" leaves media tokens undecoded in the text, "media" makes the model write one whole medium,'
-            ' "mixed" text and whole media.',
-            metavar="KIND",
-        ),
-    ] = None
-
-    def _check_picks(self) -> None:
-        if not isinstance(self.processor, tuple):
-            return
-        if not self.processor:
-            raise _wrong("processor", "is an empty list; name at least one output processor, or leave it out")
-        if len(set(self.processor)) < len(self.processor):
-            raise _wrong("processor", f"names one output processor twice: {list(self.processor)}")
-
-    @property
-    def picks(self) -> tuple[str, ...] | None:
-        """Names of the requested processors, or None for the model's first."""
-        return (self.processor,) if isinstance(self.processor, str) else self.processor
 
 
 class Reading(Picks, frozen=True, kw_only=True):
@@ -150,13 +109,13 @@ class Reading(Picks, frozen=True, kw_only=True):
 
     def _check_bands(self) -> None:
         if self.bands is not None and self.indices is not None:
-            raise _wrong("bands", "and indices are both set; give one: bands counts from 1, indices from 0")
+            raise wrong("bands", "and indices are both set; give one: bands counts from 1, indices from 0")
         if self.bands is not None and not self.bands:
-            raise _wrong("bands", "is empty; name at least one band, or leave it out")
+            raise wrong("bands", "is empty; name at least one band, or leave it out")
         for name, least, hint in (("bands", 1, "; to count from 0 use indices"), ("indices", 0, "")):
             for band in getattr(self, name) or ():
                 if isinstance(band, int) and band < least:
-                    raise _wrong(name, f"must count from {least}, got {band}{hint}")
+                    raise wrong(name, f"must count from {least}, got {band}{hint}")
 
     def _check_values(self) -> None:
         smallest, largest = _FLOAT32
@@ -166,24 +125,24 @@ class Reading(Picks, frozen=True, kw_only=True):
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else () if value in {None, FILE, STORED} else (value,):
                 if not least <= abs(number) <= largest:  # false for NaN, too
-                    raise _wrong(name, f"must be finite{' and not 0' if least else ''}{where}, got {value}")
+                    raise wrong(name, f"must be finite{' and not 0' if least else ''}{where}, got {value}")
 
         if self.scale in {FILE, STORED} and self.offset is not None:
-            raise _wrong("offset", f"is {self.offset} beside scale={self.scale!r}, which says all; leave one out")
+            raise wrong("offset", f"is {self.offset} beside scale={self.scale!r}, which says all; leave one out")
 
     def _check_place(self) -> None:
         """Check the options about the position and the dates of the input."""
         if self.location is not None and not (abs(self.location[0]) <= 90 and abs(self.location[1]) <= 180):
-            raise _wrong("location", f"must be (latitude, longitude) in degrees, got {self.location}")
+            raise wrong("location", f"must be (latitude, longitude) in degrees, got {self.location}")
         for day in self.dates or ():
             try:
                 date.fromisoformat(day)
             except ValueError:
-                raise _wrong("dates", f'must be days such as "2024-05-01", got {day!r}') from None
+                raise wrong("dates", f'must be days such as "2024-05-01", got {day!r}') from None
         window = self.window
         if window is not None and (min(window.row, window.col) < 0 or min(window.height, window.width) < 1):
             sides = (window.row, window.col, window.height, window.width)
-            raise _wrong("window", f"must be (row, col, height, width) with pixels in it, got {sides}")
+            raise wrong("window", f"must be (row, col, height, width) with pixels in it, got {sides}")
         if self.bbox is None:
             if self.bbox_crs is not None:
                 message = f"bbox_crs is {self.bbox_crs!r} without bbox; give bbox=(west, south, east, north)"
@@ -193,94 +152,4 @@ class Reading(Picks, frozen=True, kw_only=True):
             raise OptionError("window and bbox are both set; give one of them", param="bbox")
         west, south, east, north = self.bbox
         if not all(map(math.isfinite, self.bbox)) or south >= north or west == east:
-            raise _wrong("bbox", f"must be (west, south, east, north) with south below north, got {self.bbox}")
-
-
-class Stepping(Reading, frozen=True, kw_only=True):
-    """Options for iterative models, such as diffusion models; named as in diffusers and OpenAI's API."""
-
-    num_inference_steps: Annotated[
-        int | None, said("number of steps of an iterative model. By default as the model says.", ge=1, le=100_000)
-    ] = None
-    guidance_scale: Annotated[
-        float | None,
-        said(
-            "strength of classifier-free guidance: how closely the result follows the prompt. By default the model's."
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        said(
-            "seed of the random numbers of the request. The same seed gives the same result. By default random.",
-            ge=0,
-            le=2**63 - 1,
-        ),
-    ] = None
-    strength: Annotated[
-        float | None,
-        said("how much of an input picture is changed, from 0 to 1. By default the model's.", ge=0, le=1),
-    ] = None
-    negative_prompt: Annotated[str | None, said("description of what the result should not show.")] = None
-    size: Annotated[
-        str | None,
-        said(
-            '"auto", or width and height of the result in pixels, such as 512x512.',
-            metavar="WIDTHxHEIGHT",
-            max_length=11,
-        ),
-    ] = None
-
-    @property
-    def sides(self) -> tuple[int, int] | None:
-        """Requested width and height in pixels, or None."""
-        if self.size is None:
-            return None
-        width, height = self.size.split("x")
-        return int(width), int(height)
-
-    def _check_steps(self) -> None:
-        if self.guidance_scale is not None and not math.isfinite(self.guidance_scale):
-            raise _wrong("guidance_scale", f"must be finite, got {self.guidance_scale}")
-        if self.size == "auto":
-            msgspec.structs.force_setattr(self, "size", None)
-        if self.size is not None and not _SIZE.fullmatch(self.size):
-            raise _wrong("size", f'must be "auto" or WIDTHxHEIGHT in pixels, got {self.size!r}')
-
-
-class Tiling(Stepping, frozen=True, kw_only=True):
-    """Options for cutting an input that does not fit one forward pass into tiles, and joining the results."""
-
-    tile: Annotated[
-        int | None,
-        said(
-            "side of the square tiles that larger inputs are cut into. By default the model's, used only for an input"
-            " that is too large for one forward pass.",
-            ge=1,
-            unit="pixels",
-        ),
-    ] = None
-    overlap: Annotated[
-        int,
-        said(
-            "width of the overlap of neighbouring tiles, at most half a tile. Its outer quarters are discarded, since a"
-            " tile lacks context there; the middle half is blended.",
-            ge=0,
-            unit="pixels",
-        ),
-    ] = 0
-    blend: Annotated[
-        Literal["cosine", "linear", "none"],
-        said(
-            "how values are averaged where tiles overlap: along a cosine or linear ramp, or not. With none, each pixel"
-            " is taken from the tile whose centre is nearest. Probabilities are averaged before the class is chosen;"
-            " class ids of processors without probabilities are taken as with none."
-        ),
-    ] = "cosine"
-
-    def _check_tiles(self) -> None:
-        if self.tile is not None and 2 * self.overlap > self.tile:
-            raise _wrong("overlap", f"must be at most half a tile, got {self.overlap} for tile={self.tile}")
-
-
-def _wrong(name: str, problem: str) -> OptionError:
-    return OptionError(f"{name} {problem}", param=name)
+            raise wrong("bbox", f"must be (west, south, east, north) with south below north, got {self.bbox}")

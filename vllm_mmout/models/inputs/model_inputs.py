@@ -20,8 +20,7 @@ from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.kind import kind_of
-from vllm_mmout.params import OutputParams
-from vllm_mmout.params_parts import OF_MODELS, OF_STEPS
+from vllm_mmout.params import OF_MODELS, OF_STEPS, OutputParams
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.input_registry import IMAGE, MapperChoice
 

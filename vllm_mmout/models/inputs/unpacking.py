@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias
 
 from vllm_mmout.geo import Layer, OpenRaster, OpenUnpacked, Packing, Unpacking
-from vllm_mmout.params_parts import FILE, STORED
+from vllm_mmout.params import FILE, STORED
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams

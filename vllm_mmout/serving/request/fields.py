@@ -10,9 +10,9 @@ import msgspec
 
 from vllm_mmout.geo import in_bucket
 from vllm_mmout.messages import shown, unknown
+from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as OF_PARAMS
-from vllm_mmout.request_options import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError, api_error, client_errors
 from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request.body import MAX_FILES

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.option import said
 from vllm_mmout.outputs.formats import FORMATS, format_named, listed
-from vllm_mmout.request_options import said
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.params import OutputParams
-from vllm_mmout.params_parts import OF_STEPS
+from vllm_mmout.params import OF_STEPS, OutputParams
 
 STEPS: Final = "num_inference_steps"
 OPTIONS: Final = ("num_inference_steps", "guidance_scale", "strength", "negative_prompt")

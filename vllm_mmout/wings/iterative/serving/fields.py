@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from vllm_mmout.request_options import Option, options_of, said
+from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Form, Upload
 from vllm_mmout.serving.request import fields as common

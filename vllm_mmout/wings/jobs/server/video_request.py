@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from vllm_mmout.messages import shown
+from vllm_mmout.option import options_of, said
 from vllm_mmout.params import OPTIONS, OutputParams
-from vllm_mmout.request_options import options_of, said
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Form
 from vllm_mmout.serving.request.fields import EDITS, ImageRequest, form_images, made

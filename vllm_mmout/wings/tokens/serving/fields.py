@@ -10,7 +10,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from vllm_mmout.messages import shown
-from vllm_mmout.request_options import options_of, said
+from vllm_mmout.option import options_of, said
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.fields import USELESS, Fields, PictureFields, Taken, check_format, made
 from vllm_mmout.serving.response.format_choice import SERVERS
