@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.registry import OutputRegistry
 
@@ -56,6 +56,14 @@ def test_text_model_keeps_vllms_own_class(text):
 
     assert OutputRegistry().create_output_processor(text) is VllmOutputProcessor
     assert OutputRegistry().create_output_processor() is VllmOutputProcessor
+
+
+def test_a_plugin_that_is_left_out_is_named(monkeypatch):
+    """A registry that no engine is connected to says which plugin VLLM_PLUGINS lacks."""
+    monkeypatch.setattr(OutputRegistry, "_engine", None)
+    monkeypatch.setattr("vllm.plugins.load_general_plugins", lambda: None)
+    with pytest.raises(RegistrationError, match="add vllm_mmout to VLLM_PLUGINS"):
+        OutputRegistry().create_output_processor()
 
 
 def test_architecture_table_serves(text):

@@ -156,7 +156,9 @@ class OutputRegistry:
 
             load_general_plugins()  # type: ignore[no-untyped-call]
         if self._engine is None:
-            raise RegistrationError("vLLM did not load the plugin mmout; add mmout to VLLM_PLUGINS, or unset it")
+            raise RegistrationError(
+                "vLLM did not load the plugin vllm_mmout; add vllm_mmout to VLLM_PLUGINS, or unset it"
+            )
         return self._engine.create_output_processor(self, model_config, engine_table)
 
     def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
