@@ -137,7 +137,7 @@ TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
 
 @contextmanager
 def tracing(traced: Traced | None) -> Iterator[None]:
-    """Add the stages of the block to the trace of a request, and measure its time on files; None adds no stages."""
+    """Add the stages of the block to the trace of a request, and measure its time on files. Do neither for None."""
     request, files = TRACED.set(traced), FILES.set(None if traced is None else Stopwatch())
     try:
         yield
@@ -148,14 +148,14 @@ def tracing(traced: Traced | None) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str, tile: int | None = None, **told: Any) -> Iterator[None]:
-    """Add the block as a stage to the trace of the current request, or of one of its tiles, unless it raises."""
+    """Add the block as a stage to the trace of the current request, or of its tile ``tile``, unless it raises."""
     began = time.monotonic()
     yield
     add_stage(name, began, tile=tile, **told)
 
 
 def add_stage(name: str, began: float, ended: float | None = None, tile: int | None = None, **told: Any) -> None:
-    """Add a stage of the current request or of one of its tiles, see `Traced.stage`; do nothing without a trace."""
+    """Add a stage of the current request, or of its tile ``tile``, see `Traced.stage`. Do nothing without a trace."""
     traced = TRACED.get()
     if traced is not None:
         traced = traced if tile is None else Traced(traced.trace, traced.request, tile)

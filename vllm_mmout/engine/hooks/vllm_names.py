@@ -23,6 +23,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.logger", "init_logger", _PUBLIC),
     _names("vllm.outputs", "PoolingRequestOutput", _PUBLIC),
     _names("vllm.platforms", "current_platform", _PUBLIC),
+    _names("vllm.plugins", "load_general_plugins", _PUBLIC),
     _names("vllm.pooling_params", "PoolingParams.extra_kwargs PoolingParams.clone", _PUBLIC),
     _names("vllm.config.parallel", "ParallelConfig._api_process_count", "create the trace file only once"),
     _names("vllm.exceptions", "VLLMClientError VLLMValidationError", "refuse a request as vLLM does"),

@@ -63,5 +63,5 @@ class Interrupts:
         try:
             # The waker takes locks that the interrupted code may hold. So does ``threading.Thread.start``.
             _thread.start_new_thread(self._wake, ())
-        except RuntimeError:  # the system has no thread to spare
+        except RuntimeError:  # the system cannot start another thread
             self.deliver()

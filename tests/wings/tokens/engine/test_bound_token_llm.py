@@ -9,6 +9,7 @@ import pytest
 LLM = pytest.importorskip("vllm").LLM
 
 from vllm_mmout.engine.binding import rebase  # noqa: E402
+from vllm_mmout.engine.request.interrupts import Interrupts  # noqa: E402
 from vllm_mmout.wings.tokens.engine.llm import BoundTokenLLM  # noqa: E402
 
 pytestmark = pytest.mark.engine
@@ -22,5 +23,7 @@ def test_a_class_that_is_derived_from_a_bound_one_is_no_endless_loop(monkeypatch
     llm = object.__new__(type("UsersLLM", (LLM,), {}))
     rebase(llm, BoundTokenLLM)
     llm.__class__ = type("Derived", (type(llm),), {})
-    llm.llm_engine = SimpleNamespace(output_processor=SimpleNamespace(binding=None))
+    llm.llm_engine = SimpleNamespace(
+        output_processor=SimpleNamespace(binding=None), mmout=Interrupts(), wake=lambda: None
+    )
     assert getattr(llm, method)([]) == [answer]
