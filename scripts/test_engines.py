@@ -91,8 +91,8 @@ def make_drifted(sources: Path, folder: Path) -> Path:
 
 def report(case: Run, result: Result) -> bool:
     """Print the outcome of a run, in one line if it is as expected, and return whether it is."""
-    last = next((line for line in reversed(result.output.splitlines()) if line.strip()), "no output")
-    summary = last.strip("= ")
+    lines = reversed(result.output.splitlines())  # compiled packages may print lines after pytest's summary
+    summary = next((line.strip("= ") for line in lines if re.search(r" in \d+\.\d+s\b", line)), "no summary")
     if case.name == DRIFTED:
         good = result.status == 1 and DRIFT in result.output
         summary = f"rejected as expected ({summary})" if good else f"NOT rejected with {DRIFT!r} ({summary})"

@@ -109,7 +109,7 @@ def test_a_release_that_cannot_be_had(index, cache):
 def test_a_wheel_of_something_else(index, cache):
     """A wheel without vLLM in it is refused, and nothing of it is kept."""
     make_wheel(index, FIRST, {"other/__init__.py": ""})
-    with pytest.raises(SourcesError, match="holds no Python package vllm"):
+    with pytest.raises(SourcesError, match="has no Python package vllm"):
         fetch([FIRST])
     assert {path.name for path in cache.iterdir()} == {"lock"}
 
