@@ -269,7 +269,7 @@ def image_processor(named: Any, kind: str) -> Any:
             return cls(**_OPTIONS[kind])
         size = dict(getattr(processor, "size", None) or {})
         return cls(size=_SMALLER) if size.get("longest_edge", 0) > _LARGE else processor
-    raise ValueError(f"{kind} has no image processor that can be processor here")
+    raise ValueError(f"{kind} has no image processor that can be made here")
 
 
 def tokenizer() -> Any:

@@ -16,6 +16,7 @@ from processors_for_tests import RELEASE, hold
 from tqdm.auto import tqdm
 from vllm import LLM
 from vllm.v1.engine.core_client import InprocClient
+from vllm.v1.engine.llm_engine import LLMEngine
 from water_oracle import echo, leftovers, scene
 
 from vllm_mmout import OutputParams
@@ -246,6 +247,40 @@ def test_a_signal_in_encode(engine, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         engine.encode("prompt")
     assert done == ["all of it"]
+
+
+@pytest.mark.parametrize("method", ["add_request", "abort_request", "step"])
+def test_a_signal_in_a_method_of_the_engine(engine, monkeypatch, method):
+    """Ctrl-C comes when vLLM's method has ended, for callers that drive the engine themselves."""
+    done = []
+
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+        done.append("all of it")
+        return []
+
+    monkeypatch.setattr(LLMEngine, method, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(engine.llm_engine, method)()
+    assert done == ["all of it"]
+
+
+def test_a_request_that_vllm_adds_in_part_and_refuses_fails_alone(engine, monkeypatch):
+    """Nothing of it stays in the engine, and the next request is answered."""
+    core, calls = engine.llm_engine.engine_core, []
+    add = core.add_request
+
+    def refuse_first(request):
+        calls.append(request)
+        if len(calls) == 1:
+            raise ValueError("refused late")
+        add(request)
+
+    monkeypatch.setattr(core, "add_request", refuse_first)
+    first, second = engine.generate([scene(1), scene(2)], ECHO, use_tqdm=False)
+    assert str(first.error) == "refused late"
+    assert second.outputs == echo(scene(2))
+    assert_clean(engine)
 
 
 def test_generate_inside_a_running_event_loop(engine):

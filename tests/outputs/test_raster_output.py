@@ -263,7 +263,7 @@ def test_it_shows_itself() -> None:
         (np.zeros((2, 3)), {}, r"takes numbers \[bands, height, width\], not empty; got float64 \[2, 3\]"),
         (np.zeros((1, 0, 3)), {}, "not empty"),
         (np.array([[["a"]]]), {}, "got <U1"),
-        (np.zeros((2, 1, 1)), {"band_names": ["a"]}, "band_names must have an item for each band, 2, got 1"),
+        (np.zeros((2, 1, 1)), {"band_names": ["a"]}, "band_names must have one entry per band, 2, got 1"),
         (np.zeros((1, 1, 1)), {"palette": np.zeros((3, 4), "uint8")}, r"palette must be uint8 \[n, 3\]"),
         (np.zeros((1, 1, 1)), {"palette": np.zeros((3, 3))}, "got float64"),
     ],

@@ -40,7 +40,7 @@ def test_another_result_in_its_place_is_not_read_as_its_own(tmp_path: Path) -> N
     path = first.save(tmp_path / "mask.tif")
     second.save(path)
     for use in uses(first, tmp_path):
-        with pytest.raises(InputError, match=r"mask\.tif was replaced since this result was written; open it anew"):
+        with pytest.raises(InputError, match=r"mask\.tif was replaced since this result was written; open it again"):
             use()
     np.testing.assert_array_equal(second.array, TWOS)
     np.testing.assert_array_equal(StoredRaster(path).array, TWOS)

@@ -100,6 +100,21 @@ async def test_an_abort_ends_a_pending_decode(engine, internal):
     assert (await got(after)).outputs == [2]
 
 
+async def test_an_abort_ends_a_request_whose_report_is_decoded(engine):
+    """The output of the abort is the last one of its request, since the result behind the report is dropped."""
+    Waits.leave.clear()
+    queue, router = add_async(engine, "a", marked("waits")), engine.output_processor
+    state = router.request_states["a-internal"]
+    report = MultimodalRequestOutput("a", None, [], 0, finished=False)
+    router.start_decode(state, state.mmout, report, packed("a", [1], "waits").pooling_output)
+    engine.engine_core.feed(packed("a", [2], "waits"))
+    await asyncio.wait_for(until(lambda: state.mmout.due), 30)
+    await engine.abort("a", internal=False)
+    output = await got(queue)
+    assert (type(output.error), output.finished) == (AbortedError, True)
+    Waits.leave.set()
+
+
 async def test_an_abort_of_a_running_request(engine):
     """An abort of a request that the core still has is told to the core, and its queue gets an AbortedError."""
     queue = add_async(engine, "a", marked())

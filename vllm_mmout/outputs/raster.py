@@ -83,7 +83,7 @@ class RasterOutput(MediaOutput):
         self.path = None
         for name, texts in (("band_names", self.band_names), ("units", self.units)):
             if texts and len(texts) != self.count:
-                raise InputError(f"{name} must have an item for each band, {self.count}, got {len(texts)}")
+                raise InputError(f"{name} must have one entry per band, {self.count}, got {len(texts)}")
 
     @property
     def count(self) -> int:

@@ -171,7 +171,7 @@ class StoredRaster(RasterOutput):
                 f" {self._file}; save it before it is copied or sent"
             ) from error
         if identity != self._identity:
-            raise InputError(f"{self._file} was replaced since this result was written; open it anew")
+            raise InputError(f"{self._file} was replaced since this result was written; open it again")
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         self._check_file()

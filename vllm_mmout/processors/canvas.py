@@ -115,8 +115,8 @@ class Canvas:
         """Return the value of pixels without an observation; raise DecodeError if a valid pixel has that value."""
         if self._taken:
             raise DecodeError(
-                f"the result is {self._like.dtype}, has no nodata, and uses {self._nothing}, which would mark masked"
-                " pixels; give the output a nodata of its own"
+                f"the result is {self._like.dtype} without a nodata value, and uses {self._nothing}, which would become"
+                " nodata; give the output a nodata of its own"
             )
         return self._nothing
 

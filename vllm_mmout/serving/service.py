@@ -191,7 +191,9 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
         (fields.options.path is not None, "path"),
     ):
         if fields.accept is not None and needs_json:
-            raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
+            raise ApiError(
+                400, f"{param} needs an answer in JSON; leave out the Accept header, or {param}", param=param
+            )
     name = request_id(request, "image")
     return Work.of(service, fields, data, name, field, trace_headers=trace_headers(request))
 

@@ -147,7 +147,7 @@ def test_what_is_outside_is_said_in_the_boxs_system() -> None:
         InputError, match=r"bbox \(1, 2, 3, 4\) lies outside of x, which covers \(500000, 4990000, 5120"
     ):
         window_of_box((1, 2, 3, 4), None, UTM, (1000, 1200), "x")
-    with pytest.raises(InputError, match=r'for longitudes and latitudes say bbox_crs="EPSG:4326"$'):
+    with pytest.raises(InputError, match=r'for longitudes and latitudes set bbox_crs="EPSG:4326"$'):
         window_of_box((9.01, 45.1, 9.1, 45.14), None, UTM, (1000, 1200), "x")
     with pytest.raises(InputError, match=r"covers \([\d, ]+\) there$"):  # no longitudes
         window_of_box((1000, 45, 1001, 46), None, UTM, (1000, 1200), "x")

@@ -42,7 +42,7 @@ def test_a_place_where_no_numbers_are_is_refused(transform):
         data = bytes(memory.getbuffer())
     in_memory = Raster(np.zeros((1, *SIZE)), georeference=Georeference("EPSG:32614", transform))
     for source in (data, BytesIO(data), in_memory):
-        with pytest.raises(InputError, match=r"whose coordinates are too large to compute with.*correct it.*remove it"):
+        with pytest.raises(InputError, match=r"whose coordinates are not finite or too large.*correct it.*remove it"):
             open_raster(source)
 
 

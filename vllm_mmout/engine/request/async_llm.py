@@ -16,7 +16,7 @@ from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.engine.request.reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
-from vllm_mmout.engine.request.spans import request_span
+from vllm_mmout.engine.request.spans import RequestSpan, request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
 from vllm_mmout.engine.scene.async_runs import AsyncRun, AsyncRuns
 from vllm_mmout.engine.scene.run import Run
@@ -85,16 +85,11 @@ class BoundAsyncLLM(AsyncLLM):
             MMOutError: the input or the params are refused, or the request failed.
 
         """
-        request_id = request_id or uuid4().hex
-        request = Request(
-            OutputParams() if sampling_params is None else sampling_params,
-            request_id,
-            lora_request,
-            priority=priority,
-        )
+        params = OutputParams() if sampling_params is None else sampling_params
+        request = Request(params, request_id or uuid4().hex, lora_request, priority=priority)
         self.mmout.backlog.observer = self.output_processor.observer
         async with AsyncExitStack() as held:
-            span = held.enter_context(request_span(self.output_processor, request_id, trace_headers))
+            span = held.enter_context(request_span(self.output_processor, request.request_id, trace_headers))
             request.trace_headers = span.headers
             held.enter_context(self.mmout.backlog.holding(request))
             async with self.mmout.readers:  # also limits the inputs that wait for a credit
@@ -103,18 +98,14 @@ class BoundAsyncLLM(AsyncLLM):
                     self.mmout.single()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, Run):
-                request.total = 0  # the backlog counts the tiles of the run from now on
-                span.tell(pixels=prepared.pixels)
-                prepared.folder = prepared.folder or folder
                 held.callback(prepared.close)
-                results = self._mmout_run(prepared, watch)
-                await held.enter_async_context(aclosing(results))
-                async for progress in results:
-                    if progress.finished and progress.progress is not None:
-                        span.tell(tiles=progress.progress.total)
-                    if warn and progress.finished:
-                        warn_assumed([progress], stacklevel=4)
-                    yield progress
+                prepared.folder = prepared.folder or folder
+                run_results = self._mmout_run(prepared, watch, span)
+                await held.enter_async_context(aclosing(run_results))
+                async for result in run_results:
+                    if warn and result.finished:
+                        warn_assumed([result], stacklevel=4)
+                    yield result
                 return
             results = self._mmout_results(request)
             await held.enter_async_context(aclosing(results))
@@ -169,16 +160,22 @@ class BoundAsyncLLM(AsyncLLM):
         finally:
             request.release()
 
-    async def _mmout_run(self, run: Run, watch: PreviewRequest | None) -> AsyncGenerator[MultimodalRequestOutput, None]:
+    async def _mmout_run(
+        self, run: Run, watch: PreviewRequest | None, span: RequestSpan
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run a request of many parts, and yield its progress reports and then its result."""
         router = self.output_processor
         limit_s = router.binding.settings.decode_timeout_s
+        run.request.total = 0  # the backlog counts the tiles of the run from now on
+        span.tell(pixels=run.pixels)
         run.attach(self.mmout.budget, self.mmout.wake, limit_s=limit_s, observer=router.observer, watch=watch)
         self.mmout.driven[run] = driven = AsyncRun(self.mmout, run, self._mmout_send)
         try:
             with self.mmout.backlog.holding(run):
                 async with aclosing(driven.results()) as results:
                     async for result in results:
+                        if result.finished and result.progress is not None:
+                            span.tell(tiles=result.progress.total)
                         yield result
         finally:
             driven.when_done(lambda: self.mmout.driven.pop(run, None))

@@ -1,4 +1,4 @@
-"""Interrupts: notes a Ctrl-C during a call of ``LLM.generate``, which delivers it where nothing is half changed.
+"""Interrupts: notes a Ctrl-C during a call of the engine, which delivers it where nothing is half changed.
 
 An engine in this process runs its scheduler here. An engine in other processes gets messages of several frames, and
 half a message would garble the next one. Therefore no KeyboardInterrupt may be raised at any line.

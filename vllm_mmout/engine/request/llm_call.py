@@ -126,6 +126,8 @@ class Call:
                 try:
                     self._send(request)
                 except _REFUSALS as error:
+                    if self.in_flight.pop(request.request_id, None) is not None:
+                        self._abort([request])  # vLLM had added it in part
                     self.credits.give(request.nbytes)
                     self._fail(request, error)
             self.prepared = None

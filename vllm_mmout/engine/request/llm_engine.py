@@ -24,16 +24,27 @@ class BoundLLMEngine(LLMEngine):
     output_processor: RoutedOutputProcessor
     mmout: Interrupts
 
+    def add_request(self, *args: Any, **kwargs: Any) -> str:
+        """Add a request as vLLM does. A Ctrl-C is delivered when it is added."""
+        with self.mmout.noted(self.wake):
+            return super().add_request(*args, **kwargs)
+
+    def abort_request(self, *args: Any, **kwargs: Any) -> None:
+        """Abort requests as vLLM does. A Ctrl-C is delivered when they are aborted."""
+        with self.mmout.noted(self.wake):
+            super().abort_request(*args, **kwargs)
+
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
         """Run a step, or wait for the decoders if the engine has ended all requests, and return the ready outputs.
 
-        A failed request does not raise: its output has the ``error``. A Ctrl-C that was noted is delivered first.
+        A failed request does not raise: its output has the ``error``. A Ctrl-C is delivered before or after the step.
         """
         self.mmout.deliver()
         router = self.output_processor
-        if router.holds_the_rest:
-            return [*router.wait_ready()]
-        return [*super().step(), *router.take_ready()]
+        with self.mmout.noted(self.wake):
+            if router.holds_the_rest:
+                return [*router.wait_ready()]
+            return [*super().step(), *router.take_ready()]
 
     def wake(self) -> None:
         """End the `step` that waits, or the next one, before there is a result; from any thread."""

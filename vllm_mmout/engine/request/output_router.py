@@ -224,11 +224,12 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             decoding.shell.outputs = outcome
         self._put(decoding.state, decoding.request, decoding.shell)
         if decoding.request.due:
+            shell, _ = decoding.request.due[0]
             try:
                 self._start_next(decoding.state, decoding.request)
             except Exception as error:  # noqa: BLE001 - the system cannot start a thread
-                decoding.shell.error = error
-                self._put(decoding.state, decoding.request, decoding.shell)
+                shell.error = error
+                self._put(decoding.state, decoding.request, shell)
 
     def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
         """Put an output into the queue of its request, or among the ready results of ``LLM``."""
@@ -255,6 +256,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 if decoding.job is not None:
                     decoding.job.cancel()
                 decoding.shell.error = _ended(FinishReason.ABORT, None)
+                decoding.shell.finished = True  # also of a report, since the result will not come
                 if decoding.state.queue is not None:
                     decoding.state.queue.put(decoding.shell)
             self.wakeup.notify_all()

@@ -218,8 +218,10 @@ class AsyncRun:
             await self.ended.wait()
         finally:
             try:
-                self.run.stop()
-                self._runs.remove(self.run)
+                try:
+                    self.run.stop()
+                finally:
+                    self._runs.remove(self.run)
                 self.cancel_parts()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
                 await asyncio.to_thread(self.run.join_threads)

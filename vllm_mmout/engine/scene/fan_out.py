@@ -218,11 +218,11 @@ class FanOut(ABC):
             self._held -= held
         if held:
             self._budget.give(self.nbytes, held)
-        if last:
-            self.context.run(add_stage, "request", self._began, tiles=self.total)
         try:
-            if last and self.error is not None:
-                self.discard()
+            if last:
+                self.context.run(add_stage, "request", self._began, tiles=self.total)
+                if self.error is not None:
+                    self.discard()
         finally:
             self._wake()
 

@@ -54,7 +54,7 @@ def window_of_box(
     box_text = f"bbox {text(box)}{f' in {box_crs[:60]}' if box_crs else ''}"
     if not windows:
         degrees = box_crs is None and not system.geographic and max(map(abs, box)) <= TURN
-        hint = '; for longitudes and latitudes say bbox_crs="EPSG:4326"' * degrees
+        hint = '; for longitudes and latitudes set bbox_crs="EPSG:4326"' * degrees
         raise InputError(
             f"{box_text} lies outside of {name}, which covers {text(system.extent())} there{hint}", param="bbox"
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.raster import Raster, Window
-from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
+from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, OpenView
 
 EXIF_ORIENTATION = "EXIF_Orientation"
 """GDAL's name of the metadata item that holds the orientation."""
@@ -68,7 +68,7 @@ def _bands_of_values(raster: OpenRaster) -> int:
     return raster.count - (raster.alpha is not None)
 
 
-class _AsSeen(OpenRaster):
+class _AsSeen(OpenView):
     """An open raster that turns the windows of another raster and replaces its values by their colours."""
 
     def __init__(self, raster: OpenRaster, turn: str, colours: NDArray[np.uint8] | None) -> None:
@@ -86,6 +86,7 @@ class _AsSeen(OpenRaster):
             names = ("red", "green", "blue", "alpha") if channels == len("rgb") else ()
             facts |= {"nodata": None, "packing": (), "colours": names[: channels + (alpha is not None)]}
         super().__init__(
+            raster,
             name=raster.name,
             size=raster.size[::-1] if swapped else raster.size,
             dtype=raster.dtype if colours is None else np.dtype(np.uint8),
@@ -94,19 +95,8 @@ class _AsSeen(OpenRaster):
             images=raster.images,
             **facts,
         )
-        self._raster = raster
         self._turn = turn
         self._colours = colours
-
-    @property
-    def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment of the file was decoded."""
-        return self._raster.decoded
-
-    def close(self) -> None:
-        """Close the raster. May be called repeatedly."""
-        super().close()
-        self._raster.close()
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         stored = [self._stored(window) for window in windows]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.geo.raster.packing import Packing
 from vllm_mmout.geo.raster.raster import Window
-from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
+from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, OpenView
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Unpacking:
         return band.astype(dtype, copy=False)
 
 
-class OpenUnpacked(OpenRaster):
+class OpenUnpacked(OpenView):
     """An open raster that converts the numbers of another raster while it is read, and closes that raster.
 
     Nodata is compared with the stored numbers: ``nodata`` is None, and the mask marks the valid pixels.
@@ -64,6 +64,7 @@ class OpenUnpacked(OpenRaster):
         floats = any(unpacking.to_floats for unpacking in unpackings)
         wide = raster.dtype == np.float64
         super().__init__(
+            raster,
             name=raster.name,
             size=raster.size,
             dtype=np.dtype(np.float64 if wide else np.float32) if floats else raster.dtype,
@@ -71,19 +72,8 @@ class OpenUnpacked(OpenRaster):
             block_bytes=raster.block_bytes,
             **{**raster.facts, "nodata": None, "packing": ()},
         )
-        self._raster = raster
         self._unpackings = tuple(unpackings)
         self._nodata = nodata
-
-    @property
-    def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment of the file was decoded."""
-        return self._raster.decoded
-
-    def close(self) -> None:
-        """Close the raster. May be called repeatedly."""
-        super().close()
-        self._raster.close()
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         whole = masked and self.alpha is not None and self.alpha - 1 in places  # alpha is both mask and band

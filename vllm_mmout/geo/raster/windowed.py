@@ -54,7 +54,7 @@ class OpenRaster(RasterFacts, ABC):
     def __post_init__(self) -> None:
         if self.georeference is not None and not self.georeference.is_usable(self.size):
             raise InputError(
-                f"{self.name} has a georeference whose coordinates are too large to compute with: its transform is"
+                f"{self.name} has a georeference whose coordinates are not finite or too large: its transform is"
                 f" {self.georeference.transform} for {self.size[0]} x {self.size[1]} pixels; correct it, for example"
                 " with gdal_translate -a_ullr, or remove it, for example with gdal_edit.py -unsetgt"
             )
@@ -211,6 +211,24 @@ class OpenSegments(OpenRaster):
                 elif alpha is not None:
                     mask = array[rows[alpha]] != 0
                 yield array[: len(order)] if plain else array[order], mask
+
+
+class OpenView(OpenRaster):
+    """Base class of open rasters whose pixels are computed from another open raster, which they close."""
+
+    def __init__(self, raster: OpenRaster, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._raster = raster
+
+    @property
+    def decoded(self) -> NDArray[np.int64]:
+        """Number of times each segment of the file was decoded."""
+        return self._raster.decoded
+
+    def close(self) -> None:
+        """Close the raster. May be called repeatedly."""
+        super().close()
+        self._raster.close()
 
 
 class OpenArray(OpenRaster):

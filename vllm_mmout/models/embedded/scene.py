@@ -32,7 +32,9 @@ def embedded_scene(path: str | Path) -> Path:
     try:
         shutil.copyfile(SCENE, target)
     except OSError as error:
-        raise SaveError(f"cannot write {target}: {error.strerror}") from error
+        raise SaveError(
+            f"cannot write {target}: {error.strerror or error}; name a new file in a folder that can be written"
+        ) from error
     return target
 
 

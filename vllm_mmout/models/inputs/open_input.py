@@ -217,7 +217,7 @@ def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[Liste
     if raster.count == 1:
         return [Listed(names, file, sensor)]
     described = [tuple(filter(None, [description])) for description in raster.descriptions]
-    return [Listed(names, file, sensor, colour) for names, colour in zip(described, colours, strict=True)]
+    return [Listed(own_names, file, sensor, colour) for own_names, colour in zip(described, colours, strict=True)]
 
 
 def _finest(bands: Sequence[_Band]) -> list[_Band]:

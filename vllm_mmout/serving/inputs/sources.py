@@ -294,4 +294,4 @@ def rgb_picture(file: BinaryIO) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InputError(f"{file.name} is larger than pictures may be: {error}; send a smaller one") from error
     except PICTURE_ERRORS as error:
-        raise InputError(f"{file.name} is a truncated or damaged picture: {error}; send it anew") from error
+        raise InputError(f"{file.name} is a truncated or damaged picture: {error}; send it again") from error

@@ -139,7 +139,9 @@ def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
     fits = values.is_contiguous() and not values.storage_offset() and min([start, *stride], default=0) >= 0
     if (fits and extent > values.numel() and 0 not in size) or (not fits and torch.compiler.is_compiling()):
         _refuse(
-            op, f"the sizes {size} and strides {stride} from {start} on exceed the number of elements, {values.numel()}"
+            op,
+            f"the sizes {size} and strides {stride} from {start} on do not fit a contiguous tensor of"
+            f" {values.numel()} elements",
         )
     return op(*args, **kwargs)
 

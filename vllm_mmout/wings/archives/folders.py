@@ -116,8 +116,8 @@ def _sides(height: Axis, width: Axis, entries: Mapping[str, Any]) -> dict[str, i
     least, most = max(height.least, width.least), min(height.most, width.most)
     if least > most:
         raise OptionError(
-            f"the program takes {height.least} x {width.least} pixels; only square or variable sizes are supported:"
-            " export it with dynamic_shapes"
+            f"the program takes {height.least} x {width.least} pixels, and no square size fits;"
+            " export it with a square size, or with dynamic_shapes"
         )
     sides = {"min_size": least, "max_size": Axis(least, most).usual}
     sides |= {name: entries[name] for name in (*sides, "tile_size") if name in entries}

@@ -38,14 +38,14 @@ class Scaling:
     most: tuple[float, ...]
 
     @classmethod
-    def of(cls, entry: Any, bands: int) -> Scaling | None:
+    def of(cls, value: Any, bands: int) -> Scaling | None:
         """Read ``value_scaling``, a table or a list of 1 or ``bands`` tables. Raise OptionError if it is invalid."""
-        entries = [entry] if isinstance(entry, Mapping) else entry
+        entries = [value] if isinstance(value, Mapping) else value
         if not entries:
             return None
         if not isinstance(entries, Sequence) or isinstance(entries, str) or len(entries) not in (1, bands):
             raise OptionError(
-                f"value_scaling must be a list of 1 entry or {bands}, one for each band, got {entry!r:.200}"
+                f"value_scaling must be a list of 1 entry or {bands}, one for each band, got {value!r:.200}"
             )
         rows = [_numbers(entry) for entry in entries] * (bands if len(entries) == 1 else 1)
         return cls(*zip(*rows, strict=True))

@@ -48,7 +48,9 @@ class IterativeModel(SinglePassModel):
             if self.measuring:
                 raise
             logger.exception("the input tensors of a step of %s cannot be read", self.architecture)
-            failed = ModelError(f"reading inputs of a step of {self.architecture} failed: {type_and_message(error)}")
+            failed = ModelError(
+                f"reading the input tensors of a step of {self.architecture} failed: {type_and_message(error)}"
+            )
             arrivals = [failed] * len(inputs.get(FIELD, ()))
         self._steps.arrive(arrivals)
         return torch.empty((positions.shape[-1], 0), device=self._device)

@@ -7,6 +7,7 @@ cluster without an address. With an address it sends a token only if RAY_AUTH_MO
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ _TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name
 _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
+_OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
+"""Words by which an error of Ray is about the token."""
 
 
 def token_source() -> str | None:
@@ -53,8 +56,11 @@ def refusal(address: str | None, error: Exception) -> str:
     """Return the error message for a running cluster that this process cannot connect to."""
     if address is None:
         return f"Ray cannot be started on this machine: {error}"
-    if not isinstance(error, ConnectionError) and not any(word in str(error).lower() for word in ("token", "auth")):
-        return f"the cluster of Ray at {address} cannot be used: {error}"
+    if not isinstance(error, ConnectionError) and not _OF_TOKENS.search(str(error)):
+        return (
+            f"the cluster of Ray at {address} cannot be used: {_first_sentence(error)};"
+            " correct the address, or mend the cluster"
+        )
     mode, source = os.environ.get(MODE), token_source()
     if mode is not None and mode.lower() != "token":
         token = f"{MODE}={mode} keeps this process from sending one; set {MODE}=token"

@@ -74,7 +74,7 @@ class SceneBoard:
             nbytes: bytes of uploaded files that the server holds until the job ends.
             most: limit of unfinished jobs on all servers.
             most_bytes: limit of ``nbytes`` of all unfinished jobs together.
-            request: a `KeptRequest` as JSON, if other servers can start the job again.
+            request: the request as JSON, see `kept_request.kept`, if other servers can start the job again.
             video: the prompt, size and length if the job makes a video.
 
         Returns:

@@ -30,4 +30,5 @@ def kept_request(text: str) -> ImageRequest:
     """Return the request that `kept` encoded as ``text``."""
     values = json.loads(text)
     options = OutputParams.from_mapping(values.pop(_OPTIONS))
-    return ImageRequest(**{**values, "images": tuple(values["images"])}, options=options)
+    fields = {name: values[name] for name in _KEPT if name in values}  # a newer release may have stored others
+    return ImageRequest(**{**fields, "images": tuple(values["images"])}, options=options)

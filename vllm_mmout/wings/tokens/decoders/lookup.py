@@ -78,8 +78,8 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
     if not isinstance(kind, str) or kind not in KINDS:
         model_type = f"model_type {kind!r}" if kind and isinstance(kind, str) else "no model_type"
         raise OptionError(
-            f"decoder {folder} has {model_type} in its config.json, which is not supported (known: {', '.join(KINDS)},"
-            ' snac); name its class with decoder_class="package.module:Class"',
+            f"decoder {folder} has {model_type} in its config.json; known are {', '.join(KINDS)}, snac;"
+            ' for another decoder name its class with decoder_class="package.module:Class"',
             param="decoder",
         )
     return _class(kind).from_folder(folder, config)

@@ -114,7 +114,8 @@ def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) 
     media_stops = sorted(stops & layout.token_ids)
     if media_stops:
         raise _wrong(
-            params, f"would be cut off by the stop token {media_stops[0]}, which is a media token; leave that out"
+            params,
+            f"would be cut off by the stop token {media_stops[0]}, which is a media token; leave the stop token out",
         )
     return sorted(stops)
 

@@ -61,7 +61,9 @@ def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> T
         (fields.stream, "stream"),
     ):
         if fields.accept is not None and conflicts:
-            raise ApiError(400, f"{param} needs an answer in JSON; leave out Accept, or {param}", param=param)
+            raise ApiError(
+                400, f"{param} needs an answer in JSON; leave out the Accept header, or {param}", param=param
+            )
     formats = maker.processor.formats(OutputParams())
     if formats is not None:
         chosen_format(formats, fields)

@@ -36,6 +36,7 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
     """Run a request on a model that answers in one forward, and return its sound."""
     inputs = service.binding.inputs
     name, image_fields = request_id(request, "speech"), ImageRequest(model=fields.model)
+    service.adapter(fields.model)  # an unknown model is the first error
     processor = service.binding.processors[service.binding.choice.pick(None)[0]]
     if processor.modality != "audio" or (inputs is not None and inputs.opens_files):
         raise ApiError(400, service.gives, param="model")
