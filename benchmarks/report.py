@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def met(self) -> bool | None:
-        """Whether the median meets its bounds, or None if there are no bounds."""
+        """Whether the median meets its bounds, or None for a figure without bounds."""
         if self.at_most is None and self.at_least is None:
             return None
         return (self.at_most is None or self.median <= self.at_most) and (
@@ -89,7 +89,7 @@ class Row(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the row meets its whole target, or None if it has no target."""
+        """Whether the row meets its whole target, or None for a row without a target."""
         known_results = [met for met in (self.met, *(figure.met for _, figure in self.each())) if met is not None]
         return all(known_results) if known_results else None
 
@@ -126,5 +126,5 @@ def as_table(rows: Iterable[Row]) -> str:
 
 
 def told(met: bool | None) -> str:  # noqa: FBT001 - the value to translate, not an option
-    """Return "yes", "**NO**" or, if there is no target, an empty string."""
+    """Return "yes", "**NO**" or an empty string for a row without a target."""
     return {True: "yes", False: "**NO**", None: ""}[met]

@@ -195,6 +195,11 @@ def main(path, owner):
     modules["vllm.distributed.device_communicators.shm_broadcast"].SpinCondition.__init__.__defaults__ = (SPINNING_S,)
     for name in SPAWNING:
         modules[name].get_mp_context = lambda: multiprocessing.get_context("fork")
+    with suppress(ImportError):  # 0.31 has the launcher elsewhere
+        # A server that ends reads the command of another process on its port. Forked engines inherit the port, and one
+        # that ends at this moment has no command any more.
+        launcher = importlib.import_module("vllm.entrypoints.launchers.launcher")
+        launcher.find_process_using_port = lambda _: None
     platform = modules["vllm.platforms.cpu"].CpuPlatform
     platform.register_triton_kernel_overrides()  # once for all engines
     platform.register_triton_kernel_overrides = lambda *_: None

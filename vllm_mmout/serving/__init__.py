@@ -1,1 +1,1 @@
-"""Our part of the server: routes beside those of vLLM, and the command that switches them on."""
+"""Routes that are added to vLLM's server, and the command that switches them on."""

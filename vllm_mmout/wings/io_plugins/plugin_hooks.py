@@ -1,4 +1,4 @@
-"""The rows of the hook table for IO Processor plugins: our own, and those of other packages."""
+"""The rows of the hook table for IO Processor plugins: our own and the ones from other packages."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
 _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
-"""Words by which an error of Ray is about the token."""
+"""Words in an error message from Ray that show that the error is about the token."""
 
 
 def token_source() -> str | None:

@@ -263,7 +263,7 @@ class TestBuild:
         ("layout", "codes", "said"),
         [
             (ORPHEUS, [[1], [2]], "one array per codebook, 3 in all, got 2"),
-            (ORPHEUS, [[1], [2, 3], [4, 5, 6]], r"whole frames, of \[1, 2, 4\] codes each, got \[1, 2, 3\] codes"),
+            (ORPHEUS, [[1], [2, 3], [4, 5, 6]], r"frames, each with \[1, 2, 4\] codes per codebook, got \[1, 2, 3\]"),
             (ORPHEUS, [[1], [2, 3], [4, 5, 6, 7, 8, 9, 0, 1]], r"got \[1, 2, 8\] codes"),
             (LLASA, [[]], r"must be \[n\] and not empty, got \[\[0\]\]"),
             (LLASA, [[[1]]], r"must be \[n\] and not empty, got \[\[1, 1\]\]"),

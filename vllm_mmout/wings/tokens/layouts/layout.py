@@ -156,7 +156,7 @@ def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.i
     (frames, rest), *others = counts
     if others or rest:
         sizes = [codes.size for codes in books]
-        raise TokenError(f"codes must be whole frames, {rates} codes of each codebook a frame, got {sizes} codes")
+        raise TokenError(f"codes must fill whole frames, each with {rates} codes per codebook, got {sizes} codes")
     by_frame = [codes.reshape(frames, rate) for codes, rate in zip(books, rates, strict=True)]
     columns = [
         by_frame[slot.codebook][:, order[:place].count(slot.codebook)] + slot.first

@@ -78,7 +78,7 @@ def _store(scheme: str, bucket: str, options: FetchOptions) -> ObjectStore:
         raise InputError(f'{kind_of_store} needs obstore; pip install "vllm-mmout[buckets]"') from error
     if scheme == "file":
         return LocalStore()
-    # These are settings of the store, since settings of its HTTP client would override the environment variables.
+    # Settings of the HTTP client would override the environment variables, so these are settings of the store.
     config: Any = {
         "connect_timeout": _milliseconds(options.timeout),
         "read_timeout": _milliseconds(options.timeout),
