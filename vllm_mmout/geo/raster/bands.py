@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Meaning: TypeAlias = frozenset[str]
-"""Bands that a name may mean ("NIR" may be the broad or the narrow band); empty if the name is not understood."""
+"""Bands that a name can mean: "NIR" can be the broad or the narrow band. Empty if the name is not understood."""
 
 NOTHING: Final[Meaning] = frozenset()
 NIR_BANDS: Final[Meaning] = frozenset({"nir", "nir08"})
@@ -34,7 +34,10 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "1": "red", "2": "nir nir08", "3": "blue", "4": "green", "5": "swir12", "6": "swir16", "7": "swir22",
     },
 }  # fmt: skip
-"""Band of each band number, by sensor. HLS numbers its L30 bands as Landsat 8, and its S30 bands as Sentinel-2."""
+"""Sensor -> band number -> common name of the band, or several names if the band covers several common bands.
+
+HLS uses the numbers of Landsat 8 for its L30 products, and the numbers of Sentinel-2 for its S30 products.
+"""
 
 _COLLECTION_2: Final = {LANDSAT_8: {"sr": "1234567", "st": "10"}, LANDSAT_4: {"sr": "123457", "st": "6"}}
 """Band numbers with surface reflectance (SR_B4) and with surface temperature (ST_B10), by sensor."""
@@ -69,7 +72,7 @@ _WORDS: Final[Mapping[str, str]] = {
 """Words for each band or group of bands, in lower case without separators."""
 _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.items() for word in words.split()}
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
-"""Bands of short names, which are understood only if r, g and b all occur."""
+"""Short name -> bands that it can mean. Short names are understood only if a raster has all of "r", "g" and "b"."""
 
 _FILLING: Final = frozenset(
     {
@@ -88,7 +91,7 @@ _NO_NAME: Final = re.compile(r"(band|layer|channel|image|b)?[\W_]*\d*", re.IGNOR
 
 
 def understood(name: str, sensor: str = "") -> Meaning:
-    """Return the bands that a name may mean on a sensor; empty if the name is not understood.
+    """Return the bands that a name can mean for a sensor; empty if the name is not understood.
 
     ``sensor`` is a sensor with a table of band numbers, or "" to ignore band numbers.
     """
@@ -107,7 +110,10 @@ def understood(name: str, sensor: str = "") -> Meaning:
 
 
 def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the sensors whose bands may have all the names; ("",) if there is none, or no name has a band number."""
+    """Return the sensors that fit the band numbers in all the names, such as the 4 in "B4" or "SR_B4".
+
+    The result is ("",) if no sensor fits, or if the names contain no band numbers.
+    """
     sensors = list(_TABLES)
     coded = False
     for name in names:
@@ -150,7 +156,11 @@ def _pieces(name: str) -> list[str]:
 
 
 def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Meaning]:
-    """Return the bands that each band may mean by all of its names together; empty if its names contradict."""
+    """Return the common names, such as "red", that fit all the names of a band, as a set for each band of a raster.
+
+    A set is empty if the names of the band contradict each other or are not understood. ``sensors`` has an item for
+    each band.
+    """
     letters = {name.casefold() for all_names in names for name in all_names}
     coloured = {"r", "g", "b"} <= letters
     results = []

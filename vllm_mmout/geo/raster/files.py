@@ -136,7 +136,7 @@ PAM, MASK = ".aux.xml", ".msk"
 REMEDY = "correct the file, or remove it to read the raster without it"
 """End of the error messages about a faulty file beside a raster."""
 Opener: TypeAlias = Callable[[str], SharedFile | None]
-"""Function that opens a file of the folder by its name, and returns None if the file is missing."""
+"""Function that opens a file of a folder by the file's name, and returns None if the file is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Neighbours:
     name: str
     """Name of the file, without its folder."""
     opener: Opener
-    """Function that opens a neighbour by its name."""
+    """Function that opens a file in the same folder by its name, and returns None if the file is missing."""
 
     def appended(self, suffix: str) -> SharedFile | None:
         """Open the file ``name`` + ``suffix`` (suffix as given or in capitals), or return None if it is missing."""
@@ -172,7 +172,7 @@ class FileWithNeighbours:
 
 
 def neighbours_of(path: Path) -> Neighbours:
-    """Return the neighbours of a local file, opened on demand from its folder."""
+    """Return an object that opens the files beside a local file on demand."""
     return Neighbours(path.name, partial(_beside, path))
 
 

@@ -160,7 +160,7 @@ class GdalFormat:
     words: str
     """Name of the format in error messages."""
     drivers: Drivers
-    """GDAL drivers that may open it; empty if the format is refused."""
+    """GDAL drivers that are allowed to open files of this format; empty if the format is refused."""
     alone: bool
     """Whether a file of this format never refers to other files (as HDF5 may do), so that it may be given as bytes."""
 

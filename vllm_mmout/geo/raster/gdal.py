@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
 """Source of the valid pixels: only the values (nodata), an alpha band, one mask of the dataset, or masks per band."""
 _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESOLUTION", "TIFFTAG_RESOLUTIONUNIT"})
-"""GDAL items that are left out, as they are not metadata: pixels as points, and dots per inch."""
+"""Metadata items of GDAL that are not copied: whether pixels are areas or points, and the resolution for printing."""
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
@@ -127,7 +127,10 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times GDAL read each part, then the mask of each part, as two flattened arrays [rows, columns]."""
+        """Number of times that GDAL read each part of the image, then each part of the mask, int64 [2 * parts].
+
+        The parts are the rectangles that the raster is read in. They are listed row by row.
+        """
         return self._decoded.ravel()
 
     def close(self) -> None:
@@ -175,13 +178,14 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
 
 
 _LARGEST = 512 << 20
-"""Largest number of bytes of a decoded part, since a part is held in memory whole."""
+"""Largest number of decoded bytes of a part. Larger parts are refused, since a part must fit into memory."""
 _WORTH_A_CALL = 2**18
-"""Number of decoded bytes that one GDAL call should read at least."""
+"""Smallest number of decoded bytes that one GDAL call should read."""
 _SIDE = 1024
 """Largest height and width of a part of a VRT, in pixels, unless its blocks are larger."""
 _WORTH_A_SEARCH = 32 << 20
-"""Largest number of decoded bytes of a part of a VRT."""
+"""Largest number of decoded bytes of a VRT part, unless one block is larger. Parts are nearly this large, since GDAL
+searches all sources of the VRT in each read."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.tags import GeoTag
 
 _AT_ONCE = min(4, os.cpu_count() or 1)
-"""Largest number of datasets of one file."""
+"""Largest number of datasets that are open for one file at the same time."""
 _SHARE = 16 << 20
 """Bytes that a dataset may decode before it is closed."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
@@ -94,7 +94,10 @@ class Datasets:
         self._less(1)
 
     def _less(self, count: int) -> None:
-        """Drop ``count`` users of datasets. After ``close()``, the last user frees the file in memory."""
+        """Subtract ``count`` from the number of datasets in use.
+
+        If it falls to 0 after ``close()``, free the copy of the file in memory.
+        """
         with self._lock:
             self._used -= count
             last = self.closed and not self._used

@@ -20,16 +20,19 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _READ = range(1024, 4097)
-"""Keys passed to GDAL: horizontal systems, and the vertical system (4979 there adds WGS 84 heights to the system)."""
+"""Numbers of the GeoTIFF keys that are passed to GDAL: keys of the horizontal coordinate system, and 4096, the vertical
+coordinate system. With 4979 in key 4096, GDAL adds WGS 84 heights to the coordinate system."""
 _TELLING = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
-"""Keys of systems, datums, ellipsoids and projections. A file with a coordinate system has at least one of them."""
+"""GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of these keys does
+not define a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest count of numbers, and of characters, read for all keys together."""
+"""Largest number of floating-point values, and of characters, read for all GeoTIFF keys of a file together."""
 _MOST_NUMBERS, _LONGEST = 16, 1000
-"""Largest count of numbers of a key, and of characters of a name, that real files use."""
+"""Largest number of values in a numeric GeoTIFF key, and of characters in a name. Real files stay below both."""
 _WKT_MARK = "ESRI PE String = "
-"""Prefix of the WKT of a system without keys, which Esri's software and GDAL write into the projected citation."""
+"""Prefix of a WKT in the key for the projected citation. Esri's software and GDAL write it if other keys cannot define
+the coordinate system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class GeoKeys:
     """Value of each key by its number: an integer for SHORT, a tuple for DOUBLE, a text without the closing "|" for
     ASCII."""
     tags: tuple[GeoTag, ...]
-    """TIFF tags with only the harmless keys, to be passed to GDAL."""
+    """TIFF tags to pass to GDAL. They hold only the harmless keys."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:
@@ -81,7 +84,10 @@ class GeoKeys:
 
     @property
     def system(self) -> Keys:
-        """All keys except the raster type. The mapping is empty if they do not define a coordinate system."""
+        """GeoTIFF keys of the file's coordinate system: all keys except the raster type.
+
+        The mapping is empty if the file does not define a coordinate system.
+        """
         has_system = any(self.values.get(key, 0) != 0 for key in _TELLING)
         return {key: value for key, value in self.values.items() if key != 1025} if has_system else {}
 

@@ -33,9 +33,10 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """All tags of a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Prefixes of systems that GDAL returns for keys it understands. For other keys it returns a local system."""
+"""Prefixes of the coordinate systems that GDAL returns for GeoTIFF keys that it understands. For other keys, it returns
+a local coordinate system, which does not place a pixel on Earth."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
-"""PROJJSON types of the systems that place a pixel on Earth and that a GeoTIFF can hold."""
+"""PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 """Transform that rasterio reports for a raster without a transform."""
 
@@ -277,14 +278,14 @@ def epsg_code(text: str) -> int | None:
 
 
 def _placing(crs: CRS) -> dict[str, Any] | None:
-    """Return the PROJJSON of a system without its shift to WGS 84, or None if it cannot place a pixel on Earth."""
+    """Return a coordinate system as PROJJSON without its shift to WGS 84, or None if it does not refer to the Earth."""
     described: dict[str, Any] = crs.to_dict(projjson=True)
     described = described.get("source_crs", described)
     return described if described.get("type") in _SYSTEMS else None
 
 
 def _datum(crs: CRS) -> str | None:
-    """Return the name of a system's datum, or None if the system states a shift to another datum.
+    """Return the name of a coordinate system's datum, or None if the system states a shift to another datum.
 
     The datum must be compared because GDAL finds an EPSG code even for a system whose unknown datum is 100 m off.
     """

@@ -182,7 +182,7 @@ def _open_through_gdal(
 def _open_odd_tiff(
     file: SharedFile, path: Path | None, refusal: UnknownStorageError, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a TIFF through GDAL, which may know its storage; raise ``refusal`` if GDAL cannot read it either."""
+    """Open a TIFF whose encoding only GDAL may be able to decode. Raise ``refusal`` if GDAL cannot read it either."""
     try:
         return _open_through_gdal(TIFF, file, path, neighbours)
     except InputError:
@@ -198,14 +198,14 @@ def _are_there(neighbours: Neighbours) -> bool:
 
 
 _MOST_BYTES: Final = 2**25
-"""Largest number of bytes read of a header. The tables of 500 million pixels in tiles of 16 x 16 need half of it."""
+"""Largest number of bytes in a header. The tables of 500 million pixels in tiles of 16 x 16 need half of this."""
 _WHOLE: Final = 2**28
-"""Largest number of bytes read of an AVIF, since Pillow reads the whole file to get its header."""
+"""Largest size of an AVIF file in bytes. Pillow reads the whole file to get the header, so larger files are refused."""
 _MOST_READS: Final = 20_000
-"""Largest number of reads per header. A TIFF with a thousand images needs half of it."""
+"""Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
-"""Bytes of a decoded TIFF segment above which its offset tables are not read, as its size is refused anyway."""
+"""Largest decoded TIFF segment in bytes. Larger segments are refused later, so their offset tables are not read."""
 
 
 def declared_size(file: BinaryIO) -> DeclaredSize:

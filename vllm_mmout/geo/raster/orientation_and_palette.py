@@ -123,7 +123,10 @@ class _AsSeen(OpenView):
                 )
 
     def _source(self, place: int, channels: int) -> int:
-        """Return the index of the stored band for a displayed band: the values for a colour, else alpha."""
+        """Return the index of the stored band that the displayed band ``place`` is made from.
+
+        The first ``channels`` displayed bands are colours, made from the only data band. The next band is alpha.
+        """
         return self._values[0] if place < channels else (self._raster.alpha or 1) - 1
 
     def _stored(self, window: Window) -> Window:

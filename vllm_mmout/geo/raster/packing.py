@@ -17,7 +17,7 @@ class Packing:
     said_by: str = ""
     """Name of the source of scale and offset, for messages."""
     applied: bool = False
-    """Whether readers of such files apply scale and offset by default, as for NetCDF."""
+    """Whether software that reads this file format applies scale and offset by default, as for NetCDF."""
     shift: int = 0
     """Integer added to the numbers by default. It converts counts of a newer product release to older counts."""
 

@@ -156,7 +156,7 @@ def _too_large(name: str, reason: object) -> InputError:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Return the picture in a mode whose samples are the bands of a raster."""
+    """Convert a picture to a Pillow mode that stores one channel for each band: L, LA, RGB, RGBA, I;16, I or F."""
     if "transparency" in image.info and image.mode in ("1", "L"):
         return image.convert("LA")
     if image.mode in ("PA", "La", "RGBa") or "transparency" in image.info:

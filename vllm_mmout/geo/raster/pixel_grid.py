@@ -169,11 +169,11 @@ class BoxSystem:
     grid: PixelGrid
     """Position of the raster's pixels."""
     systems: tuple[CRS, CRS] | None
-    """Coordinate system of the boxes, and of the raster, or None if both are the same."""
+    """(Coordinate system of the box, coordinate system of the raster), or None if both are the same."""
     geographic: bool
-    """Whether x of a box is a longitude."""
+    """Whether the x coordinates of the box are longitudes."""
     raster_geographic: bool
-    """Whether x of the raster is a longitude."""
+    """Whether the x coordinates of the raster are longitudes."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
         """Return the windows of the raster that a box covers.
@@ -194,7 +194,7 @@ class BoxSystem:
         return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """Return the extent of the raster in the system of the boxes; the whole Earth if it cannot be computed."""
+        """Return the raster's extent in the box's coordinate system, or the whole Earth if it cannot be computed."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems
@@ -257,7 +257,7 @@ def _bounded(points: Points, other: Box) -> Points:
 
 
 def _usual(box: Box) -> Box:
-    """Shift a box that does not cross the antimeridian to longitudes from -180 to 180, where a map may end."""
+    """Shift a box by 360 degrees if its longitudes are outside -180 to 180. The box must not cross the antimeridian."""
     shift = TURN if box[0] < _EARTH[0] else -TURN if box[2] > _EARTH[2] else 0.0
     return box[0] + shift, box[1], box[2] + shift, box[3]
 

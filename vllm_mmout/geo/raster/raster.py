@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
 _FEWER_DIGITS = 1e-6
-"""Relative error within which a number counts as the largest float of a dtype, written with too few digits."""
+"""Relative tolerance for nodata values written with too few digits. A number that exceeds the largest float of a dtype
+by less than this counts as the largest float."""
 _SIDES = ("row", "col", "height", "width")
 
 
@@ -264,7 +265,7 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
 
 
 def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """Return ``value``, or the largest or lowest float of ``dtype`` if it exceeds that only for lack of digits.
+    """Return ``value``, or the largest or lowest number of a float ``dtype`` if ``value`` is only just beyond it.
 
     Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects it too.
     """

@@ -25,7 +25,7 @@ _LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGN
 _METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
 """Pattern of PROJ's names for projections that EPSG does not define."""
 _REMARK = "PROJ CRS string: "
-"""Prefix of a remark that holds the PROJ string from which a system was made."""
+"""Prefix of a REMARK in WKT. PROJ writes it before the PROJ string from which a coordinate system was made."""
 
 
 class RefusedError(ValueError):
@@ -52,14 +52,20 @@ def checked_proj_string(text: str) -> str:
 
 
 def check_words(words: Iterable[str]) -> None:
-    """Check the names and remarks in a system, since PROJ reads some of them as PROJ strings; raise RefusedError."""
+    """Check the names and remarks in the text of a coordinate system.
+
+    Raise RefusedError if PROJ would read a name or remark as a PROJ string with parameters that are not allowed.
+    """
     for word in words:
         if _LIKE.search(word):
             checked_proj_string(word.removeprefix(_REMARK))
 
 
 def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
-    """Check the names of projections in a system, and of their parameters; raise RefusedError."""
+    """Check the names of a coordinate system's projections and of their parameters.
+
+    Raise RefusedError if a name could make PROJ open a file.
+    """
     of_proj = False
     for method in methods:
         match = _METHOD.fullmatch(method)
@@ -102,7 +108,8 @@ REMARK ANCHOR ANCHOREPOCH VERSION
 """
 _ROOTS = frozenset(_WKT_SYSTEMS.split())
 _KEYWORDS = _ROOTS | frozenset(_WKT_PARTS.split())
-"""WKT keywords that cannot name a file, unlike BOUNDCRS, PARAMETERFILE and coordinate operations."""
+"""WKT keywords that are accepted. BOUNDCRS, PARAMETERFILE and coordinate operations are refused, since they can make
+PROJ open a file."""
 _TOKEN = re.compile(
     r'\s*(?:"(?P<text>(?:[^"]|"")*)"|(?P<open>[A-Za-z_][A-Za-z_0-9]*)\s*\[|(?P<word>[A-Za-z_][A-Za-z_0-9]*)'
     r"|(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<mark>[\],]))\s*",
@@ -167,13 +174,14 @@ AngularUnit ScaleUnit TimeUnit
 """
 _JSON_SYSTEMS = frozenset(_CRS.split())
 _TYPES = _JSON_SYSTEMS | frozenset(_JSON_PARTS.split())
-"""PROJJSON types that cannot name a file, unlike BoundCRS and coordinate operations."""
+"""PROJJSON types that are accepted. BoundCRS and coordinate operations are refused, since they can make PROJ open a
+file."""
 _OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "proj", "init"})
 """Refused PROJJSON keys: keys of BoundCRS and operations, and keys that pyproj turns into a PROJ string."""
 
 
 def checked_projjson(text: str) -> str:
-    """Return PROJJSON rewritten without duplicate keys, on which parsers differ; raise RefusedError if unsafe."""
+    """Return PROJJSON without duplicate keys, which parsers read differently. Raise RefusedError if it is unsafe."""
     try:
         system = json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:

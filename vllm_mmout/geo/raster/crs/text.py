@@ -20,7 +20,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_wkt, checked_proj_string, checked_projjson, shown
 
 _LONGEST = 2**15
-"""Largest number of characters of a text. The WKT of real systems has at most a third of it."""
+"""Largest number of characters in the text of a coordinate system. Real WKT has at most a third of this."""
 REMEDY = 'give "EPSG:n", the code of another authority, or WKT'
 _AUTHORITY = r"(EPSG|ESRI|IAU_\d{4}|IGNF|NKG|NRCAN|OGC|PROJ)"
 _CODE = r"([A-Za-z0-9_.-]{1,32})"
@@ -102,7 +102,7 @@ def rasterio_crs(text: str) -> CRS:
 
 
 _SHOWN = 60
-"""Characters of a text that are shown in a message."""
+"""Largest number of characters in each excerpt of a long text that a message shows."""
 _PART = re.compile(r"[A-Za-z_]\w*\[")
 """Beginning of a part of WKT."""
 
@@ -118,9 +118,9 @@ def same_system(one: str | None, other: str | None) -> bool:
 
 
 def shown_beside(one: str, other: str) -> str:
-    """Return a system shortened for a message next to another system.
+    """Shorten the text ``one`` of a coordinate system for a message that also shows the text ``other``.
 
-    The result has the beginning of the text, and the part where the two texts begin to differ.
+    The result is the beginning of ``one``, followed by the part where the two texts begin to differ.
     """
     one, other = (re.sub(r"\s+", " ", text) for text in (one, other))
     common = next((at for at, letters in enumerate(zip(one, other, strict=False)) if letters[0] != letters[1]), 0)

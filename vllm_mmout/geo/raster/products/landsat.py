@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster.products.product_band import ProductBand, opened_meta
 from vllm_mmout.geo.raster.xml import parse_xml
 
 _Entries: TypeAlias = "Iterator[tuple[str, str, str]]"
-"""Iterator over (group, name, text) of each entry."""
+"""Iterator over the entries of an MTL file, each as (name of its group, name of the entry, value as text)."""
 _FILE: Final = re.compile(
     r"(?P<product>L[COTEM]\d\d_L\d[A-Z]{2}_\d{6}_\d{8}_\d{8}_\d\d_[A-Z0-9]{2})_(?:(?P<kind>SR|ST)_)?B(?P<band>\d{1,2})\.tiff?",
     re.IGNORECASE,
