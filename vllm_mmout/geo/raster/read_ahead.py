@@ -10,27 +10,34 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place, Segments
 
 _AHEAD = 2**23
-"""Bytes that are fetched ahead at least. Together with decoded segments, they must fit into the file's cache."""
+"""Number of bytes to request ahead of the decoder. The file's cache must hold them and the segments being decoded."""
 _TOGETHER = 2**21
-"""Bytes of segments that are requested together, so that adjacent segments are joined to one request."""
+"""Number of bytes to collect before segments are requested, so that adjacent segments are joined into one request."""
 _TURNS = 256
-"""Largest number of turns to look ahead, however few bytes are stored for them."""
+"""Largest number of decoding tasks (turns) to look ahead, even if their segments have few stored bytes."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Largest gap in bytes between segments fetched by one request, and the request size in bytes that ends joining."""
+"""Limits in bytes for joining segments into one request: the largest gap between two segments, and the size from which
+a request is not extended further."""
 
 
 class ReadAhead:
-    """A prefetcher for the turns (tasks of some segments each) of a decoder, which requests each segment once."""
+    """A prefetcher that requests the segments of a remote file shortly before they are decoded, each segment once.
+
+    ``turns`` are the tasks of the decoder in order, each with the segments that it decodes.
+    """
 
     def __init__(self, segments: Segments, turns: Iterable[Sequence[Place]]) -> None:
         self._segments = segments
         self._next = self._asked_together(turns)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Groups of turns requested together: index of the first turn after the group, and bytes of the group."""
+        """Groups of tasks whose segments were requested together and are not all being decoded yet.
+
+        Each group has the index of the first task after it, and the number of requested bytes.
+        """
         self._bytes = 0
 
     def begin(self, turn: int) -> None:
-        """Record that a turn begins, and request the bytes of this and later turns up to the limit."""
+        """Record that the decoder begins task ``turn``, and request segments of later tasks up to the limit."""
         while self._waiting and self._waiting[0][0] <= turn:
             self._bytes -= self._waiting.popleft()[1]
         while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > turn + _TURNS):
@@ -40,7 +47,10 @@ class ReadAhead:
             self._bytes += group[1]
 
     def _asked_together(self, turns: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Request the segments of groups of turns; yield the index of the turn after each group, and its bytes."""
+        """Request the segments of the decoder's tasks, one group of consecutive tasks at each step.
+
+        Yield for each group the index of the first task after it, and the number of requested bytes.
+        """
         parts: list[tuple[int, int]] = []
         nbytes = behind = 0
         for behind, places in enumerate(turns, start=1):

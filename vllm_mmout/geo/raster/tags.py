@@ -65,7 +65,7 @@ _TYPES = ["u1", "u2", "u4", "i1", "i2", "i4", "f4", "f8", "u4", "u8", "i8", "u8"
 NUMBERS = dict(zip((1, 3, 4, 6, 8, 9, 11, 12, 13, 16, 17, 18), _TYPES, strict=True))
 """NumPy type code for each numeric type of TIFF."""
 _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
-"""Size in bytes of the types kept as raw bytes: ASCII, UNDEFINED, and the two kinds of fractions."""
+"""Size in bytes of the TIFF types kept as raw bytes: ASCII, UNDEFINED, RATIONAL and SRATIONAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,10 @@ class Directory:
         return tag.numbers[0] if tag is not None and tag.numbers else None
 
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
-        """Return fractions as little-endian bytes, as files are written here. Other data is returned unchanged."""
+        """Convert the bytes of RATIONAL values to little-endian, the byte order of the files that this package writes.
+
+        ``dtype`` is the TIFF type. Data of other types is returned unchanged.
+        """
         if dtype not in (5, 10) or self.byteorder == "<":
             return data
         return np.frombuffer(data, ">u4").astype("<u4").tobytes()
@@ -203,7 +206,7 @@ TEXT_TAGS = {
     "TIFFTAG_HOSTCOMPUTER": 316,
     "TIFFTAG_COPYRIGHT": 33432,
 }
-"""TIFF tags that GDAL reports as metadata items, by GDAL's names of the items."""
+"""Name of a metadata item in GDAL -> number of the TIFF tag that holds the item."""
 
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -132,10 +132,13 @@ class _Mask:
     file: SharedFile | None = None
     """File of the mask, or None if it is stored in the image's file."""
     by_band: bool = False
-    """Whether the mask has one band for each band of the image, instead of one band for all."""
+    """Whether the mask has a band for each band of the image, instead of a single band for all."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the indices of the mask bands that apply to bands of the image; at least one."""
+        """Return the indices of the mask bands for the image bands ``places``, except for the alpha band.
+
+        The result is [0] if all bands share one mask, or if only the alpha band is given.
+        """
         return [place for place in dict.fromkeys(places) if place + 1 != alpha] or [0] if self.by_band else [0]
 
 
@@ -149,7 +152,7 @@ class _OpenTiff(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment was decoded: flat [planes, rows, columns] of the image, then of its mask."""
+        """Number of times that each segment was decoded. The image's segments come before its mask's segments."""
         counts = [self._image.decoded.ravel()]
         if self._mask is not None:
             counts.append(self._mask.segments.decoded.ravel())

@@ -61,7 +61,10 @@ def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
 
 
 def palette_of(page: tifffile.TiffPage) -> NDArray[np.uint8] | None:
-    """Return the palette or grey scale of an image as `OpenRaster.palette`, as Pillow shows it, or None without one."""
+    """Return the colour that each pixel value of an image is displayed in, or None if the values need no conversion.
+
+    The colours are uint8 [values, 3], or uint8 [values, 1] for grey, and equal the colours that Pillow shows.
+    """
     bits = page.bitspersample
     if not isinstance(bits, int) or bits > 16 or page.dtype is None or np.dtype(page.dtype).kind not in "bu":
         return None

@@ -34,7 +34,10 @@ class Unpacking:
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Return the conversion of a band by default, or with the file's scale and offset if ``by_file``."""
+        """Return the conversion for the stored numbers of a band.
+
+        It uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the integer shift.
+        """
         if by_file or packing.applied:
             return cls(packing.scale, packing.offset)
         return cls(shift=packing.shift)

@@ -37,7 +37,7 @@ from vllm_mmout.stopwatch import FILES
 _CACHE = 64 << 20
 """Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
 _CACHES: list[int] = []
-"""GDAL's cache size before each COG that is being written now, by order of their start."""
+"""GDAL's cache size before each unfinished COG was begun, oldest first. The first entry is the size to restore."""
 _CACHING = threading.Lock()
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
 """GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
@@ -228,7 +228,7 @@ class PixelsFile:
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
     def save(self, target: str, dtype: np.dtype[Any], metadata: RasterMetadata) -> None:
-        """Make the COG ``target`` of all pixels. ``dtype`` is the pixels' dtype before `stored_dtype`."""
+        """Write all pixels to the COG ``target``. ``dtype`` is the dtype that the caller's pixels had, such as bool."""
         from rasterio.shutil import copy
 
         source_xml(self.name, self.shape, self.dtype, metadata)  # raises if the metadata does not fit

@@ -15,11 +15,11 @@ from vllm_mmout.errors import InputError
 BLOCK = 2**16
 """Bytes of a block. Each request begins and ends at a multiple of this, or at the end of the file."""
 _CAPACITY = 2**25
-"""Bytes that the cache of a file keeps at most."""
+"""Largest number of bytes that the cache of a file keeps."""
 _AT_ONCE = 2**23
-"""Bytes of a request at most, which is also the most that a broken connection can waste."""
+"""Largest number of bytes in a request. If the connection breaks, at most this many bytes must be fetched again."""
 _AHEAD = 2**18
-"""Bytes that a request fetches at least if it continues right after a cached block."""
+"""Smallest number of bytes in a request whose first block directly follows a cached block, as in sequential reading."""
 
 _THREADS = 8
 """Number of threads that fetch blocks in the background before they are read."""
@@ -40,7 +40,7 @@ class _Run:
 
     @property
     def count(self) -> int:
-        """Number of blocks in the run."""
+        """Number of consecutive blocks of the file that the request fetches."""
         return self.stop - self.first
 
 
@@ -69,11 +69,11 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _Run] = {}
-        """Block index -> the run that contains the block, including runs that are still being fetched."""
+        """Block index -> request (run of blocks) that has fetched or is fetching the block."""
         self._read: OrderedDict[_Run, None] = OrderedDict()
-        """Cached runs without unread blocks, the most recently read run last."""
+        """Cached requests (runs of blocks) whose blocks have all been read, the most recently read request last."""
         self._unread: OrderedDict[_Run, None] = OrderedDict()
-        """Cached runs that were fetched ahead and have unread blocks."""
+        """Cached requests (runs of blocks) that were made ahead, with blocks that have not been read yet."""
         self._kept = 0
         """Number of blocks in `_read` and `_unread`."""
         self._pool: ThreadPoolExecutor | None = None

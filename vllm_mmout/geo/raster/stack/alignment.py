@@ -25,7 +25,7 @@ _Matrix: TypeAlias = "NDArray[np.float64]"
 """Matrix [3, 3] of an affine transform of (column, row, 1) or (x, y, 1)."""
 
 _EXACT = 1e-5
-"""Difference of two grids, in pixels, up to which they count as equal, as files store coordinates with few digits."""
+"""Tolerance, in pixels, within which two grids count as equal. It allows for coordinates stored with few digits."""
 _TURNED = 0.01
 """Drift between the rows or columns of two grids, in pixels, up to which the grids count as parallel."""
 _STEPS = 64
@@ -33,9 +33,10 @@ _STEPS = 64
 _AROUND = 1
 """Margin in pixels around a window whose edges were approximated."""
 _ANY = CRS.from_epsg(3857)
-"""System passed to GDAL for two rasters of one system. Their coordinates are pixels, which keeps full precision."""
+"""Placeholder passed to GDAL in place of a coordinate system that both rasters share. GDAL then gets pixel positions as
+coordinates, which keeps full precision."""
 _ORIGIN = 1000.0
-"""Offset of pixel coordinates passed to GDAL, since rasterio takes an origin of 0 for a missing transform."""
+"""Offset added to pixel positions passed to GDAL. rasterio would take an origin of 0 for a missing transform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +52,29 @@ class Alignment:
     own: _Matrix
     """Transform of the raster's pixels to coordinates."""
     other: _Matrix
-    """Transform of the reference's pixels to coordinates."""
+    """Transform of the reference raster's pixels to coordinates."""
     near: _Matrix
-    """Transform of the reference's pixels to the raster's; a local one at the raster's centre if the systems differ."""
+    """Transform of the reference raster's pixels to this raster's pixels.
+
+    If the coordinate systems differ, it is an approximation that is exact only at this raster's centre.
+    """
     covers: bool = True
     """Whether the grids are parallel and the raster covers the reference, except for a raster pixel on each side."""
     system: BoxSystem | None = None
-    """Object that finds the raster's pixels by coordinates of the reference; None if both share a coordinate system."""
+    """Object that finds the pixels of this raster within a box given in the reference raster's coordinate system.
+
+    None if both rasters share a coordinate system.
+    """
 
     @property
     def exact(self) -> bool:
-        """Whether each pixel of the reference coincides with a pixel of the raster."""
+        """Whether each pixel of the reference raster coincides with a pixel of this raster."""
         shift = self.near - np.eye(3)
         return self.system is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Height and width of a pixel of the reference, in pixels of the raster."""
+        """Height and width of one pixel of the reference raster, measured in pixels of this raster."""
         return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
@@ -202,9 +209,9 @@ def _corners(matrix: _Matrix, window: Window, inner: float = 0.0) -> NDArray[np.
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Return a matrix as rasterio's transform, slightly shifted near the origin.
+    """Convert a matrix to rasterio's ``Affine``, and move an origin at (0, 0) by a tiny distance.
 
-    rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
+    Without the move, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
     """
     a, b, c, d, e, f = map(float, matrix[:2].ravel())
     return RasterioAffine(a, b, c, d, e, f + 2 * _EXACT * (max(abs(c), abs(f)) < _EXACT))

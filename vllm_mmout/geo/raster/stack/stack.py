@@ -149,7 +149,11 @@ class _Member:
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Yield the bands of each window of the stack, and the valid pixels as far as nodata does not mark them."""
+        """Yield the pixels of the raster's bands ``places`` and a mask of valid pixels for each window of the stack.
+
+        The mask marks nodata pixels as invalid only if ``stack_nodata`` is None or the pixels are interpolated.
+        Otherwise nodata pixels keep their value.
+        """
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
         to_read = [source for source in sources if source is not None]
