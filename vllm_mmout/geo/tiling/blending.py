@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_ONCE = 2**18
-"""Numbers averaged in a single step: several bands of a small rectangle, or one band of a large rectangle."""
+"""Number of pixel values to average in a single step. A step takes one band of a large rectangle, or several bands of a
+small rectangle."""
 
 Blend: TypeAlias = Literal["cosine", "linear", "none"]
 """Shape of the transition from a tile to the next. "none" is a hard edge."""

@@ -141,16 +141,16 @@ def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Division of an axis of the result into intervals, each with a fixed set of tiles that have weight there."""
+    """Division of an axis of the result into intervals. Within an interval, the same tiles have positive weights."""
 
     starts: tuple[int, ...]
     """First pixel of each tile."""
     intervals: tuple[slice, ...]
-    """Slice of the pixels of each interval, which together cover the axis."""
+    """Pixels of each interval, as a slice. The intervals are in order and together cover the axis."""
     spans: tuple[range, ...]
-    """Range of the indices of the intervals where each tile has weight."""
+    """Indices of the intervals where a tile's blending weight is positive, as a range for each tile."""
     covers: tuple[int, ...]
-    """Number of tiles with weight in each interval."""
+    """Number of tiles with a positive blending weight in each interval."""
     weights: tuple[NDArray[np.float64], ...]
     """Blending weights of each tile, for each of its pixels."""
 
@@ -195,7 +195,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
-        """Return the plan of a result, derived from the output size of a single tile.
+        """Plan where the outputs of all tiles belong in the result, from the output size of a single tile.
 
         ``got`` is the (height, width) of the output of tile ``index``, padding included. Raise DecodeError if a tile
         would not begin and end at whole pixels of the result.
@@ -218,12 +218,12 @@ class Plan:
         return cls(grid, got, (sizes[0], sizes[1]), axes[0], axes[1])
 
     def cells(self, index: int) -> Iterator[Cell]:
-        """Return the rectangles of the result where a tile has weight."""
+        """Return the rectangles of the result where a tile has a positive blending weight."""
         row, col = divmod(index, len(self.grid.cols))
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
     def covers(self, cell: Cell) -> int:
-        """Return the number of tiles with weight in a rectangle."""
+        """Return the number of tiles that have a positive blending weight in a rectangle of the result."""
         return self.rows.covers[cell[0]] * self.cols.covers[cell[1]]
 
     def place(self, cell: Cell) -> tuple[int, int, int, int]:

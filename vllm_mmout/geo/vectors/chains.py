@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Elements sorted by chain, and within a chain by their order in it."""
+    """Chains (linked lists or rings) of elements, with the elements of each chain in order."""
 
     order: NDArray[np.int32]
-    """Indices of the elements, chain by chain, from the first element of a chain to its last."""
+    """Indices of all elements, one chain after the other, each chain from its first element to its last."""
     starts: NDArray[np.int64]
-    """Position in ``order`` of the first element of each chain, followed by the number of elements."""
+    """Position in ``order`` where each chain begins. One further entry is the number of all elements."""
     closed: NDArray[np.bool_]
     """True for each chain whose last element is followed by its first."""
     chain: NDArray[np.int32]
-    """Index of the chain of each element."""
+    """Index of the chain that contains each element."""
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:

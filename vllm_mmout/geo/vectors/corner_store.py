@@ -19,7 +19,7 @@ _BYTES = 8
 
 
 class WaitingCorners:
-    """Store of corners, int32 [n, 2]. Each corner is put once and taken once.
+    """Store for the corners of unfinished polygons, int32 [n, 2]. A corner is removed when it is read.
 
     Corners are stored in chunks. When all corners of a chunk have been taken, the chunk is dropped and its space in
     the file is reused. ``budget`` is in bytes, and ``folder`` is the folder of the temporary file.
@@ -31,7 +31,7 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._left: dict[int, int] = {}
-        """Chunk index -> number of its corners that have not been taken yet, including corners not put yet."""
+        """Chunk index -> number of corners that were not taken from the chunk yet. Unused space counts as corners."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._slots: dict[int, int] = {}
         """Chunk index -> slot of the chunk in the file."""
@@ -52,7 +52,7 @@ class WaitingCorners:
             self._file.close()
 
     def put(self, rows: NDArray[np.int32]) -> int:
-        """Store corners [n, 2], and return the address of the first. The others follow it."""
+        """Store corners [n, 2] at consecutive addresses, and return the address of the first."""
         address, done = self._end, 0
         while done < len(rows):
             chunk, start = divmod(self._end, _CHUNK)
@@ -67,7 +67,7 @@ class WaitingCorners:
         return address
 
     def take(self, address: int, count: int) -> NDArray[np.int32]:
-        """Return ``count`` corners [count, 2] from an address, and remove them from the store."""
+        """Remove ``count`` corners, stored from ``address`` on, and return them as [count, 2]."""
         rows = np.empty((count, 2), np.int32)
         done = 0
         while done < count:
@@ -119,14 +119,14 @@ class Segments:
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Row of each segment: number of the next segment (-1 if not known yet), address, number of corners."""
+        """Columns of the table of segments: number of the next segment (-1 if unknown), address, number of corners."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Store new segments, and return the number of each.
+        """Store new segments of polygon borders, and return the numbers that identify them.
 
-        ``vertices`` are the corners [n, 2] of all segments in turn, ``counts`` the number of corners of each.
+        ``vertices`` are the corners [n, 2] of all segments in turn. ``counts`` has the number of corners per segment.
         """
         while self._unused < len(counts):
             size = len(self._table)
@@ -142,11 +142,11 @@ class Segments:
         return numbers
 
     def join(self, segments: NDArray[np.intp], following: NDArray[np.intp]) -> None:
-        """Set the next segment of each of some segments."""
+        """Record that the segment ``following[i]`` continues the segment ``segments[i]``, for each i."""
         self._table[segments, 0] = following
 
     def take(self, first: int) -> NDArray[np.int32]:
-        """Return the corners, int32 [n, 2], of a segment and all segments that follow it, and remove them."""
+        """Remove and return the corners, int32 [n, 2], of the segment ``first`` and of all segments that follow it."""
         parts, numbers = [], []
         while first >= 0:
             numbers.append(first)

@@ -24,63 +24,70 @@ borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners where an eastward stretch begins, and all kinds that it can contain. Its region is above it."""
+"""Corner kinds of border lines that run east, with the region above them: kinds that begin a line, and all kinds."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners where a westward stretch begins, and all kinds that it can contain. Its region is below it."""
+"""Corner kinds of border lines that run west, with the region below them: kinds that begin a line, and all kinds."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
 
 _At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Rows and columns of lattice points, which are the corners of pixels."""
+"""(Rows, columns) of lattice points. A lattice point is a corner of pixels."""
 _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
-"""Four masks of lattice points: True for points with a border above, below, to the left and to the right."""
+"""Four masks of lattice points: True for points with a border above, below, to the left, and to the right."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verticals:
-    """Vertical stretches of the left or of the right borders of regions, sorted by column and row."""
+    """Vertical lines on the borders of regions, sorted by column and row. Left and right borders have separate tables.
+
+    The lines end at elements of `Linked`, which are pieces of borders.
+    """
 
     upper: NDArray[np.int32]
-    """Element at the upper end of each stretch."""
+    """Index of the border piece (see `Linked`) at the upper end of each vertical line."""
     lower: NDArray[np.int32]
-    """Element at the lower end of each stretch."""
+    """Index of the border piece (see `Linked`) at the lower end of each vertical line."""
     key: NDArray[np.int64]
-    """Column and row of the upper end, combined into a sort key."""
+    """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
-    """Row of the upper end relative to the band's first row, -1 if the stretch begins above the band."""
+    """Upper row of each vertical line, relative to the band's first row, or -1 if the line begins above the band."""
 
     height: int
-    """Number of rows of the band."""
+    """Number of rows in the band of rows."""
 
     def at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the index of the stretch in column ``cols[i]`` that runs along row ``rows[i]`` of the band."""
+        """Return the index of the vertical line in column ``cols[i]`` that passes row ``rows[i]``, for each i."""
         keys = cols.astype(np.int64) * (self.height + 2) + rows + 1
         return np.searchsorted(self.key, keys, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linked:
-    """The elements of the borders in a band, and the element that follows each.
+    """The pieces (elements) of the region borders in a band of rows, and the piece that follows each piece.
 
-    The elements are, in this order: stretches, which are corners of a border within the same row; chains that come
-    from the rows above the band; ports, where borders cross the lower edge of the band, upward ports first.
+    The pieces are, in this order: stretches, which are horizontal lines of a border with their corners; unfinished
+    borders from the rows above the band; ports, which are points where borders cross the lower edge of the band. Ports
+    of borders that go up come first.
     """
 
     vertices: NDArray[np.int32]
-    """Column and row of the corners [n, 2], stretch by stretch. The low `FLAG_BITS` bits of a column hold flags."""
+    """Column and row of each corner [n, 2]. The corners of a horizontal border line are consecutive.
+
+    The low `FLAG_BITS` bits of a column hold flags.
+    """
     starts: NDArray[np.int64]
-    """Position in ``vertices`` of the first corner of each stretch, followed by the number of corners."""
+    """Position in ``vertices`` where each horizontal border line begins. One further entry is the number of corners."""
     following: NDArray[np.int32]
-    """Index of the element that follows each element. A downward port is followed by itself."""
+    """Index of the border piece that follows each piece. A piece that leaves the band below is followed by itself."""
     ports_up: NDArray[np.int32]
-    """Column of each port where a border comes up into the band."""
+    """Column of each point where a border enters the band of rows through its lower edge."""
     ports_down: NDArray[np.int32]
-    """Column of each port where a border leaves the band downwards."""
+    """Column of each point where a border leaves the band of rows through its lower edge."""
     left: Verticals
-    """Left borders of regions."""
+    """Vertical lines on the left borders of regions."""
     right: Verticals
-    """Right borders of regions."""
+    """Vertical lines on the right borders of regions."""
 
 
 def link(
@@ -99,8 +106,8 @@ def link(
             either side. Values below 0 belong to no region, which includes both additional columns.
         row: index of the band's first row in the raster.
         height: number of rows of the raster.
-        heads: column of each open chain from above, where the border goes up to the chain's beginning.
-        tails: column of each open chain from above, where the border comes down from the chain's end.
+        heads: column where each unfinished border begins, going up across the upper edge of the band.
+        tails: column where each unfinished border ends, coming down across the upper edge of the band.
         junctions: True to add a corner where a border goes straight on and another border ends.
 
     """
@@ -174,7 +181,7 @@ def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool
 
 
 def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
-    """Return the flags of each lattice point.
+    """Return the flags (TOUCH, JUNCTION) of each lattice point, which is a corner of pixels.
 
     ``ends`` are the raster's upper and lower edge, as rows relative to the band's first row.
     """
@@ -189,9 +196,10 @@ def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, i
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of the corners stretch by stretch, and the positions of the first corners of stretches.
+    """Group corners into stretches, the horizontal lines of borders.
 
-    A stretch lies within a single row.
+    Return the indices of the corners, with the corners of a stretch in succession, and the position in this array at
+    which each stretch begins. Corners of kind NORTH or SOUTH are stretches of a single corner.
     """
     corners, starts, count = [], [], 0
     for (begin, members), step in ((_EASTWARD, 1), (_WESTWARD, -1)):
@@ -209,7 +217,11 @@ def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32
 
 
 def _verticals(elements: NDArray[np.int32], cols: NDArray[np.intp], rows: NDArray[np.intp], height: int) -> Verticals:
-    """Pair the ends of vertical stretches. In each column, sorted by row, upper and lower ends alternate."""
+    """Pair the upper and lower ends of vertical border lines.
+
+    The ends must be sorted by row: upper and lower ends then alternate in each column. ``elements`` are the border
+    pieces that the lines end at.
+    """
     order = np.argsort(cols.astype(np.uint16) if not len(cols) or cols.max() < 2**16 else cols, kind="stable")
     upper, lower = order[::2], order[1::2]
     key = cols[upper].astype(np.int64) * (height + 2) + rows[upper] + 1

@@ -24,9 +24,9 @@ class Polygons:
     classes: NDArray[np.int32]
     """Class of each polygon."""
     pixels: NDArray[np.int64]
-    """Number of pixels of each polygon, counting the whole polygon even if the batch holds only some of its rings."""
+    """Number of pixels in each whole polygon, even if the batch holds only some of the polygon's rings."""
     areas: NDArray[np.float64]
-    """Sum of the pixel areas of each polygon, also for the whole polygon."""
+    """Sum of the pixel areas in each whole polygon, even if the batch holds only some of the polygon's rings."""
     rings: NDArray[np.int64]
     """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]
@@ -63,9 +63,9 @@ class OpenBorders(_Columns):
     """Table of unfinished borders, which begin and end at the lower edge of the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column where each border begins, coming up across the lower edge of the traced rows."""
+    """Column where each border begins. The border goes up there, across the lower edge of the traced rows."""
     tails: NDArray[np.int32]
-    """Column where each border ends, going down across the lower edge of the traced rows."""
+    """Column where each border ends. The border goes down there, across the lower edge of the traced rows."""
     first: NDArray[np.intp]
     """Number of the first segment of each border."""
     last: NDArray[np.intp]
@@ -93,7 +93,10 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region of each ring."""
     address: NDArray[np.int64]
-    """Address of the first corner in `WaitingCorners`, or -1 - its index among the corners of the current band."""
+    """Address of each ring's first corner in `WaitingCorners`, if it is not negative.
+
+    A negative number -1 - i means corner i of the rows that are being traced now.
+    """
     count: NDArray[np.int64]
     """Number of corners of each ring."""
     hole: NDArray[np.bool_]

@@ -120,9 +120,10 @@ class Tracer:
     def _joined(
         self, band: NDArray[np.int32], linked: Linked, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
-        """Return the region of each chain, and the table of all unfinished regions, updated by the band.
+        """Find out which borders belong to the same region after the rows of ``band`` were added.
 
-        Regions of earlier rows get new indices. In ``self._rings`` they are replaced here.
+        Return the region index of each border in ``chains``, and the table of the regions. Regions of earlier rows get
+        new indices, which also replace the old indices in ``self._rings``.
         """
         rows, cols = np.nonzero(band[1:, 1:] != band[1:, :-1])
         runs = np.flatnonzero(band[rows + 1, cols + 1] >= 0)
@@ -153,7 +154,10 @@ class Tracer:
         return number[:count], Regions(classes, pixels.astype(np.int64), sums)
 
     def _closed(self, linked: Linked, chains: Chains, region: NDArray[np.intp]) -> tuple[NDArray[np.int32], Rings]:
-        """Return the corners of the borders that the band closes, and the table of these rings. Store open borders."""
+        """Split the borders in ``chains`` into closed rings and unfinished borders, and store the unfinished borders.
+
+        Return the corners of all rings that were closed by the rows just added, and the table of these rings.
+        """
         stretches = len(linked.starts) - 1
         counts = np.zeros(len(chains.order), np.int64)
         counts[:stretches] = np.diff(linked.starts)
@@ -182,9 +186,11 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Join open borders with the segments that the band adds. Return the borders that it closes, and their chains.
+        """Extend the unfinished borders by their corners in the rows just added.
 
-        Chains marked in ``alone`` are closed and entirely within the band. ``vertices`` are the corners of the others.
+        Return the corners of each border that is closed now, and the index of each of these borders in ``chains``.
+        Borders marked in ``alone`` are skipped: they are closed and entirely within the new rows. ``vertices`` are the
+        new corners of the other borders.
         """
         stretches, before = len(linked.starts) - 1, self._open
         order = chains.order[~alone[chains.chain[chains.order]]]
