@@ -1,4 +1,4 @@
-"""Recognition of folders with an archive, and their ``config.json`` in our form."""
+"""Detects model folders that hold a ``.pt2`` archive, and converts their ``config.json`` to this package's format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _TILE: Final = 512
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the ``config.json`` of a folder with an archive in our form, or None for any other folder."""
+    """Convert the ``config.json`` of a folder with a ``.pt2`` archive to this package's format.
+
+    Return None for any other folder. Raise OptionError if the archive or its description cannot be used.
+    """
     del asked  # no other wing serves archives
     place = Path(folder)
     if "architectures" in config:
@@ -60,7 +63,7 @@ def as_ours(
 
 
 def _said(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.Item | None]:
-    """Return the entries of an archive's config.json, and its MLM item or None."""
+    """Return the entries of ``config.json``, and the folder's STAC item that describes the model (MLM), or None."""
     if (item := mlm.item_of(config)) is not None:
         return {}, item
     items = filter(None, (mlm.item_of(_json(file)) for file in sorted(folder.glob("*.json"))))
@@ -75,7 +78,7 @@ def _json(file: Path) -> Any:
 
 
 def _raster(contents: Contents, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return bands, axes and sizes of a program with one image input, or an empty dict for other inputs."""
+    """Return ``config.json`` entries (axes, bands, sizes) if the only input is an image, otherwise an empty dict."""
     if len(contents.inputs) != 1 or len(contents.inputs[0].axes) not in _AXES:
         return {}
     sizes = contents.inputs[0].axes

@@ -1,4 +1,4 @@
-"""vLLM's private names that archives depend on."""
+"""Private names in vLLM that the code for ``.pt2`` archives uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of an archive to a network."""
+"""Loads the network in a ``.pt2`` archive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) -> tuple[Contents, nn.Module]:
-    """Return the contents of an archive, and its program with weights on a device. It takes a flat list of arguments.
+    """Load the exported program in an archive onto a device. Return the archive's contents and the program.
 
-    ``trusted`` names operators that the program may call besides the allowed ones. Raise OptionError if the program
-    calls any other operator, ModelError if torch cannot load it.
+    The program is a module with its weights. It takes a flat list of arguments. ``trusted`` names operators that the
+    program may call besides the allowed ones. Raise OptionError if the program calls any other operator, ModelError if
+    torch cannot load it.
     """
     contents = contents_of(file)
     contents.check_operators(trusted)
@@ -42,7 +43,7 @@ def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) 
 
 
 def _exported(contents: Contents) -> Any:
-    """Load the program of an archive from its checked contents by functions of torch."""
+    """Load an archive's exported program with torch, which reads only file contents that were checked."""
     # This does what `torch.export.load` does, except that `load` would unpickle the sample inputs of the export, and
     # would read the zip file with torch's own reader, which might find files that were not checked.
     from torch.export.pt2_archive import _package

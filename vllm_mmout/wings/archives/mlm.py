@@ -86,7 +86,7 @@ class ModelOutput(Struct):
     variables: list[str | Band] = []
     classes: list[Class] | None = field(name="classification:classes", default=None)
     classes_of_stac_model: list[Class] | None = field(name="classification_classes", default=None)
-    """Classes under the name that the package stac-model writes."""
+    """The classes, under the other key that files written by the package stac-model use."""
     post_processing_function: Any = None
 
 
@@ -200,7 +200,7 @@ def _named(band: str | Band) -> str:
 
 
 def _table(properties: Properties, result: ModelOutput, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the output processor of the model's task with its class names, or an empty dict if no task is known."""
+    """Return a table with the output processor for the model's task, and class names. It is empty for unknown tasks."""
     processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
     if processor == "classification" and tuple(ranks) == (_PIXELS,):
         processor = "segmentation"  # MLM also calls the classification of pixels "classification"

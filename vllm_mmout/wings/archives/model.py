@@ -1,4 +1,4 @@
-"""The model that runs the program of an archive, from an image as stored in its file to the program's output."""
+"""`ExportedModel`: runs the exported program in a ``.pt2`` archive on images with the values stored in their files."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _RASTER = "pixel_values"
 
 @dataclass(frozen=True, slots=True)
 class TensorsMapper:
-    """An input mapper for tensors by the names of the program's inputs, without the batch axis."""
+    """An input mapper for a dict of tensors by input name, each without the batch axis."""
 
     inputs: Mapping[str, TensorSpec]
     usual: Mapping[str, tuple[int, ...]]
-    """Shapes of the inputs in the first forward."""
+    """Shapes of the dummy inputs by name."""
 
     def dummy(self) -> dict[str, NDArray[Any]]:
         """Return an input with the usual shapes, since the largest shapes may be unlimited."""
@@ -78,7 +78,10 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class ExportedModel(nn.Module):
-    """A model that scales its inputs, adapts their axes and batch size to an archive's program, and runs it."""
+    """A model that runs the exported program in a ``.pt2`` archive.
+
+    It first scales the inputs, and adapts their axis order and batch size to the program.
+    """
 
     loads_itself = True
 
@@ -101,7 +104,7 @@ class ExportedModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the names of the program's inputs, or our name if it takes an image."""
+        """Return the keywords of ``forward``: ``pixel_values`` for an image, otherwise the program's input names."""
         return (_RASTER,) if ORDER in config else tuple(spec.name for spec in contents_of(Path(config[FILE])).inputs)
 
     @property

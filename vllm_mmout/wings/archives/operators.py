@@ -82,7 +82,7 @@ _OPERATOR: Final = re.compile(
 
 
 def trusted_by(settings: Any) -> frozenset[str]:
-    """Return the operators that an engine trusts, from our table in ``additional_config``, never from a folder."""
+    """Return the additional operators that the engine's settings allow. A model's folder cannot allow operators."""
     names = settings.get(TRUST, ()) if isinstance(settings, Mapping) else ()
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise OptionError(f'{TRUST} must be a list of names such as "aten.cdist", got {names!r:.200}')

@@ -140,7 +140,7 @@ class Graph(Struct):
     sym_float_values: dict[Name, Size] = {}
 
     def targets(self) -> Iterator[str]:
-        """Yield the targets of all calls, including those in branches and loop bodies."""
+        """Yield the operator name of each call in the graph, including calls in branches and loop bodies."""
         for node in self.nodes:
             yield node.target
             for argument in node.inputs:

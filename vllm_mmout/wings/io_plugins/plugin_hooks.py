@@ -1,4 +1,4 @@
-"""The rows of the hook table for IO Processor plugins: our own and the ones from other packages."""
+"""Rows of the hook table for IO Processor plugins: ``mmout``, and plugins from other packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = "vLLM's IO Processor plugins may yield prompts one by one, off the event
 
 
 def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the constructor so that vLLM's processor of pooling requests is bound if the plugin is ours."""
+    """Wrap a constructor so that vLLM also accepts requests without ``data`` if the plugin ``mmout`` is loaded."""
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -65,7 +65,7 @@ class IOPluginProcessor(OwnInputsProcessor):
         self.plugin_class = plugin_class(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """Return a processor with the plugin's object for a started engine."""
+        """Create the plugin's object for an engine that has started. Return a new processor that holds the object."""
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
         if self.plugin_class is None:
@@ -75,7 +75,10 @@ class IOPluginProcessor(OwnInputsProcessor):
         return processor
 
     def request(self, pick: str, data: Any, request: Request, limit_s: float) -> PluginRequest:
-        """Return a request through the plugin, not yet started. A call of the plugin may take ``limit_s`` seconds."""
+        """Create a request that the plugin will process. None of the plugin's code runs yet.
+
+        ``pick`` is the name of the output processor. ``limit_s`` is the time limit of each plugin call in seconds.
+        """
         from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
         if self.plugin_object is None:

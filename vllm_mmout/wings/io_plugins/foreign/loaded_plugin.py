@@ -133,7 +133,7 @@ class Plugin:
     def _either(
         self, method: str, value: Any, request_id: str, *, key: str, convert: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Call a method with ``value``, or only if it is missing its asynchronous form with ``convert(value)``."""
+        """Call a plugin's method with ``value``. If it has only an asynchronous form, pass ``convert(value)``."""
         other = f"{method}_async"
         asynchronous = self._has(other)
         if self._has(method) or not asynchronous:
@@ -159,7 +159,7 @@ async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]
 
 
 class _OneArgument(IOProcessor):  # type: ignore[type-arg]
-    """A base class between vLLM's interface and a plugin whose constructor passes on only the configuration."""
+    """A base class for older plugins, whose constructors pass only the configuration to ``IOProcessor.__init__``."""
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
         super().__init__(vllm_config, cast("BaseRenderer", renderer))

@@ -12,7 +12,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def installed_plugins() -> dict[str, list[EntryPoint]]:
-    """Return the entry points of installed plugins by name, without our own plugin, which serves the others."""
+    """Return the entry points of installed plugins by plugin name. This package's plugin ``mmout`` is left out."""
     points_by_name: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         if point.module.partition(".")[0] != _OURS:

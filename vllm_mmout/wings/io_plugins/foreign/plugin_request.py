@@ -32,7 +32,7 @@ _OF_THE_INPUT = (ValueError, TypeError, OSError)
 
 
 class PluginRequest(Run):
-    """A request through a plugin. None of the plugin's code runs before the request's turn."""
+    """A request that an IO Processor plugin processes. None of the plugin's code runs before the request is started."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, request: Request, limit_s: float) -> None:
         super().__init__(request, (pick,), OutputParams(processor=pick).of_part())  # raw tensors are wanted
@@ -52,16 +52,16 @@ class PluginRequest(Run):
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
-        """Connect the request to the frontend that drives it, and take its id for the plugin."""
+        """Connect the request to the frontend that runs it, and reserve the unique request id that the plugin gets."""
         super().attach(budget, wake, **options)
         self._id = self._plugin.ids.take(self.request.request_id)
 
     def stopping(self) -> None:
-        """Stop the call of the plugin that runs."""
+        """Stop waiting for the plugin call that is running now. The waiting thread gets a StoppedError."""
         self._calls.stop()
 
     def close(self) -> None:
-        """Stop the request's calls of the plugin."""
+        """Stop waiting for plugin calls, and clean up when the last running call has returned."""
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
@@ -143,7 +143,7 @@ class PluginRequest(Run):
         return blame(error, self._pick)
 
     def _without_folder(self, message: str) -> str:
-        """Return a message without the folder of our copy, whose path a client must not see."""
+        """Remove the path of the folder that holds a temporary copy of the input. Clients must not see this path."""
         return message if self._data.folder is None else message.replace(f"{self._data.folder}/", "")
 
     def _closed(self) -> None:

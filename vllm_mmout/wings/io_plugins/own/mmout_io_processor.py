@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 _NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", default=None)
-"""The request created by `pre_process`, for `merge_pooling_params`, which vLLM calls next, to put into the params."""
+"""The request that `pre_process` created. vLLM calls `merge_pooling_params` next, which puts it into the params."""
 
 
 class PluginOutput(BaseModel):
@@ -155,7 +155,7 @@ class _Request(NamedRequest):
 
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
-        """Yield the input with its files open. Blocks."""
+        """Yield the input with its files open. The call blocks."""
         with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
@@ -169,7 +169,7 @@ def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str
 
 
 def _base64(plugin_request: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
-    """Encode the result as a file in base64, and close it. Blocks."""
+    """Encode the result as a file in base64, and close it. The call blocks."""
     try:
         entry = encode(
             output, plugin_request.asked, response_of(binding.processors[name], plugin_request.params), budget=budget
@@ -195,5 +195,5 @@ def _client_error(error: ApiError | MMOutError) -> Exception:
 
 
 def _plain(text: str | None) -> Any:
-    """Return a text that can be encoded as UTF-8. It may quote a client's text with broken escapes."""
+    """Replace characters that UTF-8 cannot encode, which a client's broken escapes can leave in an error message."""
     return text and text.encode(errors="replace").decode()

@@ -1,6 +1,6 @@
-"""The parts of the IO Processor plugin ``mmout`` that vLLM and engines use: prompts that name a request.
+"""The interface between vLLM and the IO Processor plugin ``mmout``: prompts that refer to a request object.
 
-vLLM calls a plugin's ``pre_process`` on the server's event loop, and expects all prompts of a request at once. Our
+vLLM calls a plugin's ``pre_process`` on the server's event loop, and expects all prompts of a request at once. This
 plugin returns one prompt that holds only a request object, which no client can forge. The engine's ``encode`` runs it.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GROUP: Final = "vllm.io_processor_plugins"
 """vLLM's entry point group for plugins. Each entry point is a function that returns the path of a plugin's class."""
 NAME: Final = "mmout"
-"""Name of our entry point in the group."""
+"""Name of this package's entry point in the group."""
 TASK: Final = "plugin"
 """Name of vLLM's pooling task for requests of a plugin."""
 KEY: Final = "mmout_request"
@@ -56,7 +56,7 @@ class NamingPlugin(ABC):
 def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedRequest | None:
     """Return the request that a prompt refers to, or None for any other prompt.
 
-    vLLM's renderer replaces a prompt of tokens, and drops our key. The pooling params arrive unchanged.
+    vLLM's renderer replaces a prompt of tokens, and drops the key. The pooling params arrive unchanged.
     """
     extra = None if pooling_params is None else pooling_params.extra_kwargs
     for mapping in (prompt, extra):
@@ -67,6 +67,6 @@ def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedReq
 
 
 def naming_plugin(processors: Any) -> NamingPlugin | None:
-    """Return our plugin from vLLM's processors of pooling requests, or None if there is another plugin or no plugin."""
+    """Return the plugin ``mmout`` from vLLM's processors of pooling requests, or None if it is not loaded."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     return plugin if isinstance(plugin, NamingPlugin) else None

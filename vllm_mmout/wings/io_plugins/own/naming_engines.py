@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NamingAsyncLLM(BoundAsyncLLM):
-    """A bound ``AsyncLLM`` whose ``encode`` runs the request that a prompt of our plugin names."""
+    """An ``AsyncLLM`` whose ``encode`` also runs requests of the IO Processor plugin ``mmout``."""
 
     def encode(  # noqa: PLR0917 - vLLM's signature
         self,
@@ -42,7 +42,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
         tokenization_kwargs: dict[str, Any] | None = None,
         reasoning_ended: bool | None = None,  # noqa: FBT001 - vLLM's signature
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run the request that a prompt of our plugin names by `generate`. Encode other prompts as vLLM does."""
+        """Run the request that a prompt of the plugin ``mmout`` refers to. Encode any other prompt as vLLM does."""
         request = named_request(prompt, pooling_params)
         if request is not None:
             ways = {"lora_request": lora_request, "trace_headers": trace_headers, "priority": priority}
@@ -60,7 +60,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
 
 
 class NamingLLM(BoundLLM):
-    """A bound ``LLM`` whose ``encode`` runs ``{"data": ...}`` as a request to our plugin."""
+    """An ``LLM`` whose ``encode`` also accepts ``{"data": ...}``, a request to the IO Processor plugin ``mmout``."""
 
     pooling_io_processors: Any
 
@@ -74,7 +74,7 @@ class NamingLLM(BoundLLM):
         pooling_task: Any = None,
         **kwargs: Any,
     ) -> list[PoolingRequestOutput[Any]]:
-        """Run ``{"data": ...}`` of the plugin's pooling task by `generate`. Encode other prompts as vLLM does."""
+        """Run ``{"data": ...}`` with the plugin ``mmout`` for the task "plugin". Encode other prompts as vLLM does."""
         plugin = naming_plugin(self.pooling_io_processors)
         if plugin is not None and pooling_task == TASK and isinstance(prompts, dict) and "data" in prompts:
             return [plugin.run(self, prompts["data"], use_tqdm=use_tqdm, lora_request=lora_request)]
@@ -90,7 +90,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
     """
 
     def get_request_factory_online(self, ctx: PoolingServeContext[Any]) -> Sequence[AnyRenderParam]:
-        """Prepare a request with ``data`` by the plugin, and any other request as on an engine without a plugin."""
+        """Have the plugin prepare a request that has ``data``. Prepare other requests as vLLM does without a plugin."""
         if isinstance(ctx.request, IOProcessorRequest):
             return super().get_request_factory_online(ctx)
         return PoolingIOProcessor.get_request_factory_online(self, ctx)
@@ -101,7 +101,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
             super().post_process_online(ctx)
 
     def get_request_factory_offline(self, ctx: AnyOfflineInputsContext) -> tuple[RequestFactory, int]:
-        """Prepare requests with ``data`` by the plugin, and any other requests as on an engine without a plugin."""
+        """Have the plugin prepare requests that have ``data``. Prepare other requests as vLLM does without a plugin."""
         if isinstance(ctx, OfflinePluginInputsContext):
             return super().get_request_factory_offline(ctx)
         return PoolingIOProcessor.get_request_factory_offline(self, ctx)

@@ -1,4 +1,4 @@
-"""Our route's answers for the IO Processor plugin ``mmout``: as vLLM's, but with our limits, and sent in pieces."""
+"""HTTP answers for the IO Processor plugin ``mmout``: in vLLM's format, within this server's limits, sent in pieces."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def _placed(request: Request, service: ForwardService, plugin_request: Plu
 
 
 def _outer(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
-    """Check the fields beside ``data`` as vLLM's route does, which ignores unknown fields."""
+    """Check the fields beside ``data``. Raise ApiError for options that must be in ``data``. Ignore unknown fields."""
     for name in body:
         if name in OPTIONS:
             raise ApiError(400, f"{name} must be inside data, not beside it", param=name)
@@ -98,9 +98,9 @@ class PluginRoutes(ServerExtension):
     """A server extension that answers requests to the plugin."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Return our answer function for our own plugin, or None for another plugin."""
+        """Return the function that answers requests to the plugin ``mmout``, or None for any other plugin."""
         return plugin_answer if isinstance(plugin, NamingPlugin) else None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Return the name of our plugin if the server's arguments choose it, or an empty list."""
+        """Return ``["mmout"]`` if the server's arguments choose this plugin, or an empty list."""
         return [NAME] if getattr(args, "io_processor_plugin", None) == NAME else []

@@ -1,4 +1,4 @@
-"""Binding of engines to the IO Processor plugin ``mmout``: the module for the field ``engine`` of `wing.Wing`."""
+"""Checks engines, and adapts their classes, for the IO Processor plugin ``mmout``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bind_requests(processor: Any) -> None:
-    """Bind vLLM's processor of pooling requests if its plugin is ours. Leave any other unchanged."""
+    """Make vLLM's processor of pooling requests also accept requests without ``data``, if its plugin is ``mmout``."""
     if isinstance(processor.io_processor, NamingPlugin):
         from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 
@@ -22,7 +22,7 @@ def bind_requests(processor: Any) -> None:
 
 
 def bind_async_llm(engine: Any) -> None:
-    """Make a bound ``AsyncLLM`` run the requests that our plugin names, if it is started with our plugin."""
+    """Make ``AsyncLLM.encode`` run requests of the plugin ``mmout``, if the engine was started with this plugin."""
     if _plugin_of(engine.model_config) == NAME:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingAsyncLLM
 
@@ -30,7 +30,7 @@ def bind_async_llm(engine: Any) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Make a bound ``LLM`` run the requests that our plugin names, if it is started with our plugin."""
+    """Make ``LLM.encode`` run requests of the plugin ``mmout``, if the engine was started with this plugin."""
     if naming_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingLLM
 
@@ -44,7 +44,10 @@ def _plugin_of(model_config: ModelConfig) -> str | None:
 
 
 def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Raise OptionError for a plugin that cannot work, before a process of the engine is started."""
+    """Raise OptionError for a plugin that cannot work, before a process of the engine is started.
+
+    ``bound`` is true if the model has an output processor.
+    """
     model_config = vllm_config.model_config
     argument, name = model_config.io_processor_plugin, _plugin_of(model_config)
     if name is None:

@@ -74,12 +74,12 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input(self) -> Any:
-        """The input for `serving.inputs.sources.Sources`: addresses or uploads. Decoding base64 blocks."""
+        """The input for `serving.inputs.sources.Sources`: addresses or uploads. Access blocks if base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
-        """The input for ``LLM.generate``, from a caller on this machine. Decoding base64 blocks."""
+        """The input for ``LLM.generate``, from a caller on this machine. Access blocks if base64 is decoded."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -148,7 +148,7 @@ def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None
     Args:
         data: the value that a client sent.
         local: whether the request comes from this process, which may write to any path.
-        served: the options of our server, which can store results and may write them to files; None for vLLM's server.
+        served: options of the vllm-mmout server, which can store results or write files; None for vLLM's server.
 
     Raises:
         ApiError: the data is invalid.
@@ -267,7 +267,10 @@ class _Config(msgspec.Struct):
 
 
 def _default_folder() -> Path:
-    """Return the folder of results without a path: as configured for TerraTorch's plugin, or the user's home folder."""
+    """Return the folder for a result if the request names no ``out_path``. Raise ApiError if the folder does not exist.
+
+    It is the ``output_path`` that is configured for TerraTorch's plugin, or else the user's home folder.
+    """
     try:
         config = msgspec.json.decode(os.environ.get(_CONFIG) or "{}", type=_Config)
     except msgspec.MsgspecError as error:

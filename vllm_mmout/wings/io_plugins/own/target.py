@@ -67,7 +67,7 @@ class Target:
             raise ApiError(400, "the result would be written over its own input; choose another path", param=_FIELD)
 
     def write(self, entry: Encoded) -> Path:
-        """Write a result atomically, create missing folders, and return the file. Blocks."""
+        """Write a result atomically, create missing folders, and return the file. The call blocks."""
         file = self.path / f"{uuid4()}{entry.suffix}" if self.folder else self.path
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as part, part.open("wb") as stream:
