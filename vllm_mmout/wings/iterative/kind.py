@@ -41,7 +41,11 @@ def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_of(model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-    """Return the number of steps of a request: from the class's ``count_steps``, or else from the request's options."""
+    """Return the number of steps of a request.
+
+    The model class's ``count_steps`` returns it. Without that method, the request's options and ``config.json`` set it.
+    Raise OptionError if there are more steps than the model allows.
+    """
     count = getattr(model, "count_steps", None)
     if count is not None:
         steps = count(config, mapped.tensors, params)

@@ -50,7 +50,7 @@ class Running:
 
 
 class Steps:
-    """The author's model, called for all requests of an engine step.
+    """A wrapper that calls a model's ``begin``, ``step`` and ``finish`` for all requests of an engine step.
 
     If the model raises for several requests, each of them is run again alone, so that one request cannot fail the
     others. A model must therefore not change the states that it receives.
@@ -62,7 +62,7 @@ class Steps:
         self._arrived: Sequence[Given] = ()
 
     def arrive(self, given: Sequence[Given]) -> None:
-        """Store the tensors of requests that begin now. Model Runner V2 passes those of all requests at each step."""
+        """Store the tensors of new requests. Model Runner V2 passes the tensors of all requests at each step."""
         self._arrived = given
 
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
@@ -84,7 +84,7 @@ class Steps:
             shown = [row for row in rows if running[row].taken in running[row].shown_after and not running[row].failed]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         finished = cursor.get_finished_mask()
-        """A mask that belongs to vLLM, which reads it after all steps."""
+        """vLLM's mask of finished requests. Failed requests are added to it below, before vLLM reads it."""
         finished[:] = [ends or request.failed for ends, request in zip(finished, running, strict=True)]
         ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)

@@ -26,7 +26,7 @@ class StepScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """Schedule a step. The token budget is limited, as vLLM would give a lone request all its tokens at once."""
+        """Schedule a step with at most one token per request. Otherwise vLLM gives a lone request all its tokens."""
         num_requests = sum(self.get_request_counts())
         self.max_num_scheduled_tokens = max(1, min(num_requests, self.max_num_running_reqs))
         return super().schedule(*args, **kwargs)

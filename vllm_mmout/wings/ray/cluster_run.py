@@ -39,7 +39,7 @@ class ClusterRun:
         self._job = Job(self._manifest.model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
 
     def status(self) -> int:
-        """Run the scenes, and return the exit status: 1 if a scene failed, otherwise 0."""
+        """Run the model on input rasters without a result, and return the exit status: 1 if any failed, otherwise 0."""
         with self._mark.held():
             return self._status()
 
@@ -120,7 +120,7 @@ def _fault(scene: str, name: str) -> str | None:
 
 
 def _printable(scene: str) -> str:
-    """Return a path or address with bytes that are not UTF-8 escaped, so that JSON can hold it."""
+    """Return a path or address with escapes in place of invalid UTF-8 bytes, so that JSON can hold it."""
     return scene.encode(errors="backslashreplace").decode()
 
 

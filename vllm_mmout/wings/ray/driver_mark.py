@@ -1,4 +1,4 @@
-"""A mark beside the results that names the process writing them, so that no other process writes there."""
+"""A lock file beside the results. It names the process that writes them, so that no other process writes there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from vllm_mmout.wings.ray.objects import FOLDER, Objects
 
 NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
-"""Seconds between two renewals of a driver's mark."""
+"""Seconds between two renewals of a process's lock file."""
 PATIENCE: Final = 4
-"""Number of beats for which another mark is watched. If it is not renewed meanwhile, its driver is considered dead."""
+"""Number of renewal intervals for which the lock file of another process is watched. If the file is not renewed in this
+time, the other process is considered dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Driver(msgspec.Struct, frozen=True):
     begun: str
     """Start of the run, in UTC."""
     beats: int = 0
-    """Number of times that the mark was written."""
+    """Number of times that this process has written the lock file."""
 
     def __str__(self) -> str:
         """Return the process, its host and its start, for a message."""
@@ -42,11 +43,11 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 class DriverMark:
-    """The mark of this process in one folder or bucket of results.
+    """The lock file of this process in one folder or bucket of results.
 
-    Another mark is compared with its own state some seconds earlier, and never with a clock or a process number. Clocks
-    may differ between machines, and process numbers between containers. If two drivers begin at the same moment, one
-    is refused at the next beat.
+    If another process's lock file changes within some seconds, that process is alive. Clocks and process numbers are
+    not compared: clocks may differ between machines, and process numbers between containers. If two processes begin at
+    the same moment, one of them is refused when it renews its lock file.
     """
 
     def __init__(self, objects: Objects, *, beat_s: float = BEAT_S, wait: Callable[[float], object] = sleep) -> None:
@@ -60,10 +61,10 @@ class DriverMark:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Set the mark, renew it while the context is open, and remove it at the end.
+        """Write the lock file, renew it while the context is open, and remove it at the end.
 
         Raises:
-            MMOutError: another driver is writing results; the message names it.
+            MMOutError: another process is writing results; the message names it.
 
         """
         self._watch()
@@ -80,17 +81,17 @@ class DriverMark:
         finally:
             ended.set()
             beats.join()
-            with suppress(SaveError):  # it must not hide an error of the run; a mark left behind is not renewed
+            with suppress(SaveError):  # it must not hide an error of the run; a lock file left behind is not renewed
                 if self._is_mine(self._read()):
                     self._objects.remove(self._objects.address(NAME))
 
     def check(self) -> None:
-        """Raise MMOutError if another driver has overwritten this mark."""
+        """Raise MMOutError if another process has overwritten the lock file."""
         if self._other is not None:
             raise self._refused(self._other)
 
     def renew(self) -> None:
-        """Write the mark again, unless another driver has written its own."""
+        """Write the lock file again, unless another process has overwritten it."""
         with self._writing:
             mark = self._read()
             if mark is not None and self._mine.beats and not self._is_mine(mark):
@@ -101,11 +102,11 @@ class DriverMark:
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(self._beat_s):
-            with suppress(Exception):  # a store that fails now may work at the next beat
+            with suppress(Exception):  # a store that fails now may work next time
                 self.renew()
 
     def _watch(self) -> None:
-        """Wait to see whether another driver renews its mark, and raise MMOutError if it does."""
+        """Wait to see whether another process renews its lock file. Raise MMOutError if it does."""
         first = self._read()
         if first is None:
             return

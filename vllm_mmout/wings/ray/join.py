@@ -26,8 +26,6 @@ PARTS = f"{FOLDER}/parts"
 class CutScene:
     """A scene that is cut into windows. Each window is a row of the dataset."""
 
-    """A scene whose windows are rows of their own."""
-
     scene: str
     name: str
     size: tuple[int, int]
@@ -37,7 +35,7 @@ class CutScene:
     """The records of windows that are done or have failed, by their number."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the name and the options of each window's row."""
+        """Return the result name and the options of each window, to run it as a row of the dataset."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 

@@ -50,7 +50,7 @@ class Manifest:
 
     @cached_property
     def objects(self) -> Objects:
-        """The objects below the address of the results."""
+        """The store of files in the folder or bucket of the results, opened at first use."""
         return Objects(self.out)
 
     def __reduce__(self) -> tuple[type[Manifest], tuple[str, str, OutputParams]]:

@@ -37,7 +37,8 @@ NAME: Final = "name"
 RECORD: Final = "record"
 """Column with the `Record` of a scene as JSON."""
 MOST_STARTS: Final = 4
-"""Maximum number of starts of a scene in a run: the first with others, then alone, as a scene may crash its worker."""
+"""Maximum number of attempts at a scene in a run. The first attempt runs it in a batch. If its worker crashes, further
+attempts run it alone."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ class _Asked:
 
 
 class Predictor:
-    """A callable that runs scenes on an engine. Ray creates an object of the subclass from `of` in each actor."""
+    """A callable that starts an engine, and runs the model on batches of scenes.
+
+    Each actor of Ray Data creates one. `of` returns the subclass for the settings of a job.
+    """
 
     job: Job
 

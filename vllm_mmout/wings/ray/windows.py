@@ -53,7 +53,10 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each window along one axis as start and end, followed by start and end of its own part."""
+    """Yield (start, end, own start, own end) of each window along one axis.
+
+    Windows may overlap. Their own parts, of which the joined result consists, do not.
+    """
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
     for first in range(0, len(starts), tiles):
@@ -64,7 +67,7 @@ def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[t
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """Return units, class names and palette of a window's raster as JSON values, as its GeoTIFF does not hold them."""
+    """Return units, class names and palette of a window's result as JSON values. They are not stored in its GeoTIFF."""
     if not isinstance(output, RasterOutput):
         raise OptionError(
             f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"

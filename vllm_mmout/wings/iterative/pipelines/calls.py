@@ -65,7 +65,10 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
         """The exception that ended the run, or None."""
 
     def go_on(self, *result: Any) -> None:
-        """Resume until the next call or the end. ``result`` is the paused call's result, or its exception."""
+        """Resume the run until it calls a network again, or ends.
+
+        ``result`` is the result or the exception of the network call at which the run paused.
+        """
         failed = isinstance(result[0], BaseException) if result else False
         self.call = None
         self.parent = greenlet.getcurrent()
@@ -92,7 +95,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
 
 
 def intercept(components: Mapping[str, Any]) -> None:
-    """Make a pipeline's networks pause a task that calls them. Other callers get the network's result directly."""
+    """Wrap a pipeline's networks so that calling one within a `Task` pauses the task. Outside a task, it just runs."""
     for name, component in components.items():
         if not isinstance(component, nn.Module):
             continue
@@ -141,7 +144,10 @@ def _counting(scheduler: type[Any]) -> type[Any]:
 
 
 def _latents(output: Any) -> torch.Tensor | None:
-    """Return a scheduler step's estimate of the latents without noise, or else the next step's latents, or None."""
+    """Return the latents in the output of a scheduler step, or None if it holds no tensor.
+
+    The scheduler's estimate without noise is preferred. Without it, return the latents for the next step.
+    """
     values = tuple(output.values()) if isinstance(output, dict) else output if isinstance(output, tuple) else ()
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     estimates = [tensor for tensor in tensors[1:] if tensor.shape == tensors[0].shape]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Our entry of ``config.json``, with ``folder`` and ``tiled_above``, a number of pixels of a picture."""
+"""Key of a table in ``config.json``. ``folder`` is the pipeline's folder. Pictures of more than ``tiled_above`` pixels
+are decoded in tiles."""
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'
 

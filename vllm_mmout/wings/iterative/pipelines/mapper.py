@@ -63,7 +63,7 @@ class RasterPipelineMapper(RasterMapper):
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the bands as float32, and the number of steps."""
+        """Return the raster's bands as float32 ``image``, and the number of denoising steps if it is known."""
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 
@@ -91,7 +91,7 @@ class PipelineMapper:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The keys of a request whose texts are never names of files."""
+        """The keys of a request whose strings are texts, and never file names."""
         return tuple(name for name in self.fields if name not in PICTURES)
 
     @property

@@ -17,12 +17,14 @@ from vllm_mmout.errors import raise_interrupt
 from vllm_mmout.wings.iterative.pipelines.calls import Call
 
 _LATENTS: Final = 1 << 17
-"""Maximum number of values in the latents of a batch to be decoded. The decoder's output has many times more."""
+"""Maximum number of latent values that a GPU decodes in one batch. The decoder's output is many times larger."""
 _LATENTS_ON_CPU: Final = 1 << 14
-"""The maximum on a CPU: one picture keeps all cores busy there, and the decoder's output should fit the caches."""
+"""Maximum number of latent values that a CPU decodes in one batch. It is small, so that the output fits the caches."""
 _NEAR: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Tolerance between a batch and its calls run alone, relative to the largest value. Other dtypes: `_NEAR_HALF`."""
+"""Largest difference between the results of a batch and of separate calls that still counts as equal, by dtype. It is
+relative to the largest value."""
 _NEAR_HALF: Final = 0.05
+"""The same limit for dtypes that `_NEAR` does not list, such as float16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,12 @@ class _Form:
     """Number of rows of this call on axis 0."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each leaf: "rows" (on axis 0), "number" (one for all rows), "shared" (a tensor), or "" (no tensor)."""
+    """Kind of each leaf: "rows" (has the rows on axis 0), "number" (one value per row or for all rows), "shared" (a
+    tensor that must be equal in all calls of a batch), or "" (no tensor)."""
 
     @classmethod
     def of(cls, call: Call) -> _Form | None:
-        """Return the form of a call, or None if no tensor shows the number of rows."""
+        """Describe a call's arguments. Return None if no tensor has two or more axes: the rows are then unknown."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
@@ -54,7 +57,7 @@ class _Form:
         return self.key[:3]
 
     def shares(self, other: _Form) -> bool:
-        """Return whether another call with the same key has equal "shared" tensors."""
+        """Return whether another call with an equal ``key`` also has equal tensors of the kind "shared"."""
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
@@ -171,7 +174,7 @@ def _merged(first: Call, forms: Sequence[_Form]) -> Call:
 
 
 def _copied(leaf: Any) -> Any:
-    """Return a leaf that all rows share. Copy a generator, so that a batch on trial does not advance the original."""
+    """Return an argument for the whole batch. A random generator is copied, so that the original keeps its state."""
     if not isinstance(leaf, torch.Generator):
         return leaf
     generator = torch.Generator(leaf.device)

@@ -1,4 +1,4 @@
-"""A pipeline of diffusers as an iterative model."""
+"""`PipelineModel`: runs a pipeline from the diffusers library as a model that computes its result in several steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURED: Final = frozenset({"image", "video"})
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class PipelineModel(nn.Module):
-    """An iterative model that runs a pipeline's requests. Each gets the same result as alone in diffusers."""
+    """A model that runs a diffusers pipeline step by step. A request gets the result that it would get alone."""
 
     loads_itself = True
 

@@ -111,7 +111,7 @@ class Runs:
         return [no_preview if picture is None else picture for picture in pictures]
 
     def _advance(self, tasks: Sequence[Task], rests: Callable[[Task], bool]) -> None:
-        """Resume tasks until each has ended, or ``rests`` is true for it."""
+        """Resume each task until it has ended, or until ``rests(task)`` returns True."""
         while waiting := [task for task in tasks if task.call is not None and not rests(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):

@@ -34,7 +34,7 @@ GENERATIONS: Final = _several(common.GENERATIONS)
 
 
 def count_of(values: Mapping[str, Any]) -> int:
-    """Return the number of results from a request's parsed values. Raise ApiError if another field forbids it."""
+    """Return the requested number of results. Raise ApiError if it conflicts with ``seed``, ``stream`` or ``path``."""
     count = int(values.get("n", 1))
     seed = values.get("seed")
     if seed is not None and isinstance(seed, int) and seed + count > _OTHERS_SEED:

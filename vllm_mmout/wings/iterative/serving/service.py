@@ -62,7 +62,10 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of a picture whose size the result will have, or None for rasters and set sizes."""
+        """Return the pixel limit of the input picture if the result will be as large, otherwise None.
+
+        There is no limit if the request sets the size of the result, or if the model takes rasters.
+        """
         inputs = self.binding.inputs
         if params.sides is not None or inputs is None or inputs.rasters is not None:
             return None
@@ -85,7 +88,7 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return the work of one of several results, with the seed ``number`` higher, or a random seed if none is set."""
+    """Return a copy of a request for its result ``number``, counted from 0. Add ``number`` to the seed if it is set."""
     seed = work.params.seed
     fields = work.request
     if seed is not None:
