@@ -12,7 +12,7 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, Scaling, nes
 ARCHITECTURE: Final = "Terratorch"
 
 RAW: Final = "{}_raw"
-"""Keyword of ``forward`` for a raw input. Under its own name, the input is already standardised."""
+"""Pattern of the ``forward`` keyword for an image with raw values. The plain name is for standardised values."""
 LOCATION: Final = "location_coords"
 DATES: Final = "temporal_coords"
 

@@ -33,8 +33,8 @@ class TerratorchMapper(RasterMapper):
     ``config.json``. The files are resampled to one grid and cut into tiles together.
 
     If the model takes a location and dates, they come from the request, or else from the files. Those of files are not
-    sent if the model was trained without them (``use_metadata``). Unknown ones are left out, as in such models'
-    training.
+    sent if the model was trained without them (``use_metadata``). Unknown locations and dates are left out, as in the
+    training of such models.
     """
 
     images: tuple[Modality, ...] = ()
@@ -92,11 +92,11 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def sizes(self) -> str:
-        """The only size that fits a forward, for messages."""
+        """Description of the only image size that the model accepts, for error messages."""
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether (height, width) is the only size that fits a forward."""
+        """Return whether an image of ``size`` (height, width) fits into one forward pass. Only one size does."""
         return size == self.crop
 
     def too_small(self, size: tuple[int, int]) -> bool:
@@ -143,7 +143,7 @@ class TerratorchMapper(RasterMapper):
         return {**tensors, **self._said(view)}
 
     def _places(self) -> Iterator[tuple[Modality, slice]]:
-        """Yield each image with the slice of its planes."""
+        """Yield each image, and the slice that selects its bands from the planes of all images."""
         first = 0
         for image in self.images:
             end = first + len(image.bands) * (image.frames or 1)
@@ -188,7 +188,7 @@ class TerratorchMapper(RasterMapper):
         return {name: data[name] for name in names}
 
     def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
-        """Return the request's options, with the model's scale added if the integers have a dtype that cannot be sent.
+        """Return the request's options. Add the model's scale if the input's integer dtype cannot be sent to the model.
 
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """

@@ -1,4 +1,4 @@
-"""The model that runs a network of TerraTorch, from an image as stored in its file to the network's output."""
+"""`TerratorchModel`: runs a TerraTorch network on images with the values stored in their files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TerratorchModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The network, compiled without the scaling, after which all inputs of one size have the same dtype."""
+        """The module to compile. It leaves out the scaling, so that another input dtype causes no recompilation."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:
@@ -111,7 +111,10 @@ def _per_pixel(numbers: Tensor, images: Tensor) -> Tensor:
 
 
 def _tensor(output: Any) -> Tensor:
-    """Return the main output of an output object, or the last of several layers. Raise ModelError for other types."""
+    """Return the tensor that a network returned: itself, its attribute ``output``, or the last item of a list.
+
+    Raise ModelError for any other type.
+    """
     output = getattr(output, "output", output)
     if isinstance(output, list | tuple) and output:
         output = output[-1]

@@ -22,9 +22,9 @@ class Scaling:
     """The scale and statistics of one image, as far as ``config.json`` sets them."""
 
     scale: float | None
-    """Factor for integers. None means the default of the data module's class, which must be imported to find it."""
+    """Factor for integer values. None means the default of TerraTorch's data module class."""
     means: tuple[float, ...] | None
-    """All means in a flat tuple, by band or by band and date. None stands for the data module's means."""
+    """Means of the values in each band, or each band and date, as a flat tuple. None means the data module's values."""
     stds: tuple[float, ...] | None
     """All standard deviations, in the order of ``means``."""
     sure: bool = False
@@ -55,7 +55,7 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Return the table at a path of names in nested tables, or an empty table if it is missing."""
+    """Follow ``names`` through nested tables. Return the innermost table, or an empty table if a name is missing."""
     for name in names:
         table = entries.get(name)
         entries = table if isinstance(table, Mapping) else {}
@@ -63,7 +63,10 @@ def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``means`` and ``stds`` as written in the ``mmout`` table, or else in the data module if it has both."""
+    """Return ``means`` and ``stds`` from ``overrides``, or else from ``data`` if it holds both.
+
+    ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments.
+    """
     statistics = {name: data.get(name) for name in (MEANS, STDS)}
     if any(value is None or isinstance(value, str) for value in statistics.values()):  # a text is a file's name
         statistics = {}
@@ -73,7 +76,11 @@ def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> Scaling:
-    """Return the scaling of one image. ``module`` is ``pretrained_cfg.data``; ``alone`` is true for an only image."""
+    """Return the scale and statistics of one image.
+
+    ``module`` is the table ``pretrained_cfg.data`` of config.json, which describes TerraTorch's data module.
+    ``overrides`` is the table ``"mmout": {"input": ...}``. ``alone`` is true if the model takes no other image.
+    """
     data = nested(module, "init_args")
     statistics = statistics_said(data, overrides)
     means, stds = (_flat(of_image(statistics.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
@@ -81,7 +88,7 @@ def scaling_of(
 
 
 def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
-    """Return the statistics of one image from values by image or by band. Return other values unchanged."""
+    """Select the values of one image from a table by image or by band. Return values that are not a table unchanged."""
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values

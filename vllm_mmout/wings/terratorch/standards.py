@@ -17,7 +17,7 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorc
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
-"""Module of a data module class that is named without a module, as in TerraTorch's YAML files."""
+"""Python module of data module classes that are given by class name alone, as in TerraTorch's YAML files."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 
@@ -35,7 +35,7 @@ class Standard:
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
-    """Return the standard of each image by its name.
+    """Return the scale and statistics of each image by image name.
 
     Statistics come from the folder's ``mmout`` table, or else from the arguments of the data module, or else from the
     augmentation (``aug``) of the data module. The scale may come from the default of its ``constant_scale``. The module
@@ -94,7 +94,7 @@ def _numbers(image: Modality, values: Any, *, alone: bool) -> Tensor:
 
 
 def _default_scale(path: str) -> float:
-    """Return the default of the data module's ``constant_scale``, or 1, the usual default, if it cannot be imported."""
+    """Return the default of ``constant_scale`` in a data module class, or 1 if the class cannot be imported."""
     try:
         module_class = _class_at(path)
     except ModelError:

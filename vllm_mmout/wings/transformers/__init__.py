@@ -1,6 +1,7 @@
-"""Wing that serves model folders of transformers, as ``save_pretrained`` wrote them, with heads of one forward pass.
+"""Extension package for models of the transformers library that return their result from one forward pass.
 
-A folder is served if its architecture is in one of transformers' auto tables and vLLM does not serve its head itself.
+A folder that ``save_pretrained`` wrote is served if a table of transformers' auto classes that this package supports
+lists its architecture, and vLLM does not serve its head itself.
 The engine argument ``additional_config={"mmout": {"output_processor": "transformers"}}`` serves the other folders, too.
 Inputs go through the folder's own processor, results through its own ``post_process_*``.
 """

@@ -1,4 +1,4 @@
-"""The heads of transformers' auto tables: the kind of input and the output processor of each."""
+"""The heads of models in the transformers library: the kind of input and the output processor of each."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any, Final, Literal, TypeAlias
 from vllm_mmout.errors import OptionError
 
 KEY: Final = "transformers"
-"""Key in ``config.json`` of the table that describes the original folder of transformers."""
+"""Key in ``config.json`` of the table with the path of a transformers model folder and its original ``model_type``."""
 
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Properties that the architectures of an auto table share."""
+    """Settings for all architectures with one kind of head, such as depth estimation or object detection."""
 
     takes: Takes
     processor: str
     """Name of the output processor."""
     outputs: tuple[str, ...] = ()
-    """Names of the model's outputs to keep, if present; if empty, all tensors with the requests on axis 0."""
+    """Names of the model's outputs to keep. If empty, all tensors with the requests on axis 0 are kept."""
     tiled: bool = False
     """Whether a scene is cut into tiles."""
     sized: bool = False
     """Whether the results need the input's size in pixels."""
     text: bool = False
-    """Whether vLLM may serve architectures of the table that its registry does not name."""
+    """Whether vLLM may serve architectures with this head even if its registry does not list them."""
     prompt: tuple[str, ...] = ()
     """Names of the fields that a request may have beside its picture."""
     needs: tuple[str, ...] = ()
     """Names of the fields of ``prompt``; a request needs at least one of them."""
     alone: bool = False
-    """Whether the processor's tensors belong to one request as a whole: they keep their batch axis, and each request
-    gets a forward pass of its own."""
+    """Whether each request gets its own forward pass. The tensors that the transformers processor makes then keep
+    their batch axis."""
     repeated: bool = False
     """Whether the picture is passed once for each text."""
     padding: str = ""
@@ -47,7 +47,7 @@ class Head:
 
     @property
     def encodes(self) -> bool:
-        """Whether the results are all tensors of an encoder, from which vLLM could make vectors."""
+        """Whether the results are the tensors of an encoder, which vLLM could serve itself as embeddings."""
         return self.processor == "tensor" and not self.outputs
 
 
@@ -127,8 +127,9 @@ TABLES: Final[Mapping[str, Head]] = {
     "TIME_SERIES_PREDICTION": Head("tensors", "tensor"),
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
-"""Maps an auto table, as in ``MODEL_FOR_..._MAPPING_NAMES``, to its head. For an architecture in several tables, the
-first counts. Tables of models that write tokens are missing, since vLLM serves those itself."""
+"""Maps the kinds of heads in transformers to settings. ``NAME`` covers the architectures in transformers' table
+``MODEL_FOR_NAME_MAPPING_NAMES``. An architecture in several tables gets the settings of the first. Tables of models
+that generate text are missing, since vLLM serves these models itself."""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {
@@ -174,16 +175,19 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Maps architectures outside these tables, or with special needs, to their heads."""
+"""Maps architectures to their own settings, if they are in no table of `TABLES` or differ from the table's settings."""
 
 
 def head_of(architecture: str) -> Head | None:
-    """Return the head of an architecture, or None if no served table has it."""
+    """Return the settings for the head of an architecture, or None if the architecture is not served here."""
     return _heads().get(architecture)
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """Return the head of a served folder, and the table of its original ``model_type`` and ``folder``."""
+    """Return the settings for a model's head, and the table in ``config`` with ``model_type`` and ``folder``.
+
+    Raise OptionError if ``config`` does not describe a model folder of the transformers library.
+    """
     table, head = config.get(KEY), head_of(config["architectures"][0])
     if head is None or not isinstance(table, Mapping):
         raise OptionError(
@@ -194,7 +198,7 @@ def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
 
 
 def folder_of(config: Mapping[str, Any]) -> str:
-    """Return the original folder of a model of transformers, or "" for any other model."""
+    """Return the path of a transformers model folder from its ``config``, or "" for any other model."""
     table = config.get(KEY)
     return str(table["folder"]) if isinstance(table, Mapping) else ""
 

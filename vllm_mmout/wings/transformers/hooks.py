@@ -1,4 +1,4 @@
-"""Names in vLLM that are needed to decide which folders of transformers are left to vLLM."""
+"""Private names in vLLM that show which models of the transformers library vLLM serves itself."""
 
 from __future__ import annotations
 

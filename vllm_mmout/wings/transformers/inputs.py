@@ -25,7 +25,7 @@ SIZE: Final = "target_sizes"
 """Keyword of the input's (height, width) in pixels, as in transformers' ``post_process_*``."""
 
 PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
-"""Keywords that bypass the network and are passed to its output processor."""
+"""Keywords of tensors that are passed to the output processor directly, without going through the network."""
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
@@ -80,7 +80,7 @@ class PictureMapper(RasterMapper):
     whole_only: bool = False
     """Whether this input is never cut into tiles."""
     prompt: Mapping[str, Any] = field(default_factory=dict)
-    """Prompt of this input's request, by field."""
+    """Prompt fields of this request by name, such as ``text`` or ``input_points``."""
     longest: int | None = None
     """Largest number of tokens of a text, limited by the model's positions, or None without a limit."""
 
@@ -102,7 +102,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Names of the fields of a request whose texts are not paths of files."""
+        """Names of the request fields whose strings are texts, not file paths."""
         return tuple(name for name in self.head.prompt if name not in PICTURES)
 
     @property
@@ -135,7 +135,7 @@ class PictureMapper(RasterMapper):
         return max(size) <= (_LARGEST if self.whole_only else max(self.tile_sides(None)))
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the processor's tensors for [3, height, width], and the tensors that bypass the network."""
+        """Return the network's tensors for a picture [3, height, width], and the tensors for the output processor."""
         features = self._features(planes)
         sizes = [planes.shape[1:], *(other.size[::-1] for name, other in self.prompt.items() if name == "other_image")]
         texts = self.prompt.get("text")
@@ -179,7 +179,7 @@ class PictureMapper(RasterMapper):
         return {name: array for name, array in arrays.items() if array.size}  # EoMT's offsets of patches are empty
 
     def _picture(self, name: str, data: Any) -> Any:
-        """Read another picture of a request as a whole; a trimap in grey."""
+        """Read an additional picture of a request without cutting it into tiles. Convert ``trimaps`` to greyscale."""
         plain = replace(self, head=_ANY)
         with plain.open(data, OutputParams()) as view:
             picture = _picture(view.read().array)

@@ -1,4 +1,4 @@
-"""Decides which folders of transformers are left to vLLM, which serves their head itself."""
+"""Decides which model folders of the transformers library are left to vLLM because it can serve them itself."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Final
 from vllm_mmout.wings.transformers.heads import Head
 
 _EMBEDS: Final = "EmbeddingModel"
-"""End of the names of vLLM's own classes that return one vector per request, whatever head the folder has."""
+"""Suffix of vLLM's classes that ignore the head of a model and return one embedding vector per request."""
 
 _OF_TOKENS: Final = "ForTokenClassification"
 
 
 def is_left(architecture: str, head: Head, folder: str) -> bool:
-    """Return whether a folder is left to vLLM, according to the architectures in vLLM's registry.
+    """Return whether vLLM itself serves a folder, according to the architectures in vLLM's registry.
 
-    - The registry has the architecture: the folder is left, unless vLLM's class only makes vectors and the head makes
-      something else, such as that of CLIP.
+    - The registry has the architecture: vLLM serves it, unless vLLM's class only makes vectors and the head makes
+      something else, such as the head of CLIP.
     - The registry has a language model of the same family, which vLLM converts according to the end of the
-      architecture's name (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): the folder is left,
+      architecture's name (``ForSequenceClassification``, ``ForTokenClassification``, ``Model``): vLLM serves it,
       unless it is a classifier of tokens with a head other than transformers' generic one, the only one that the
       conversion loads.
-    - sentence-transformers wrote the folder of a text encoder, or of a model that vLLM makes vectors from: the folder
-      is left, since users expect its vectors.
-    - Any other folder is not left: vLLM would take it for a model that generates text, or try its transformers backend,
-      which loads few of these models and gives other values for some.
+    - sentence-transformers wrote the folder of a text encoder, or of a model that vLLM makes vectors from: vLLM serves
+      it, since users expect its vectors.
+    - vLLM does not serve any other folder: it would take it for a model that generates text, or try its transformers
+      backend, which loads few of these models and gives other values for some.
     """
     from vllm_mmout.models.vllm_registry import class_of_vllm  # imports vLLM
 

@@ -36,7 +36,7 @@ class TransformersModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keywords of the network's ``forward``, and the keywords that bypass the network."""
+        """Return the keywords of the network's ``forward``, and of tensors that go directly to the output processor."""
         return tuple(dict.fromkeys((*keywords_of_network(config["architectures"][0]), *PASSED)))
 
     @property
@@ -45,7 +45,7 @@ class TransformersModel(nn.Module):
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Run the network; return the head's tensors of its output, and unchanged the inputs that bypass it."""
+        """Run the network. Return the outputs for its head, and the inputs for the output processor unchanged."""
         keywords = keywords_of_network(type(self.network).__name__)
         passed = {name: inputs.pop(name) for name in PASSED if name in inputs and name not in keywords}
         dtype = next(self.network.parameters()).dtype
@@ -70,7 +70,10 @@ class TransformersModel(nn.Module):
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
     def _kept(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
-        """Return the head's tensors of the output; ``count`` is the number of requests, None without batch axis."""
+        """Select the output tensors that the head's settings name, or else all. Raise ModelError if none is left.
+
+        ``count`` is the length of the batch axis, or None for an output of a single request without this axis.
+        """
         names = self._head.outputs
         tensors = dict(_tensors(output))
         if count is not None:

@@ -14,11 +14,11 @@ from vllm_mmout.errors import InputError
 IMAGE: Final = "image"
 """Name of the field with the picture itself."""
 TEXTS: Final = "texts"
-"""Keyword of a request's texts, which name its results: a JSON list as uint8 [bytes]."""
+"""Keyword of a tensor with the candidate texts of a request, encoded as a JSON list in uint8 [bytes]."""
 PICTURES: Final = frozenset({"other_image", "trimaps"})
 """Names of the fields that are pictures."""
 _NUMBERS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
-"""Number of axes of each field of numbers: objects, points of an object, x and y."""
+"""Number of axes of each numeric field. The axes of ``input_points`` are objects, points of an object, and (x, y)."""
 
 
 def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DepthEstimationProcessor(OfFolder, RegressionProcessor):
-    """Processor for depth of each pixel, computed by ``post_process_depth_estimation`` of the folder's processor.
+    """Output processor for the depth of each pixel, from the image processor's ``post_process_depth_estimation``.
 
     Options are those of `RegressionProcessor`.
     """
@@ -27,7 +27,7 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
     output: ClassVar[str] = "predicted_depth"
     """Name of the model's output that holds the values."""
     result: ClassVar[str] = "predicted_depth"
-    """Key of the values in the result of ``post_process_*``."""
+    """Key under which the image processor's ``post_process_*`` method returns the values of the pixels."""
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Scale depth to the input's size and reduce it like `RegressionProcessor`, one request at a time."""

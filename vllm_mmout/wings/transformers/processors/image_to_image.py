@@ -37,7 +37,7 @@ class ImageToImageProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process."""
+        """Create the processor. ``upscale`` in ``config.json`` is the scale factor of the picture, 1 by default."""
         processor = cls(**options)
         processor._times = int(config.get("upscale") or 1)
         return processor

@@ -31,7 +31,9 @@ class Segment:
 
 
 def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
-    """Return a scene's segment numbers, int32 [height, width], from 1 by their first pixel; and the segments.
+    """Return the segment number of each pixel of a scene, int32 [height, width], and the list of segments.
+
+    Numbers count from 1, in the order of the segments' first pixels. Pixels without a segment are 0.
 
     Each pixel is taken from the tile whose centre is nearest. At the line between two tiles, segments of one label are
     joined if they touch along at least half of the shorter one's pixels at the line. The order in which tiles arrive

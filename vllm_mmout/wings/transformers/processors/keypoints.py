@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeypointDetectionProcessor(OfFolder):
-    """Processor for points of interest, computed by ``post_process_keypoint_detection`` of the folder's processor.
+    """Output processor for points of interest, from the image processor's ``post_process_keypoint_detection``.
 
     Args:
         threshold: points with a lower score are left out.

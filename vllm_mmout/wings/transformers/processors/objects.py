@@ -34,7 +34,7 @@ _NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
-    """Processor for objects as boxes, with the labels, scores and order of the folder's own processor.
+    """Output processor for objects as boxes, with the labels, scores and order of the model's image processor.
 
     Args:
         threshold: only objects with a higher score are returned.
@@ -90,7 +90,7 @@ class ObjectDetectionProcessor(OfFolder):
     def _found(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the folder's processor finds, and the number of objects that it leaves out.
+        """Return the objects that the image processor finds, and the number of objects that it leaves out.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
@@ -114,14 +114,14 @@ class ObjectDetectionProcessor(OfFolder):
         return zip(numbers, names, result["scores"], result["boxes"], strict=True), omitted
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the objects of a scene's tiles as if it were one input: each object once, the best of all."""
+        """Join the objects of a scene's tiles. Remove duplicates, and keep the scene's best ``max_detections``."""
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
         return joined_boxes(parts, self._iou_threshold, self._most)
 
 
 class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
-    """Processor for the objects that a request's texts name, with labels, scores and order of the folder's processor.
+    """Output processor for objects that a request's texts name, with labels, scores and order as in transformers.
 
     Args:
         threshold: only objects with a higher score are returned; None for the processor's default, 0.1 to 0.3.
@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _found(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the folder's processor finds, and 0, since it returns all above the threshold."""
+        """Return all objects above the threshold, and 0 for the number of objects that are left out."""
         import torch
 
         texts = as_texts(tensors[TEXTS])

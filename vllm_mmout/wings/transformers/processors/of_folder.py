@@ -1,4 +1,4 @@
-"""`OfFolder`: base class for output processors that use the processor of the model's folder."""
+"""`OfFolder`: base class for output processors that use a transformers processor stored in the model's folder."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, processor_
 
 
 class OfFolder(OutputProcessor):
-    """Output processor that knows the model's folder, and the class names in its ``config.json``."""
+    """An output processor that uses the transformers processors and class names in the model's folder."""
 
     _folder = ""
     _labels = Labels()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process."""
+        """Create the processor for the model that ``config`` describes."""
         processor = cast("Self", super().from_config(config, options))
         processor._folder, processor._labels = folder_of(config), Labels().or_those_of(config)  # noqa: SLF001 - own class
         return processor
 
     @property
     def image_processor(self) -> Any:
-        """The folder's image processor."""
+        """The transformers image processor in the model's folder."""
         return image_processor_of(self._folder)
 
     @property
     def processor(self) -> Any:
-        """The folder's processor of pictures and prompts."""
+        """The transformers processor in the model's folder, which prepares pictures together with prompts."""
         return processor_of(self._folder)

@@ -32,7 +32,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process, with the class names of config.json where no option sets them."""
+        """Create the processor. Class names come from ``config.json`` unless an option sets them."""
         processor = cls(**options)
         by_id = Labels().or_those_of(config).by_id
         if processor._class_names is None and len(by_id) > 1 and set(by_id) == set(range(len(by_id))):

@@ -37,7 +37,7 @@ class WaveformProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process."""
+        """Create the processor from ``config.json`` and the options."""
         processor = cls(**options)
         if processor.sampling_rate is None:
             rate = config.get("sampling_rate") or (config.get("vocoder_config") or {}).get("sampling_rate")

@@ -1,4 +1,4 @@
-"""`ZeroShotClassificationProcessor`: finds the texts of a request that fit its picture, or its text, best."""
+"""`ZeroShotClassificationProcessor`: ranks candidate texts by how well they match a picture, or another text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ZeroShotClassificationProcessor(ClassificationProcessor):
-    """Processor that ranks the texts of a request by their fit, from ``logits_per_image``; ids count them from 0.
+    """Output processor that ranks a request's candidate texts by the model's logits. The ids count the texts from 0.
 
     Scores are the softmax over the texts, or for SigLIP the sigmoid of each, as in transformers' pipeline. Texts are
     used unchanged, without a template.
@@ -43,7 +43,7 @@ class ZeroShotClassificationProcessor(ClassificationProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process."""
+        """Create the processor. For SigLIP models, the scores of the texts are independent."""
         processor = cls(**options)
         table = config.get(KEY)
         processor._multi_label = isinstance(table, Mapping) and "siglip" in table["model_type"]
