@@ -1,1 +1,1 @@
-"""Adapters that run single-pass models on vLLM, and the embedded model."""
+"""Adapters that run models with one forward pass on vLLM, and the small model that this package includes."""

@@ -24,7 +24,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """Create the configuration as transformers does; raise HookError if the hooks do not support this vLLM.
+        """Create the configuration as transformers does. Raise HookError if this package does not support this vLLM.
 
         This method is the first call for a folder.
         """
@@ -37,7 +37,10 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries with the additions and changes of transformers; `config_json` returns the file's own."""
+        """Return the configuration as transformers changed and completed it.
+
+        `config_json` returns the folder's ``config.json`` unchanged.
+        """
         entries: dict[str, Any] = super().to_dict()
         entries.pop("_json", None)
         return entries
@@ -75,7 +78,10 @@ _unservable: HookError | None = None
 
 
 def register_config(unservable: HookError | None = None) -> None:
-    """Register the class with transformers and vLLM; ``unservable`` is the reason why no hook is installed, if any."""
+    """Register `MMOutConfig` with transformers, so that vLLM can read folders of this model type.
+
+    If this package does not support the installed vLLM, ``unservable`` is the error that reading a folder raises.
+    """
     global _unservable  # noqa: PLW0603 - per process, like the registration
     _unservable = unservable
     AutoConfig.register(MODEL_TYPE, MMOutConfig, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`FolderConfigParser`: lets vLLM read the ``config.json`` of a folder in another format, which a wing serves."""
+"""`FolderConfigParser`: lets vLLM read a ``config.json`` that an extension package translated from another format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "mmout"
 
 
 class FolderConfigParser(ConfigParserBase):
-    """Parser that returns the configuration recorded by `take`; vLLM calls it only in the frontend."""
+    """Parser that returns the configuration recorded by `take`. vLLM calls the parser only in the frontend process."""
 
     taken: ClassVar[dict[str, dict[str, Any]]] = {}
     """Maps each folder or hub id to its ``config.json``, translated into this package's format."""
@@ -38,7 +38,7 @@ class FolderConfigParser(ConfigParserBase):
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Make vLLM read a folder as one of this package's, with the given entries; return the ``config_format`` to use."""
+    """Make vLLM read ``entries`` as the ``config.json`` of a folder. Return the ``config_format`` to pass to vLLM."""
     try:
         get_config_parser(FORMAT)
     except ValueError:
@@ -48,5 +48,8 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the ``config.json`` recorded by `take` for a folder, if its ``config_format`` was already set, or None."""
+    """Return the ``config.json`` that `take` recorded for a folder.
+
+    Return None if nothing is recorded, or if ``config_format`` names another parser.
+    """
     return FolderConfigParser.taken.get(model) if config_format == FORMAT else None

@@ -1,4 +1,4 @@
-"""`Kind`: a kind of model that does not answer in one forward pass, added by a wing."""
+"""`Kind`: a kind of model that does not answer in one forward pass. Extension packages define such kinds."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of model. Values of the form "module:name" are imported when a model of this kind is served."""
+    """A kind of model that needs several forward passes.
+
+    Values of the form "module:name" are imported when a model of this kind is served.
+    """
 
     name: str
-    """Name of the kind in messages, such as "iterative"."""
+    """Name of the kind of model in messages, such as "iterative"."""
     methods: tuple[str, ...]
-    """Methods of a model class that mark it as being of this kind if it has all of them."""
+    """Names of methods. A model class that has all of these methods is of this kind."""
     adapter: str
     """Subclass of `models.single_pass.SinglePassModel` that vLLM runs."""
     arguments: str
-    """Function ``(config) -> dict`` that returns the engine arguments that such a model needs."""
+    """Function ``(config) -> dict`` that returns the engine arguments that models of this kind need."""
     tokens: str
     """Function ``(model, config, mapped, params) -> int``: number of prompt tokens of a request, one for each step."""
     options: tuple[str, ...] = ()
-    """Options in `params.OF_STEPS` that all models of this kind accept; a class adds more by ``takes``."""
+    """Names of the options in `params.OF_STEPS` that all models of this kind accept. A model class lists the names of
+    further options in its attribute ``takes``."""
 
     def engine_arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the defaults of the engine arguments for a model."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ENVIRONMENT: Final = "MMOUT_MODELS"
-"""Environment variable that passes the classes to later processes: JSON, architecture -> "module:Class".
+"""Environment variable that tells child processes which model classes to serve: JSON, architecture -> "module:Class".
 
 The name does not begin with ``VLLM_``, since vLLM warns about unknown variables with that prefix, and may refuse them.
 """
@@ -31,7 +31,7 @@ ENTRY_POINT_GROUP: Final = "vllm_mmout.models"
 """Entry point group under which a package announces its model classes, as ``architecture = module:Class``."""
 
 EMBEDDED: Final = {"WaterIndex": "vllm_mmout.models.embedded.water_index:WaterIndex"}
-"""Maps architectures to this package's own models, so that they work even if the package is only on the path."""
+"""Maps architectures to models of this package. They work even if the package is on ``sys.path``, not installed."""
 
 _served: dict[str, str] = {}
 """Maps architectures to "module:Class" of the models that this process has announced to vLLM."""
@@ -84,12 +84,12 @@ def names() -> list[str]:
 
 
 def is_served(architecture: str) -> bool:
-    """Return whether an author's class serves an architecture."""
+    """Return whether a model class registered with this package serves an architecture. vLLM serves all others."""
     return architecture in _served
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """Return the author's class that serves an architecture, looked up again since a notebook may redefine it."""
+    """Return the registered class for an architecture. Each call looks it up, because a notebook may redefine it."""
     return author_class(_served[architecture])
 
 
@@ -131,7 +131,7 @@ def _installed() -> dict[str, str]:
 
 
 def of_wings() -> dict[str, str]:
-    """Return the models of wings, as architecture -> "module:Class"; they may replace vLLM's own."""
+    """Return the models of extension packages, as architecture -> "module:Class". They may replace models of vLLM."""
     return {architecture: path for wing in wings() for architecture, path in wing.models.items()}
 
 
@@ -143,7 +143,7 @@ def _finds(module: str) -> bool:
 
 
 class ModelFamily(Protocol):
-    """Protocol of a wing's support for the model folders of an architecture."""
+    """Protocol for support of model folders with a certain architecture. Extension packages implement it."""
 
     def serves(self, config: Mapping[str, Any]) -> bool:
         """Return whether a folder's ``config.json`` belongs to this family."""
@@ -156,7 +156,7 @@ class ModelFamily(Protocol):
 
 
 def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
-    """Return the family of a folder's ``config.json`` by its first architecture; most folders have none: None."""
+    """Return the `ModelFamily` for the first architecture in a ``config.json``, or None if no family supports it."""
     architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     families = extensions("model_families", first) if isinstance(first, str) else ()
@@ -166,17 +166,19 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
 def as_ours(
     config: Mapping[str, Any], folder: str, asked: Any = None, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Return ``config.json`` of a folder that a wing serves, in this package's format, or None for most folders.
+    """Translate the ``config.json`` of a folder in another format into this package's format.
 
-    ``asked`` is the output processor in the engine argument, ``settings`` this package's table in
-    ``additional_config``.
+    Extension packages translate it. Return None if none of them knows the folder's format.
+
+    ``asked`` is the output processor in the engine argument, or None. ``settings`` is this package's table in the
+    engine argument ``additional_config``.
     """
     translations = (take(config, folder, asked=asked, settings=settings or {}) for take in extensions("folders"))
     return next((translated for translated in translations if translated is not None), None)
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the name of the wing that serves a folder once the engine argument names the wing, or None."""
+    """Return the extension package that would serve a folder if the user named it as output processor, or None."""
     for wing in wings():
         take = wing.load("folders")
         if take is not None and take(config, folder, asked=wing.name, settings={}) is not None:

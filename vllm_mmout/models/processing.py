@@ -1,4 +1,4 @@
-"""Multimodal processing classes of a single-pass model, through which vLLM itself handles its inputs."""
+"""Multimodal processing classes for models that answer in one forward pass. vLLM uses them to read inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def inputs_of(model_config: ModelConfig) -> ModelInputs:
-    """Return the input handling of a single-pass model."""
+    """Return the `ModelInputs`, which converts inputs for a model that answers in one forward pass."""
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 
@@ -54,12 +54,15 @@ class SinglePassInfo(BaseProcessingInfo):
         return {IMAGE: 1}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the number of tokens that the author registered, by default 0, since placeholders are not needed."""
+        """Return the most tokens of an input, as registered for the model.
+
+        The default is 0, because these models need no placeholder tokens in the prompt.
+        """
         return {IMAGE: self.inputs.max_tokens()}
 
     @cached_property
     def inputs(self) -> ModelInputs:
-        """Input handling of the model."""
+        """Converter of the model's inputs."""
         return inputs_of(self.ctx.model_config)
 
 

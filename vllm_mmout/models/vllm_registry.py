@@ -1,4 +1,4 @@
-"""Entries of author's classes in vLLM's registry of models, imported when needed and inspected without a cache."""
+"""Entries in vLLM's model registry for the classes that this package serves. They are imported when needed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _of_vllm: dict[str, Any] = {}
 
 @dataclass(frozen=True, eq=False)  # vLLM caches the result of an entry, but the class of a name may change
 class AuthorsModel(_BaseRegisteredModel):
-    """Entry of one architecture.
+    """Entry in vLLM's model registry for one architecture whose model class is registered with this package.
 
-    vLLM inspects its own lazy entries in another process, which knows neither scripts nor notebooks, and caches the
-    result by the hash of one file, so that a change of a base class would break the next start.
+    vLLM inspects its own lazy entries in another process, which knows neither scripts nor notebooks. It also caches
+    the result by the hash of one file, so a change of a base class would break the next start.
     """
 
     architecture: str

@@ -14,7 +14,7 @@ InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
 """Function from the model's ``config.json`` to a mapper, which turns raw data into keyword tensors of ``forward``."""
 
 MapperFunction: TypeAlias = Callable[[Any, Any], Any]
-"""Function from ``(context, data)`` to the keyword tensors of ``forward``, as in vLLM's first registries."""
+"""Function from ``(context, data)`` to the keyword tensors of ``forward``, as in early releases of vLLM."""
 
 IMAGE: Final = "image"
 """vLLM's name for inputs other than text, sound and video; the only kind of input of a single-pass model."""
@@ -50,10 +50,11 @@ class InputRegistration:
 class InputRegistry:
     """Registry of inputs: everything in vLLM's ``MULTIMODAL_REGISTRY``, and the decorators for a model's inputs.
 
-    The decorators have the names of vLLM's first registries; each returns the class. A single-pass model with one of
-    them is served under its own name. For a model that generates from pictures, they make up the processor that vLLM
-    calls. Attributes that are not defined here are looked up on vLLM's registry, which is imported on first use. vLLM
-    keeps its factory on the model's class, so a model registered with either registry is known to both.
+    The decorators have the names that they had in early releases of vLLM. Each returns the class. A single-pass model
+    with such a decorator is served under its own name. For a model that generates from pictures, they make up the
+    processor that vLLM calls. Attributes that are not defined here are looked up on vLLM's registry, which is
+    imported on first use. vLLM keeps its factory on the model's class, so a model registered with either registry is
+    known to both.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class InputRegistry:
         return self._decorator("mapper", MapperChoice(factory=_callable(mapper, "an input mapper")))
 
     def register_image_input_mapper(self, mapper: MapperFunction | None = None) -> Callable[[Model], Model]:
-        """Decorate a model class with an input mapper of the kind that vLLM's first registries used.
+        """Decorate a model class with an input mapper of the kind that early releases of vLLM used.
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file arrives opened, as a PIL image or an

@@ -146,7 +146,10 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, named: Sequence[Sequence[int]]) -> bool:
-        """Return whether bands of equal names may be of one sensor: B5 differs between Landsat and Sentinel-2."""
+        """Return whether the model's bands and the input's equally named bands can come from the same sensor.
+
+        Equal names of different sensors may mean different bands, such as B5 of Landsat and Sentinel-2.
+        """
         own = set(possible_sensors(self.wanted))
         file_sensors = {bands.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
         return own == {""} or not file_sensors or bool(own & file_sensors)

@@ -29,14 +29,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """Meaning of the names of one band."""
+    """The bands, such as red or narrow NIR, that the names of one band may mean."""
 
     known: frozenset[str]
-    """Bands of a sensor that the names may mean; empty if the names are not understood."""
+    """Bands of a sensor that the names may mean. Empty if the names are not understood."""
     texts: frozenset[str]
-    """The names themselves, in the spelling of `band_key`."""
+    """The names of the band, spelled as `band_key` returns them."""
     by_colour: bool = False
-    """Whether the meaning comes only from the colour interpretation."""
+    """Whether ``known`` comes from the band's colour interpretation in the file, and not from its names."""
 
     def fits(self, other: _Meant) -> bool:
         """Return whether both may be the same band."""
@@ -51,14 +51,20 @@ class _Meant:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Meanings of all names for one pair of sensors, the model's and the input's. An unknown sensor is ""."""
+    """Meanings of the band names of a model and an input, under one assumption about their sensors."""
 
     sensors: tuple[str, str]
+    """The model's sensor and the input's sensor, "" if unknown."""
     wanted: tuple[_Meant, ...]
+    """Meanings of the model's bands, in its order."""
     there: tuple[_Meant, ...]
+    """Meanings of the input's bands, in its order."""
 
     def by_name(self, dates: int) -> list[int] | None:
-        """Return the indices of the model's bands, date by date, or None unless each has one band per date."""
+        """Match bands by their names. Return the indices of the input's bands for the model, date by date.
+
+        Return None unless each band of the model matches exactly one band of the input per date.
+        """
         rows = [self._found(band, dates) for band in self.wanted]
         if any(len(row) != dates for row in rows):
             return None
@@ -83,7 +89,10 @@ class Reading:
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether names contradict the use of the bands at these indices, date by date, in the model's order."""
+        """Return whether the names of bands show that the bands are not the model's, or are in another order.
+
+        ``places`` holds the indices of the input's bands that the model would get, date by date.
+        """
         count = len(self.wanted)
         for first in range(0, len(places), count):
             chosen = [self.there[place] for place in places[first : first + count]]
@@ -99,12 +108,18 @@ class Reading:
         return False
 
     def near(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (number of the model's band, index of the input's) for pairs of a broad and a narrow NIR band."""
+        """Return the matches between a broad and a narrow NIR band, as (model's band, input's band).
+
+        Both are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
+        """
         pairs = ((number % len(self.wanted), place) for number, place in enumerate(places))
         return [(number, place) for number, place in pairs if self.wanted[number].is_near(self.there[place])]
 
     def unknown(self, places: Sequence[int]) -> list[int]:
-        """Return the indices of bands whose names have a meaning, but do not match the model's band."""
+        """Return which of the indices ``places`` belong to bands whose names are not understood.
+
+        Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
+        """
         pairs = ((self.wanted[number % len(self.wanted)], place) for number, place in enumerate(places))
         return [
             place
@@ -113,12 +128,12 @@ class Reading:
         ]
 
     def coloured(self, places: Sequence[int]) -> bool:
-        """Return whether any of these bands is known only by its colour interpretation."""
+        """Return whether a band at the indices ``places`` is known only by its colour interpretation."""
         return any(self.there[place].by_colour for place in places)
 
 
 def readings(wanted: Sequence[str], bands: Sequence[Listed]) -> Iterator[Reading]:
-    """Yield the meanings of the model's and the input's band names, for each pair of sensors that they fit."""
+    """Yield a `Reading` of the band names for each possible pair of the model's sensor and the input's sensor."""
     model_names = [(name,) for name in wanted]
     input_names = [() if _are_counted(bands) else band.names for band in bands]
     sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]

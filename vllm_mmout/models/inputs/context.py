@@ -1,4 +1,4 @@
-"""`InputContext` and `DummyData`: argument and result of functions for vLLM's first registries."""
+"""`InputContext` and `DummyData`: argument and result of registered input functions, as in early releases of vLLM."""
 
 from __future__ import annotations
 

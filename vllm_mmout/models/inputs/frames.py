@@ -37,9 +37,10 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by date: each file, or all files of a day if their names have ``count`` days.
+    """Group the files of a folder by date.
 
-    A folder may have a file for each band and date, as downloads of HLS do.
+    If the names of the files have exactly ``count`` different days, the files of a day are one date, as in downloads of
+    HLS, which have a file for each band and date. Otherwise each file is a date.
     """
     if len(files) <= count:
         return files
@@ -58,13 +59,13 @@ class Frame:
     layers: list[Layer]
     name: str
     items: date | None
-    """Date in metadata items of the first file."""
+    """Date in the metadata items of the first file, or None."""
     named: date | None
-    """Date in the name of the file or folder, else in that of a file in it."""
+    """Date in the name of the file or folder. If that has none, the date in the name of the first file inside."""
     coarse: date | None
     """Date in metadata or names, else the month or the year in a name."""
     written: date | None
-    """Date in TIFFTAG_DATETIME, which may be that of writing the file."""
+    """Date in TIFFTAG_DATETIME, which may be the date when the file was written."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:
@@ -167,7 +168,7 @@ def _shown(name: str, day: date | None) -> str:
 
 
 def dates_of(data: Any, frames: int) -> Sequence[Any] | None:
-    """Return the inputs of an input of several dates, one for each date, or None if it is not divided by dates."""
+    """Split an input into one part for each date. Return None if it is neither a list, a dict nor a folder."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping):

@@ -219,7 +219,10 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Open an input for a function of vLLM's first registries: a file as a PIL image or an array, others unchanged."""
+    """Open an input for a mapper that is registered as in vLLM's early releases.
+
+    A file becomes a PIL image or an array. Any other input is returned unchanged.
+    """
     if isinstance(data, np.ndarray):
         return native(data)
     if hasattr(data, "getbands") or isinstance(data, Mapping) or hasattr(data, "detach"):
@@ -256,7 +259,7 @@ def _largest(size: Any) -> tuple[int, int]:
 _SHAPES = ((360, 600), (600, 360), (512, 512))
 """Sizes (height, width) of trial pictures; some are oblong, since many processors crop only those."""
 _EDGE = 0.015
-"""Largest deviation of a ramp's first and last pixel from its ends, 0 and 1, in addition to half a pixel."""
+"""Tolerance for the first and last pixel of a processed gradient from 0 to 1, in addition to half a pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

@@ -1,4 +1,4 @@
-"""`MappedInput`, an input as the tensors of a model's ``forward``, and the type of the functions that make it."""
+"""`MappedInput`: the tensors of one input for a model's ``forward``. `InputMapper`: functions that return them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MappedInput:
-    """An input, ready for the model."""
+    """An input as tensors for the model's ``forward``, with facts for its outputs."""
 
     tensors: Mapping[str, Any]
     """Maps keywords of ``forward`` to arrays or tensors, without the batch axis."""

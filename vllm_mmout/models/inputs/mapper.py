@@ -116,7 +116,7 @@ class RasterMapper:
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Shape and dtypes of the model's tensor, by keyword."""
+        """Dict from the keyword of ``forward`` to the shape and the possible dtypes of its tensor."""
         size = (max(self.min_size, self.multiple_of), self.max_size)
         frames = () if self.num_frames is None else (self.num_frames,)
         return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}

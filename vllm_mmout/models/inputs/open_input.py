@@ -49,7 +49,7 @@ class OpenedPlanes(NamedTuple):
 
     raster: OpenRaster
     places: tuple[int, ...]
-    """Numbers, from 1, of the bands that are the model's planes: the first band at all dates, then the second."""
+    """Numbers, from 1, of the raster's bands for the model, in its order. All dates of a band follow one another."""
     noted: tuple[str, ...]
     """Sentences about the assumptions made in the choice of bands and dates."""
 
@@ -211,7 +211,7 @@ def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_B
 
 
 def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[Listed]:
-    """Return the names, sensor and colour of each band; ``names`` apply to a single band."""
+    """Return the names, sensor and colour of each band. ``names`` are used only if the raster has a single band."""
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:
@@ -235,7 +235,7 @@ def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_Band]:
 
 
 def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
-    """Return the bands without alpha; ``names`` apply to a single band."""
+    """Return the bands of a raster except its alpha band. ``names`` are used only if a single band is left."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:

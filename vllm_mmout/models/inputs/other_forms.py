@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
-    """Describe the apparent form of an input whose bands do not fit the model, and the remedy; "" if it is supported.
+    """Return a hint for the error about bands that do not fit the model, or "" if there is nothing to add.
+
+    The hint names the form that the input seems to have, such as an array with its bands last, and the remedy.
 
     Args:
         shape: shape of an array; empty for any other input.

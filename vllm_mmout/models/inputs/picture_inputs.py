@@ -28,11 +28,11 @@ class Expanded:
     pictures: list[Any]
     """The pictures that the input processor returned, for the mapper."""
     places: list[Place]
-    """The place of each picture's tokens."""
+    """Position of each picture's tokens in the prompt."""
 
 
 class PictureInputs:
-    """Checked calls of the functions that were registered for a model that generates from pictures."""
+    """Caller of the functions that are registered for a generating model with pictures. It checks their results."""
 
     def __init__(self, model: type, context: InputContext) -> None:
         self._model = model.__name__
@@ -41,7 +41,7 @@ class PictureInputs:
         self._image_token = image_token_of(context.model_config.hf_config)
 
     def check(self) -> None:
-        """Check at the start of an engine that the functions can serve requests.
+        """Check at the start of an engine that the registered functions can serve requests.
 
         Raises:
             RegistrationError: a function is missing, has another form, or changes prompts without pictures.
@@ -66,7 +66,10 @@ class PictureInputs:
         _ = self._mapper
 
     def _check_text(self) -> None:
-        """Raise RegistrationError if the input processor changes prompts without pictures, which vLLM never passes."""
+        """Raise RegistrationError if the input processor changes prompts without pictures.
+
+        vLLM would use such prompts unchanged, without a call of the processor.
+        """
         if (processor := self._registered.input_processor) is None:
             return
         prompt = [1, 2]
@@ -114,7 +117,7 @@ class PictureInputs:
         return Expanded(after, kept, places)
 
     def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
-        """Return the tokens, the pictures and the stated places from the input processor."""
+        """Call the input processor. Return the tokens, the pictures and the token positions in its result, if any."""
         if (processor := self._registered.input_processor) is None:
             return tokens, pictures, None
         data = pictures[0] if len(pictures) == 1 else list(pictures)

@@ -40,7 +40,7 @@ def image_token_of(config: Any) -> int | None:
 
 
 def stated_places(ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None) -> list[Place]:
-    """Return the places that an input processor states for ``count`` pictures.
+    """Check the positions of picture tokens that an input processor returned, and convert them to `Place` objects.
 
     Args:
         ranges: one range for each picture, with ``offset`` and ``length``, as a dict or an object.
@@ -76,7 +76,7 @@ def derived_places(
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
 ) -> list[Place]:
-    """Return the places of ``count`` pictures, found by comparing a prompt before and after its expansion.
+    """Find the tokens of each picture by comparing a prompt before and after its expansion.
 
     Args:
         before: the prompt with one image token for each picture.
@@ -119,7 +119,7 @@ def derived_places(
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> Place:
-    """Return the place of a prompt's only picture: from the first image token to the last."""
+    """Return the `Place` of a prompt's only picture, from the first image token to the last."""
     if marks > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
@@ -134,7 +134,7 @@ def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: 
 
 
 def _place(piece: Sequence[int], token: int, offset: int) -> Place:
-    """Return the place of a picture whose tokens are ``piece``."""
+    """Return the `Place` of a picture with the tokens ``piece``, which begin at index ``offset`` of the prompt."""
     embedded = tuple(value == token for value in piece)
     if not any(embedded):
         raise InputError(
@@ -174,7 +174,10 @@ def _offset_and_length(stated: Any) -> tuple[int, int]:
 
 
 def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]:
-    """Return which tokens of a stated place get a row: the image tokens, or all tokens if they are equal."""
+    """Return a flag for each token of a picture, True if an embedding replaces the token.
+
+    The flag is True for image tokens. If ``piece`` has none, its tokens must be equal, and all flags are True.
+    """
     if image_token in piece:
         return tuple(value == image_token for value in piece)
     if len(set(piece)) == 1:
@@ -186,7 +189,7 @@ def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]
 
 
 def _refuse_strays(tokens: Sequence[int], places: Sequence[Place], image_token: int | None) -> None:
-    """Raise InputError for image tokens outside all places, which the model would read as text."""
+    """Raise InputError if image tokens belong to no picture in ``places``. The model would read them as text."""
     inside = {index for place in places for index in range(place.offset, place.offset + len(place.embedded))}
     strays = [index for index, token in enumerate(tokens) if token == image_token and index not in inside]
     if strays:
