@@ -201,7 +201,7 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Return an output placed on this input if its class has `placed`, and set its ``assumed``."""
+        """Call the output's method ``placed`` with this input, if it has one. Set ``assumed`` of a `MediaOutput`."""
         if hasattr(output, "placed"):
             output = output.placed(self)
         if isinstance(output, MediaOutput):

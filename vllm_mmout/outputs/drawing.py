@@ -38,7 +38,7 @@ class Line:
     text: str
     """Text of the line."""
     colour: Colour | None = None
-    """Colour of a square before the text, or None for no square."""
+    """Colour of a square to the left of the text, as in a legend. None draws no square."""
 
 
 @dataclass(frozen=True, slots=True)

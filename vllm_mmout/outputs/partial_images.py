@@ -23,9 +23,10 @@ _STRIP = 64
 
 
 def moments(wanted: int, total: int) -> list[int]:
-    """Return after how many of ``total`` parts or steps each of ``wanted`` pictures is due.
+    """Return when partial pictures are due, each as a number of finished parts or steps.
 
-    The numbers are ascending and distinct. ``total`` itself is left out, since the result is complete then.
+    ``wanted`` pictures are distributed evenly over ``total`` parts or steps. The numbers are ascending and distinct.
+    ``total`` itself is left out, since the result is complete then.
     """
     return sorted({-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)} - {total})
 
@@ -53,7 +54,7 @@ class PreviewRequest:
 
 
 class PartialImages:
-    """The picture of a raster whose tiles are being joined. It makes copies when they are due or asked for.
+    """Maker of previews of a raster whose tiles are being joined. It fills a picture, and copies it as a preview.
 
     The picture has the size of the result's ``image``, at most `PREVIEW` pixels on the longer side. Finished pixels
     equal the pixels of ``image``, and all others are transparent. There are two exceptions, since they depend on the
@@ -80,15 +81,16 @@ class PartialImages:
         self._watch = watch
         self._copies: deque[PartialImage] = deque()
         self._picture: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
-        """Bands and the mask of visible pixels. None before the first tile, and after the last copy."""
+        """Bands of the unfinished picture, and the mask of its visible pixels. None before the first tile, and after
+        the last preview was made."""
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
         self.awaited = True
-        """True while a client waits for copies. While no client waits, only the newest copy is kept, so that a slow
-        client neither delays the scene nor fills the memory with pictures."""
+        """True while a client waits for previews. While no client waits, only the newest preview is kept. A slow client
+        thus neither delays the joining of tiles nor fills the memory with pictures."""
 
     def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Set the raster's (height, width), and take palette, band count and dtype from ``pixel``, any part of it."""
+        """Set the raster's (height, width). Take palette, band count and dtype from ``pixel``, a part of the raster."""
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
@@ -115,7 +117,7 @@ class PartialImages:
             seen[rows, cols] &= valid[source_rows][:, source_cols]
 
     def joined(self) -> None:
-        """Count a joined tile after its finished pixels were added, and make a copy if it is due or was asked for."""
+        """Count a tile whose finished pixels were added. Make a preview if one is due, or was requested."""
         self._joined += 1
         if (picture := self._picture) is None:
             return
@@ -143,20 +145,20 @@ class PartialImages:
         self._notify()
 
     def take(self) -> PartialImage | None:
-        """Remove and return the oldest copy, or return None."""
+        """Remove the oldest preview that was not taken yet, and return it. Return None if all were taken."""
         with suppress(IndexError):
             return self._copies.popleft()
         return None
 
     def close(self) -> None:
-        """Drop the picture and all copies. The thread that joins tiles may continue."""
+        """Drop the picture and all previews. The thread that joins tiles may continue."""
         self._picture = None
         self._copies.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialImage:
-    """A copy of the picture of an unfinished raster."""
+    """A preview: a copy of the picture of an unfinished raster."""
 
     tiles: int
     """Number of tiles that had been joined."""
@@ -167,7 +169,8 @@ class PartialImage:
     palette: NDArray[np.uint8] | None
     """Colours of the classes, uint8 [n, 3], or None."""
     asked: bool = False
-    """True if the copy was asked for and not due. A newer copy that was asked for may replace it."""
+    """True if the preview was requested, False if it was due after a number of tiles. A newer requested preview may
+    replace a requested preview."""
 
     def image(self) -> ImageOutput:
         """Return the picture as RGBA. Unfinished pixels and nodata are transparent."""
@@ -185,9 +188,9 @@ class PartialImage:
 
 
 def _picked(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return the slice of picture pixels within a range of an axis, and their positions in that range.
+    """Return the slice of picture pixels that show a range of raster pixels, and their offsets in the range.
 
-    ``middles`` are the positions of the picture's pixels along the axis.
+    ``middles`` holds the raster pixel that each picture pixel shows, along the axis.
     """
     first, last = np.searchsorted(middles, (start, start + length)).tolist()
     return slice(first, last), slice(None) if last - first == length else middles[first:last] - start

@@ -128,7 +128,10 @@ class PolygonsOutput(MediaOutput):
         return super().save(path, **options)
 
     def traced(self, folder: Path | None = None) -> TracedPolygons:
-        """Trace the raster, for functions that write a format. ``folder`` holds a temporary file if one is needed."""
+        """Return the polygons of the class raster, which are traced while they are written to a file.
+
+        ``folder`` holds a temporary file if tracing needs it.
+        """
         raster = self.classes
         pieces = trace_polygons(
             class_rows(raster),
@@ -148,7 +151,7 @@ class PolygonsOutput(MediaOutput):
 
 @dataclass(frozen=True, slots=True)
 class TracedPolygons:
-    """The polygons of a raster while they are traced, once."""
+    """Polygons that are traced from a raster while they are read. They can be read only once."""
 
     pieces: Iterable[Polygons]
     """Batches of polygons, whose corners are pixel corners (column, row)."""

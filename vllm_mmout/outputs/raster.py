@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
 
 _ROWS = 512
-"""Number of rows of classes read at a time, which is a row of the blocks of a file."""
+"""Number of rows of a class raster that are read at a time. It equals the height of a block in stored rasters."""
 
 
 class RasterOutput(MediaOutput):

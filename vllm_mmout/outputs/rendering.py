@@ -139,9 +139,9 @@ class _Axis:
     """The range of raster pixels that each pixel of the preview covers, along an axis."""
 
     first: NDArray[np.intp]
-    """First raster pixel of each preview pixel."""
+    """Index of the first raster pixel that each preview pixel covers."""
     last: NDArray[np.intp]
-    """End of the raster pixels of each preview pixel, exclusive."""
+    """Index after the last raster pixel that each preview pixel covers."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _Axis:
@@ -152,7 +152,7 @@ class _Axis:
         return cls(edges[:-1], edges[1:])
 
     def groups(self) -> list[slice]:
-        """Return slices of preview pixels. The pixels of a slice begin in the same block of the raster."""
+        """Divide the preview pixels into slices, one for each raster block. A pixel belongs to its first block."""
         starts = np.unique(self.first // BLOCK_SIDE, return_index=True)[1].tolist()
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 

@@ -33,15 +33,15 @@ class Format:
     media_type: str
     """Media type for HTTP, such as "image/png"."""
     writers: Mapping[str, str]
-    """Kind of output -> "module:function" of this package. The function is called with output, target (an open file or
-    a path), this row, and the options as keyword arguments."""
+    """Maps kinds of output to their writers, each a "module:function" of this package. A writer is called with output,
+    target (an open file or a path), this `Format`, and the options as keyword arguments."""
     options: tuple[str, ...] = ()
     """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
     aliases: tuple[str, ...] = ()
     """Further names of the format, in addition to the suffixes."""
     check: str | None = None
     """Optional "module:function" that raises SaveError for a georeference that the format cannot express. It is called
-    with the georeference, this row, and the suffix of another format to suggest."""
+    with the georeference, this `Format`, and the suffix of another format to suggest."""
     extra: str | None = None
     """Name of this package's pip extra that installs the dependencies of the format, or None."""
     transparent: bool = False
@@ -51,7 +51,7 @@ class Format:
 
     @property
     def picture(self) -> bool:
-        """True if the format can hold a picture of any output that can be drawn."""
+        """True for picture formats. Every output that can be drawn can be saved in a picture format."""
         return {"image", "structured"} <= self.writers.keys()
 
     @property
@@ -148,7 +148,7 @@ SENT = {name: form for name, form in FORMATS.items() if not form.sound}
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """Return a dict of suffix -> format name for some kinds of output. The format ``first`` comes first."""
+    """Return the formats for outputs of the given kinds, as suffix -> name. The format ``first`` is the first entry."""
     rows = sorted(FORMATS.values(), key=lambda form: form.name != first)
     return {suffix: form.name for form in rows if form.writers.keys() & set(kinds) for suffix in form.suffixes}
 
@@ -169,7 +169,7 @@ def other_suffix(formats: Mapping[str, str], name: str) -> str:
 
 @contextmanager
 def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """Open ``target`` for writing if it is a path, and yield the open file and the folder of the path, else None."""
+    """Open ``target`` for writing, and yield (file, folder of the file). An open file is yielded as (target, None)."""
     if isinstance(target, Path):
         with target.open("wb") as file:
             yield file, target.parent

@@ -1,4 +1,4 @@
-"""Protocols of the outputs that the formats write, so that no format imports an output."""
+"""Protocols for the outputs that are written to files. Modules that write a format need not import the outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Content(Protocol):
 
 
 class RasterContent(Protocol):
-    """A raster with everything that files store of it."""
+    """A raster with its pixels and the metadata that files can store."""
 
     nodata: float | None
     band_names: tuple[str | None, ...]
