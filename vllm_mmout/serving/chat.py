@@ -1,7 +1,7 @@
 """Check of ``modalities`` on vLLM's routes of chats.
 
-vLLM ignores ``modalities`` and answers with text. A chat that asks for other media is refused, unless a wing answers
-it. All other chats run through vLLM's own routes.
+vLLM ignores ``modalities`` and answers with text. A chat that asks for pictures or sounds is refused, unless an
+extension package answers it. All other chats run through vLLM's own routes.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _of_full_disk(error: Exception) -> ApiError | None:
 
 
 def _of_client(error: Exception) -> ApiError | None:
-    """Return the client's error for one of our exceptions about the request, or None for other exceptions."""
+    """Convert this package's exceptions about a faulty request to the ApiError to send. Return None for others."""
     if isinstance(error, InputError):
         return ApiError(400, message_of(error), param=error.param or "image")
     if isinstance(error, OptionError):
@@ -181,7 +181,7 @@ def _of_client(error: Exception) -> ApiError | None:
 
 
 def _of_vllm(error: Exception) -> ApiError | None:
-    """Return the client's error for an exception of vLLM or starlette, or None for other exceptions."""
+    """Convert an exception of vLLM or starlette to the ApiError to send. Return None for other exceptions."""
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}) or None)
     for base in type(error).__mro__:

@@ -1,4 +1,4 @@
-"""ServerExtension: the routes and services that a wing adds to the server."""
+"""ServerExtension: the routes and services that an extension package adds to the server."""
 
 from __future__ import annotations
 
@@ -23,26 +23,30 @@ if TYPE_CHECKING:
 
 
 class ServerExtension:
-    """Base class of a wing's part of the server, which the wing names at the extension point ``routes``.
+    """Base class for the routes and services that an extension package adds to the server.
+
+    The package names its subclass in the field ``routes`` of its `Wing`.
 
     Each method has a default that adds nothing.
     """
 
     generations: Mapping[str, Any] | None = None
-    """JSON schema of the requests that the wing's service takes at ``/v1/images/generations``."""
+    """JSON schema of the requests that the extension package's service takes at ``/v1/images/generations``."""
 
     def attach(self, app: FastAPI) -> None:
-        """Register the wing's own routes. Called on servers of every model."""
+        """Register the routes of the extension package. Every server calls this, whatever its model."""
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """Return the class of the service for an engine with a model of the wing, or None for other models."""
+        """Return the service class for an engine whose model this extension package handles, or None for others."""
         del engine
         return None
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """Return the service of a server whose engine is of the wing's kind, or None for other engines. Blocks.
+        """Return the service for an engine of this extension package's own class, or None for other engines.
+
+        The server calls this in a thread, so it may block.
 
         Args:
             engine: the server's engine, with output processors.
@@ -55,7 +59,7 @@ class ServerExtension:
         return None
 
     async def start(self, service: Service, state: State) -> None:
-        """Set up the objects of the wing's own routes, on the server's event loop. ``state`` may hold them."""
+        """Set up objects that the package's routes need, for example in ``state``. Runs on the server's event loop."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
         """Return the function that answers ``/pooling`` for the engine's IO plugin, or None for others' plugins."""

@@ -22,7 +22,7 @@ from vllm_mmout.wing import extensions
 GENERAL_PLUGIN: Final = "vllm_mmout"
 """Name of our entry point in vLLM's general plugins. Every process of the engine needs it to load our models."""
 TASK: Final = "--task"
-"""Flag that older releases of vLLM had."""
+"""Flag of older vLLM releases. If the installed vLLM lacks the flag, it is ignored with a warning."""
 _TASK: Final = f"{PREFIX}task"
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
 _log = logging.getLogger("vllm.mmout")
@@ -115,7 +115,7 @@ def _check_args(args: argparse.Namespace) -> None:
 
 
 def _add_plugins(args: argparse.Namespace) -> None:
-    """Add the plugins that the wings need for these arguments to ``VLLM_PLUGINS``, if that is set."""
+    """Add the plugins that extension packages need to ``VLLM_PLUGINS``. Do nothing if the variable is not set."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None:
         for extension in extensions("routes"):

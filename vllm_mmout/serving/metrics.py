@@ -1,4 +1,4 @@
-"""Metrics of a bound engine on vLLM's ``/metrics``.
+"""Metrics of an engine with output processors, served at vLLM's ``/metrics``.
 
 vLLM itself counts the requests of every route by status (``http_requests_total``).
 """

@@ -175,7 +175,7 @@ VARIED: Final = {
 
 
 def generations(extensions: Sequence[ServerExtension]) -> dict[str, Any]:
-    """Return the description of ``/v1/images/generations``, with the schemas of requests to the wings' models."""
+    """Return the OpenAPI description of ``/v1/images/generations``, with the requests that extension packages add."""
     others = [dict(extension.generations) for extension in extensions if extension.generations is not None]
     prompt = GENERATIONS.options["prompt"].schema | {"minLength": 1}
     taken = GENERATIONS.schema("prompt", prompt=prompt)

@@ -1,7 +1,7 @@
 """Route ``POST /pooling`` with ``data``, which is any JSON for the model's input mapper.
 
-Requests without ``data`` go to vLLM's own route. If the IO Processor plugin of the server belongs to a wing, ``data``
-is what the plugin takes, as on vLLM's own route.
+Requests without ``data`` go to vLLM's own route. If the server's IO Processor plugin belongs to an extension
+package, ``data`` has the form that the plugin takes, as on vLLM's own route.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATH = "/pooling"
 _TASK = "plugin"
 """vLLM's pooling task for the requests of IO Processor plugins."""
 _SMALL = 1 << 16
-"""Maximum size in bytes of a body that is read without a place, to see which route answers it."""
+"""Maximum size in bytes of a body that is read even if all request slots are taken, to see which route answers it."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
@@ -80,7 +80,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
 async def _answer_ours(
     request: Request, service: ForwardService, held: AsyncExitStack, vllm_route: APIRoute, answer: PluginAnswer
 ) -> Response:
-    """Answer a request with ``data``. Pass any other request to vLLM's route, and free its place."""
+    """Answer a request with ``data``. Release the slot of any other request, and pass it to vLLM's route."""
     body, full = await _read(request, service, held)
     given = await _our_data(body)
     if given is None:
@@ -119,9 +119,10 @@ async def _our_data(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Read a body, and take a place for it.
+    """Read a body, and take one of the ``--mmout-max-waiting`` request slots for it.
 
-    If all places are taken, read a body of at most `_SMALL` bytes, which may be for vLLM's route, and return the error.
+    If all slots are taken, read a body of at most `_SMALL` bytes, because vLLM's route may answer it, and return the
+    error with the body.
     """
     try:
         take_place(request, held)
@@ -153,7 +154,7 @@ def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> b
 
 
 def _datum(entry: Encoded) -> bytes:
-    """Return JSON unchanged, and any other format as an object with base64."""
+    """Return a result as JSON. A result in another format becomes a JSON object with its bytes in base64."""
     content = entry.read(0, entry.nbytes)
     if entry.format in ("json", "geojson"):
         return content
@@ -166,7 +167,7 @@ def _is_json(request: Request) -> bool:
 
 
 def _answering(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
-    """Return the function that answers requests with ``data``, or None if an IO plugin of others takes them."""
+    """Return the function that answers requests with ``data``, or None if another package's IO plugin answers them."""
     processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
     plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     if plugin is None:

@@ -35,7 +35,7 @@ _SPARE = 16
 
 
 class ServingPlugin:
-    """Endpoint plugin that adds our routes and the wings' routes to vLLM's server, for every model."""
+    """Endpoint plugin that adds this package's and its extension packages' routes to vLLM's server, for every model."""
 
     name: Final = "mmout_serving"
     required_tasks: Final = None
@@ -89,7 +89,7 @@ class ServingPlugin:
             await extension.start(state.mmout, state)
 
     def _service(self, engine: Any, models: OpenAIServingModels, args: Namespace, options: ServingOptions) -> Service:
-        """Return the service for the kind of engine. Blocks."""
+        """Return the service that handles requests to the engine. The call blocks, so it runs in a thread."""
         store = _store(options)
         if isinstance(engine, BoundAsyncLLM):
             sources = Sources(

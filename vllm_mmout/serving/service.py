@@ -141,7 +141,10 @@ class ForwardService(Service):
 
     @contextmanager
     def opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
-        """Open the input that a client sent, and yield it in the form that the engine takes. Blocks."""
+        """Open the input that a client sent, and yield it in the form that the engine takes.
+
+        The call blocks while files are fetched, read and decoded.
+        """
         self.store.shared.enter()  # the folder of results must exist
         own = self.binding.own_inputs(params)
         inputs = self.binding.inputs
@@ -181,7 +184,7 @@ async def answered_images(
 
 
 def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
-    """Create the work of a request of OpenAI's image interface, checked as a whole before the model runs."""
+    """Create the `Work` for a request in OpenAI's image API. The whole request is checked before the model runs."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     processor = fields.options.processor
     for needs_json, param in (
@@ -199,7 +202,7 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
 
 
 async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request, and yield previews while its result grows, then its results. None is a sign of life."""
+    """Run a request. Yield previews while its result grows, then its results. Yield None as a keepalive."""
     last, said_at = None, 0.0
     async with aclosing(work.running()) as outputs:
         async for output in outputs:

@@ -65,7 +65,7 @@ class Work:
     budget: AnswerBudget | None = None
     """Budget that several requests of one answer share, or None to use a new budget."""
     checked: bool = False
-    """Whether `of` has checked the request, so that the engine need not check its options again."""
+    """Whether the class method `Work.of` has checked the request. The engine then does not check its options again."""
 
     @classmethod
     def of(
@@ -78,7 +78,7 @@ class Work:
         *,
         trace_headers: Mapping[str, str] | None = None,
     ) -> Self:
-        """Create the work of a request, and check all that is known before the model runs."""
+        """Create a `Work` for a client's request, and check all that can be checked before the model runs."""
         adapter = service.adapter(request.model)
         work = cls(service, request, data, request_id, adapter, field, trace_headers=trace_headers, checked=True)
         service.binding.check_params(work.params)
@@ -151,9 +151,10 @@ class Work:
         return last
 
     def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
-        """Call ``make`` with each output and its `response_of`, and return its values by processor. Blocks.
+        """Call ``make`` with each output and its processor's response function. Return the results by processor name.
 
-        The outputs are closed. If ``make`` raises for one of them, the values made before are closed too.
+        The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
+        earlier results are closed too. The call blocks while ``make`` runs.
         """
         by_name: Mapping[str, Any] = outputs if self.named else {self.names[0]: outputs}
         with ExitStack() as used, ExitStack() as unfinished:

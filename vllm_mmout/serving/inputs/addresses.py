@@ -1,4 +1,4 @@
-"""Check of the addresses that the server fetches for clients, on the IP address to which it connects."""
+"""Check of the URLs that the server fetches for clients. The IP address of the connection is checked too."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Domains:
             )
 
     def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
-        """Raise InputError if a host that is not listed has an IP address that is not public, or is this machine's."""
+        """Raise InputError unless the host is listed, or all its IP addresses are public and of other machines."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
             raise _RefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
@@ -144,7 +144,7 @@ class Guarded(Connections):
 
 
 def host_of(url: str) -> tuple[str, int]:
-    """Return the host of a URL, without the brackets of IPv6, and the port."""
+    """Return (host, port) of a URL. The brackets of an IPv6 address are removed."""
     try:
         parts, other = parse_url(url), urlsplit(url).hostname or ""
     except (LocationParseError, ValueError):
@@ -176,7 +176,7 @@ def _shown(host: str) -> str:
 
 
 def _is_own(where: ResolvedAddress) -> bool:
-    """Return whether an IP address belongs to this machine. A socket to such an address has it as its own address."""
+    """Return whether an IP address is this machine's: a socket that connects to it gets the same local address."""
     try:
         with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
             probe.connect(where[4])  # sends nothing, but the system chooses the source address

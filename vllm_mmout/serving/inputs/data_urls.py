@@ -70,7 +70,7 @@ _HEAD: Final = re.compile(r"data:(?P<head>[^,]{0,1000}),", re.IGNORECASE)
 
 
 def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
-    """Decode the file in a data URL, of at most ``limit`` bytes, and return it with its name. Blocks."""
+    """Decode the file in a data URL, of at most ``limit`` bytes, and return (file, name). The call blocks."""
     match = _HEAD.match(text)
     if match is None:
         raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")

@@ -19,7 +19,7 @@ class PixelLimit:
     pixels: int
     """Height x width."""
     flag: str
-    """The flag that sets the limit."""
+    """Name of the server's flag that sets ``pixels``, for messages."""
     why: str = ""
     """Reason for the limit, which follows the number in the message."""
     remedy: str = "cut it"

@@ -1,4 +1,4 @@
-"""Sources: opener of the inputs of a client's request, which are uploads, data URLs, or allowed addresses."""
+"""Sources: opens the inputs of client requests. An input is an upload, a data URL, or an allowed address."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Upload:
     """File that a client sent."""
 
     name: str
-    """The client's name of the file, without folders. It is used in messages and for bands, and never as a path."""
+    """File name that the client sent, without folders. It serves for messages and to recognise bands, not as a path."""
     file: BinaryIO
     """Seekable file, at its start."""
     size: int
@@ -63,7 +63,7 @@ class Form:
     files: dict[str, list[Upload]]
 
     def close(self) -> None:
-        """Close all files. Blocks while the disk frees large files."""
+        """Close all files. The call blocks while the disk frees large files."""
         for uploads in self.files.values():
             for upload in uploads:
                 upload.file.close()
@@ -93,7 +93,7 @@ class Spool:
         self.size += len(piece)
 
     def upload(self) -> Upload:
-        """Return the complete file, at its start. Blocks if the file is on disk."""
+        """Return the complete file, at its start. The call can block if the file is on disk."""
         self._file.seek(0)
         return Upload(self._name, cast("BinaryIO", self._file), self.size)
 
@@ -103,7 +103,7 @@ class Spool:
 
 
 def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
-    """Return a binary file with another name, which is for messages and bands, and never used as a path."""
+    """Wrap a binary file under ``name``, which serves for messages and to recognise bands, and never as a path."""
     made = _NamedFile(file, name, owned=owned)
     made.neighbours = neighbours
     return cast("BinaryIO", made)
@@ -183,7 +183,7 @@ class Sources:
         pictures: bool = True,
         most: PixelLimit | None = None,
     ) -> Iterator[Any]:
-        """Yield the input of a request with its files open. Blocks while headers are fetched and read.
+        """Yield the input of a request with its files open. The call blocks while headers are fetched and read.
 
         Each `Upload` in ``data``, and in its lists and dicts, is replaced by an open file at its start. All files are
         closed at the end.
@@ -246,7 +246,7 @@ class _Request:
         self._values = 0
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Return ``data`` with open files in place of uploads and texts. Lists and dicts without files stay as is."""
+        """Return ``data`` with its uploads, and its texts if they are addresses, replaced by open files."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
@@ -283,7 +283,7 @@ class _Request:
 
 
 def rgb_picture(file: BinaryIO) -> Image.Image:
-    """Decode a picture as RGB. Blocks."""
+    """Decode a picture as RGB. The call blocks while the file is read and decoded."""
     try:
         with Image.open(file) as picture:
             return picture.convert("RGB")

@@ -34,7 +34,7 @@ class Fields:
     """The fields that one route takes."""
 
     path: str
-    """Path of the route, or a description of the place of the fields, for messages."""
+    """Path of the route, or the name of the object that holds the fields, for messages."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
     """Fields of other servers that this route refuses -> reason, and what to do instead."""
@@ -46,7 +46,7 @@ class Fields:
     """Name of the object that holds the fields, for messages."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Return the fields of another route, which refuses ``names`` with the reason ``why``."""
+        """Copy the fields for the route ``path``, and refuse the fields ``names`` there with the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
@@ -103,7 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Call ``kind`` with the values in ``given`` that ``names`` lists, and ``more``. Raise ApiError if it fails."""
+    """Create a ``kind`` with the entries of ``given`` that ``names`` lists. Raise ApiError if a value is invalid."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 
@@ -114,7 +114,7 @@ _NAME = 512
 
 
 class PictureFields(FormatChoice, frozen=True, kw_only=True):
-    """OpenAI's fields of all routes that answer with pictures. The user is ignored."""
+    """OpenAI's fields of all routes that answer with pictures. The field ``user`` is accepted and ignored."""
 
     model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
     prompt: Annotated[
@@ -281,7 +281,7 @@ def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
 
 
 def _address(image: Mapping[str, Any]) -> Any:
-    """Return the address in an object of OpenAI's edits or of chats. Return any other object unchanged."""
+    """Return the URL in an image object, as OpenAI's edits and chats have it. Return any other object unchanged."""
     if not image.keys() <= {"type", "image_url"} or image.get("type", "image_url") != "image_url":
         return image
     address = image.get("image_url")

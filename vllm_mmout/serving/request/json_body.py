@@ -69,13 +69,13 @@ _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
 """Maximum number of bytes of a field's JSON."""
 _LONG: Final = 1 << 19
-"""Maximum number of bytes of the JSON of a prompt, whose letters may be escapes, or of a list of tokens."""
+"""Maximum length in bytes of a prompt or a list of tokens as JSON. Escaped characters count with their escapes."""
 _CONTAINERS: Final = 1 << 21
 """Maximum number of lists and objects in ``data``. An empty list is 2 bytes of JSON and about 100 in memory."""
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Decode a body. Blocks, but not for long.
+    """Decode a body. The call blocks, but its time is limited because long fields are refused.
 
     With ``data`` True the field "data" may be any JSON. Otherwise images and prompt may be long.
     """
@@ -121,7 +121,7 @@ class _Names:
 
 
 class _Url(msgspec.Struct, forbid_unknown_fields=True):
-    """An address in the form of a part of a chat message."""
+    """Object that holds a URL, as in the image parts of chat messages."""
 
     url: str
 
@@ -155,7 +155,7 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """Decode a text, or an object with an address. Raise ApiError for other JSON if it is long."""
+    """Decode an image field, a text or an object with a URL. Raise ApiError for other JSON above `_LONGEST` bytes."""
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:

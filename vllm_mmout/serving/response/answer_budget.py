@@ -66,7 +66,10 @@ class AnswerBudget:
 
 
 def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
-    """Check the bytes that an output has in memory, or needs there in the format ``name``, before any are copied."""
+    """Raise OptionError if an output, or its encoding in the format ``name``, is too large for the answer's budget.
+
+    Call this before the output is copied or encoded.
+    """
     raster = output.classes if isinstance(output, PolygonsOutput) else output
     if not isinstance(raster, MediaOutput):
         return

@@ -1,4 +1,4 @@
-"""Header with the assumptions about an input, for a response that is a file."""
+"""Response header that lists the assumptions about an input. It is used if the response is a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _HEADER_BYTES: Final = 4000
 
 
 def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
-    """Return the header with the assumptions about an input, or an empty dict if ``warnings`` is empty.
+    """Return the header ``X-MMOut-Warnings``, which lists the assumptions about an input that ``warnings`` holds.
+
+    Return an empty dict if ``warnings`` is empty.
 
     Sentences beyond 4 KB are replaced by their number. JSON escapes characters that headers cannot hold.
     """

@@ -78,7 +78,7 @@ def encode(
 
 
 def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
-    """Return a processor's ``to_response`` with the params of a request, or None if the method is missing."""
+    """Return a function that calls the processor's ``to_response`` with ``params``, or None if it lacks the method."""
     method = getattr(processor, "to_response", None)
     return None if method is None else lambda output: method(output, params)
 

@@ -33,7 +33,7 @@ _ALIVE = b":\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event of a stream. Results in its parts are closed after they have been sent."""
+    """Event of a stream, in parts that are sent in order. Parts that are results are closed after they are sent."""
 
     parts: tuple[Part, ...]
 

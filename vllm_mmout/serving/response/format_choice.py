@@ -17,15 +17,15 @@ from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 PICTURE: Final = "image"
 """Name of the format for ``image/*``, the default picture of a result."""
 _JSON: Final = frozenset({"*/*", "application/*", "application/json", "text/event-stream"})
-"""Media types of clients that take the JSON answer, or the events of a stream."""
+"""Media types in the header ``Accept`` that the server answers with JSON or a stream of events."""
 _BARE: Final = {media_type: name for name, media_type in MEDIA_TYPES.items() if name != "json"} | {
     "image/*": PICTURE,
     "image/jpg": "jpeg",
 }
-"""Media type -> format of an answer that is the file itself."""
+"""Maps media types in the header ``Accept`` to formats. The server then answers with the file itself, not JSON."""
 _WEIGHT: Final = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 PICTURES: Final = frozenset(name for name, form in FORMATS.items() if form.picture)
-"""Formats of everything that can be drawn."""
+"""Names of the picture formats, such as "png"."""
 SERVERS: Final = ("accept", "as_file", "flat")
 """Fields of `FormatChoice` that a route sets, and clients cannot."""
 
@@ -49,13 +49,14 @@ class FormatChoice(msgspec.Struct, frozen=True):
     accept: str | None = None
     """Format that the header ``Accept`` asks for, from `accepted`. None means the JSON answer."""
     as_file: bool = False
-    """Whether the default format is the first one of `save` that clients know, as GeoTIFF, and not a picture."""
+    """Whether the default format is the main file format, such as GeoTIFF. If False, it is PNG or JSON."""
     flat: bool = False
-    """Whether a JPEG may be made of any picture with transparency, not only of a raster's."""
+    """Whether any picture loses its transparency if it becomes a JPEG. If False, only pictures of rasters lose it, and
+    others are refused."""
 
     @property
     def for_preview(self) -> FormatChoice:
-        """Return the choice for a preview, which is a picture whatever the result is."""
+        """Return the format, quality and background for previews. Previews are pictures, even if the result is not."""
         if self.output_format in PICTURES:
             return FormatChoice(self.output_format, self.output_compression, self.background, flat=True)
         return FormatChoice()
@@ -147,7 +148,7 @@ def check_beside(name: str, compression: int | None, background: str) -> None:
 
 
 def known_formats(formats: Mapping[str, str]) -> str:
-    """Return the formats of a result as text, in the words of the field ``output_format``."""
+    """Return the names of a result's formats for a message. The field ``output_format`` accepts these names."""
     available = dict.fromkeys(formats.values())
     return ", ".join([name for name in FORMATS if name in available] or available)
 

@@ -36,9 +36,9 @@ T = TypeVar("T")
 _TURN_S: Final = 0.01
 """Seconds to wait after an abort, so that the event loop closes the connection."""
 _DISCARDED: Final = 64 << 20
-"""Maximum number of bytes that are discarded of a refused request."""
+"""Maximum number of bytes that are read and discarded from the body of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0
-"""Maximum time in seconds for discarding them."""
+"""Maximum time in seconds for reading and discarding the body of a refused request."""
 _READ = 3 << 17
 """Bytes that are read and encoded at once: a multiple of 3 for base64, and few enough to delay nothing else."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
@@ -136,7 +136,7 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """Yield the bytes of all parts, some hundred KiB at a time. Blocks.
+    """Yield the bytes of all parts, some hundred KiB at a time. Reading a part from disk blocks.
 
     Results are encoded as base64 if ``as_text``. In one piece a result would be in memory three times.
     """

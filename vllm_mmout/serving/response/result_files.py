@@ -1,4 +1,4 @@
-"""Encoded: a result as the bytes of a file. ResultsFolder: the folder of servers for such files."""
+"""Encoded: a result as the bytes of a file. ResultsFolder: the folder where servers store result files."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether a folder belongs to this user, its owner is dead, and no server uses it."""
+    """Return whether a folder belongs to this user, the process that made it has ended, and no server uses it."""
     try:
         state = path.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
