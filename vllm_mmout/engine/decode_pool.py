@@ -19,9 +19,12 @@ Outcome: TypeAlias = Any
 _ENDS_S = 1.0
 """Longest wait for the threads when the pool is closed, in seconds."""
 MAX_ABANDONED = 32
-"""Number of hanging threads from which on all new jobs are refused."""
+"""Maximum number of hanging threads. When it is reached, the pool refuses all new jobs."""
 _LEAST_SHARE = 2
-"""Number of hanging jobs from which on a processor's new jobs are refused, if the pool has fewer threads than this."""
+"""Maximum number of hanging jobs of a processor in a small pool. A pool with more threads allows one for each thread.
+
+When the maximum is reached, new jobs of that processor are refused.
+"""
 
 
 class Job:
@@ -153,7 +156,7 @@ class DecodePool:
         return jobs
 
     def _admit(self) -> Exception | None:
-        """Start missing threads. Return the error if no job can be accepted, else None. Needs the lock."""
+        """Start missing threads. Return an error if no job can be accepted. The caller must hold the lock."""
         if self._closed:
             return AbortedError("the engine was shut down; start a new one")
         if len(self._abandoned) >= MAX_ABANDONED:
@@ -175,12 +178,15 @@ class DecodePool:
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
     def _hanging(self, job: Job) -> int:
-        """Return the number of hanging jobs of a job's processor, or the largest number of its processors."""
+        """Return the number of hanging jobs that use the same processor as a job.
+
+        If the job uses several processors, return the largest of their numbers.
+        """
         hanging = [abandoned.processors for abandoned in self._abandoned.values()]
         return max((sum(name in names for names in hanging) for name in job.processors), default=0)
 
     def _refusal_of(self, job: Job) -> DecodeError | None:
-        """Return the error of a job whose processor has too many hanging jobs, else None. Needs the lock."""
+        """Return an error if the job's processor has too many hanging jobs. The caller must hold the lock."""
         hanging = self._hanging(job)
         if hanging < max(self.threads, _LEAST_SHARE):
             return None
@@ -191,12 +197,15 @@ class DecodePool:
         )
 
     def _waits(self, job: Job) -> bool:
-        """Return whether a job must wait, to leave a thread to processors without hanging jobs. Needs the lock."""
+        """Return whether a job must wait because other jobs of its processor hang. The caller must hold the lock.
+
+        Otherwise such jobs could occupy all threads, and jobs of other processors could not run.
+        """
         beside = sum(self._hanging(running) > 0 for running in self._running.values())
         return self._hanging(job) > 0 and beside >= max(1, self._wanted // 2)
 
     def _put_back(self) -> None:
-        """Queue the jobs that were put off again. Needs the lock."""
+        """Queue again the jobs that were put off. The caller must hold the lock."""
         while self._put_off and not self._closed:
             self._jobs.put(self._put_off.popleft())
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 _MOST = 14
-"""Largest element that can be packed, apart from 255."""
+"""Largest element that is packed into half a byte unchanged. The element 255 is packed as 15."""
 _WORTH_HALVING = 256
 """Smallest number of elements of a request's tensor that is packed."""
 

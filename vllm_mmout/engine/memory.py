@@ -19,7 +19,7 @@ _BLOCK = 32 << 20
 Segments and tiles are smaller.
 """
 _FREE = 128 << 20
-"""Size of the free memory at the end of a heap above which it returns to the system, in bytes."""
+"""Size of the free memory at the end of a heap, in bytes, above which glibc returns that memory to the system."""
 
 
 def keep_freed_memory() -> None:

@@ -37,7 +37,7 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
     """Return the model's ``config.json`` as its author wrote it.
 
-    If a wing serves the model's family, the wing adds the output processor.
+    If an extension package serves models of this architecture, it adds the output processor.
     """
     from vllm_mmout.models.config import config_json  # needs transformers
 
@@ -52,7 +52,7 @@ def architectures_of(model_config: ModelConfig) -> list[str]:
 
 
 def model_class(model_config: ModelConfig) -> type | None:
-    """Return the class of a model as its author wrote it, or None if our decorators cannot have been applied to it.
+    """Return the class of a model as its author wrote it, or None if it cannot have decorators of this package.
 
     It is None for a text model of vLLM's own whose module is not imported in this process. Importing the module here
     would slow every text engine down. vLLM itself imports models with multimodal input in this process. The modules of
@@ -70,7 +70,10 @@ def model_class(model_config: ModelConfig) -> type | None:
 
 
 def process_pictures(model: type) -> None:
-    """Register a picture processor with vLLM for a decorated generating class, unless it has its own processor."""
+    """Register a picture processor with vLLM for a model that generates tokens from pictures.
+
+    A class with a processor of its own is left unchanged.
+    """
     if generates_from_pictures(model) and "_processor_factory" not in vars(model):
         from vllm_mmout.engine.generating_inputs import register
 
@@ -78,13 +81,16 @@ def process_pictures(model: type) -> None:
 
 
 def generates_from_pictures(model: type) -> bool:
-    """Return whether a class is written for vLLM, generates tokens, and embeds pictures among them."""
+    """Return whether a class is written for vLLM, generates tokens, and accepts pictures in its prompts."""
     raw = getattr(model, "supports_multimodal_raw_input_only", False)
     return bool(getattr(model, "supports_multimodal", False)) and not raw and hasattr(model, "compute_logits")
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Raise if our input decorators on the class of a generating model do not fit it, or would never be called."""
+    """Check the input functions that decorators have registered for a model that generates tokens.
+
+    Raise if they do not fit the model, or if vLLM would never call them.
+    """
     cls = model_class(model_config)
     if cls is None or not (names := ", ".join(MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators)):
         return
@@ -116,7 +122,7 @@ def check_inputs_of_generating(model_config: ModelConfig) -> None:
 def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:
     """Return the inputs of a model, or None if vLLM prepares the inputs itself.
 
-    vLLM prepares them for models written for vLLM whose class has no input mapper of ours.
+    vLLM prepares them for models written for vLLM without a registered input mapper.
     """
     cls = model_class(model_config)
     if cls is None:

@@ -1,4 +1,4 @@
-"""Observer, the callbacks that a bound engine calls to report its work, for example to metrics."""
+"""Observer, the callbacks that an engine calls to report its work, for example to metrics."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Observer:
     """
 
     def waits(self, nbytes: int) -> None:
-        """Handle the arrival of an output of ``nbytes`` bytes, which waits to be decoded."""
+        """Record an output of ``nbytes`` bytes that has arrived and waits to be decoded."""
 
     def settled(self, nbytes: int) -> None:
-        """Handle the end of an output of ``nbytes`` bytes that was decoded, failed or cancelled."""
+        """Record that an output of ``nbytes`` bytes no longer waits: it was decoded, failed or was cancelled."""
 
     def decoded(self, processor: str, seconds: float) -> None:
-        """Handle a result that a processor has decoded, and written if requested, for a request or a tile."""
+        """Record that a processor has decoded a request or a tile. The time includes writing a requested file."""
 
     def tile(self, pixels: int) -> None:
-        """Handle a tile that was joined to its scene's result, with the tile's share of the scene's pixels."""
+        """Record that a tile was joined to its scene. ``pixels`` is the tile's share of the pixels of the scene."""
 
     def backlog(self, tiles: int, seconds: float) -> None:
-        """Handle a new number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""
+        """Record the number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""
 
     def failed(self, processor: str, kind: str) -> None:
-        """Handle a failed request of a user.
+        """Record that a request has failed.
 
         Args:
             processor: name of the processor that failed, or an empty string if no processor failed.
@@ -75,12 +75,12 @@ def kind_of(error: BaseException) -> str:
 
 
 def mark_counted(error: BaseException) -> None:
-    """Record in an error that it was counted, see `was_counted`."""
+    """Mark an error as reported to the observer, so that it is not reported again (see `was_counted`)."""
     vars(error)[_COUNTED] = True
 
 
 def was_counted(error: BaseException) -> bool:
-    """Return whether an error, or an error that caused it, was counted when ``generate`` raised it."""
+    """Return whether `mark_counted` has marked an error, or an error in its chain of causes."""
     cause: BaseException | None = error
     while cause is not None and _COUNTED not in vars(cause):
         cause = cause.__cause__

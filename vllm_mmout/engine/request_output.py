@@ -21,7 +21,7 @@ class Progress:
     total: int
     """Number of tiles of the scene."""
     partial_index: int | None = None
-    """Index (from 0) of this report's picture of the growing result, or None without a picture."""
+    """Index (from 0) of the preview image in this progress report, or None if it lacks a preview."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):
@@ -33,7 +33,7 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
             Reading it raises ``error`` if the request failed.
         error: the exception if the request failed, or None.
         finished: True for the result, and False for a progress report. The ``outputs`` of a report is None, or an
-            `ImageOutput` of the growing result (see ``OutputParams.partial_images``).
+            `ImageOutput` with a preview of the unfinished result (see ``OutputParams.partial_images``).
         assumed: sentences about assumptions that were made about the input. The outputs have the same attribute.
         progress: number of finished tiles and of all tiles of a scene, or None for an input that fits one forward.
 

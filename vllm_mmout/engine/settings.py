@@ -1,4 +1,4 @@
-"""EngineSettings, the settings of a bound engine from ``additional_config={"mmout": {...}}``."""
+"""EngineSettings, the settings that users give in ``additional_config={"mmout": {...}}``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from vllm_mmout.errors import OptionError
 
 OPTIONS_KEY = "mmout"
-"""Key of our table in ``additional_config``."""
+"""Key of these settings in ``additional_config``."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Compile: TypeAlias = Literal["off", "on", "auto"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a bound engine.
+    """Settings of an engine that decodes outputs with output processors.
 
     Args:
         decode_threads: number of threads that decode outputs, by default one less than the machine's cores, at most 4.

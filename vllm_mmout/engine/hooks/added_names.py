@@ -1,4 +1,4 @@
-"""The names that are added to vLLM's modules: the split registry, and the names of vLLM's first input registries."""
+"""Names that are added to vLLM's modules: this package's registries, and names from old vLLM's input registries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ FIRST_NAMES = "support code that was written for vLLM's first input registries, 
 
 
 def _added(module: str, name: str, path: str, why: str = FIRST_NAMES) -> Attribute:
-    """Return a row that adds a name to a module of vLLM. Its value is imported when the name is added."""
+    """Return an `Attribute` that adds a name to a module of vLLM, for the object of this package at ``path``.
+
+    The object is imported when the name is added.
+    """
     value: partial[Any] = partial(import_path, f"vllm_mmout.{path}", "name")
     return Attribute(module, name, value, why)
 

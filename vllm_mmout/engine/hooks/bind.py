@@ -1,4 +1,7 @@
-"""Binding of an engine, which changes the class of its objects to our subclasses. vLLM's classes stay unchanged."""
+"""Functions that make an engine of vLLM decode outputs, by changing the classes of the engine's objects.
+
+The new classes are subclasses of vLLM's. vLLM's own classes stay unchanged.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
-    """Bind an ``AsyncLLM`` that has started, and its output processor."""
+    """Make a started ``AsyncLLM`` decode outputs, with the output processors and settings in ``binding``."""
     binding = _bind_parts(engine, binding, engine.shutdown)
     _rebase(engine, binding.async_llm)
     engine.mmout_bound()
@@ -32,7 +35,7 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
-    """Bind an ``LLMEngine``."""
+    """Make a started ``LLMEngine`` decode outputs, with the output processors and settings in ``binding``."""
     from vllm_mmout.engine.request.interrupts import Interrupts
     from vllm_mmout.engine.request.llm_engine import bind_client
 
@@ -44,7 +47,7 @@ def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Bind an ``LLM`` if its engine is bound; leave any other ``LLM`` unchanged."""
+    """Make ``generate`` of an ``LLM`` decode outputs, if its engine does. Leave any other ``LLM`` unchanged."""
     binding = getattr(llm.llm_engine.output_processor, "binding", None)
     # A text engine runs none of our code, so vLLM itself refuses `OutputParams` there.
     if binding is None:
@@ -55,7 +58,10 @@ def bind_llm(llm: Any) -> None:
 
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
-    """Bind a worker if its model has an output processor. Its ``load_model`` then wraps the model's pooler."""
+    """Make a worker run the output processors of its model, if the model has any.
+
+    The worker's ``load_model`` then wraps the model's pooler.
+    """
     serve_announced()
     choice = resolve_choice(vllm_config)
     if choice is None or vllm_config.model_config.runner_type != "pooling":  # tokens are decoded in the frontend
@@ -73,9 +79,10 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
 
 def _bind_parts(engine: Any, binding: EngineBinding, end: Callable[[], None]) -> EngineBinding:
-    """Bind the parts that ``AsyncLLM`` and ``LLMEngine`` share, and return the binding of the started engine.
+    """Change the classes of the objects that ``AsyncLLM`` and ``LLMEngine`` share, such as vLLM's output processor.
 
-    If the start fails, `end` shuts the engine down and the error is raised.
+    Return ``binding``, completed with facts that only the started engine knows. If that fails, `end` shuts the engine
+    down and the error is raised.
     """
     try:
         binding = binding.started(engine)
@@ -101,7 +108,7 @@ def _rebase(obj: Any, path: str) -> None:
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
     """Return the features of an engine that Model Runner V2 lacks, in the words of vLLM's own list.
 
-    The list is empty for a bound engine if V2 can build dummy inputs for its steps.
+    The list is empty for an engine with output processors if vLLM can build dummy inputs.
     """
     model_config = vllm_config.model_config
     if model_config is None or not model_config.is_multimodal_raw_input_only_model:

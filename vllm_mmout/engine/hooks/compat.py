@@ -12,7 +12,10 @@ TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
 """vLLM releases that this version is tested with: the newest of each minor version at the time of the release."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
 CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
-"""Modules that define the error: since vLLM 0.33, in 0.32, and before. Later releases may only import it there."""
+"""Modules that define `CHAT_TEMPLATE_ERROR`: since vLLM 0.33, in 0.32, and before 0.32.
+
+The newest is tried first, because newer releases may still import the error in the older modules.
+"""
 
 
 def vllm_version() -> str:
@@ -47,9 +50,9 @@ def chat_template_error() -> type[Exception]:
 
 
 def can_make_dummies() -> bool:
-    """Return whether vLLM can build dummy inputs, which steps of Model Runner V2 without requests need.
+    """Return whether vLLM can build dummy inputs. Model Runner V2 needs them for steps without real requests.
 
-    vLLM 0.30 cannot. It warms up with such steps, whose requests have two tokens, and our requests may have one token.
+    vLLM 0.30 cannot. Its warm-up steps have requests of two tokens, and our requests may have only one token.
     """
     from vllm.multimodal.processing import BaseMultiModalProcessor
 

@@ -43,10 +43,11 @@ MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 
 
 def fill_in(engine_args: EngineArgs) -> None:
-    """Find the class of a folder that we or a wing serve, and set the defaults of its engine arguments.
+    """Set the engine arguments that a model needs, and announce its class to vLLM.
 
-    The arguments of folders that vLLM serves are left unchanged. vLLM passes every default explicitly, so a field with
-    vLLM's own default counts as not set.
+    This is done for model folders that this package or an extension package serves. The arguments of models that vLLM
+    serves itself are left unchanged. vLLM passes every default explicitly, so a field with vLLM's own default counts as
+    not set.
     """
     config = _config(engine_args)
     leave(engine_args.model, None)
@@ -101,10 +102,10 @@ def _refuse_parts(engine_args: EngineArgs) -> None:
 
 
 def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Translate the ``config.json`` of a folder in a wing's format into ours. Return None if vLLM serves the folder.
+    """Translate the ``config.json`` of a model folder from an extension package's format into this package's.
 
-    The engine argument may name a wing as the output processor. The wing then serves the folder even if vLLM could, and
-    the folder chooses the processor.
+    Return None if vLLM serves the folder itself. The engine argument may name an extension package in place of an
+    output processor. That package then serves the folder even if vLLM could, and the folder selects the processor.
     """
     if engine_args.config_format not in ("auto", "hf"):
         from vllm_mmout.models.folder_parser import taken_before  # no text model needs it
@@ -140,9 +141,9 @@ def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
 
 
 def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
-    """Let vLLM's own class serve a folder, and note which wing could serve it instead.
+    """Let vLLM's own class serve a model, and record which extension package could serve the model instead.
 
-    An earlier engine of this process may have registered a class of ours for the architecture. It is withdrawn.
+    If an earlier engine of this process has registered another class for the architecture, that class is withdrawn.
     """
     wing = served_if_named(config, engine_args.model)
     own = engine_args.config_format in ("auto", "hf") and _engine_table(engine_args).get(KEY) is None
@@ -157,7 +158,7 @@ def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
 
 
 def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
-    """Return our table in the engine argument ``additional_config``, or an empty dict if it is missing."""
+    """Return ``additional_config["mmout"]`` of the engine arguments, or an empty dict if it is missing."""
     additional = engine_args.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, dict) else None
     return table if isinstance(table, dict) else {}

@@ -1,4 +1,4 @@
-"""Hook and Attribute, the rows of the hook table."""
+"""`Hook`, a callable of vLLM that this package wraps or uses, and `Attribute`, a name that it adds to vLLM."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for rows that apply only in processes that make engines, which have imported ``EngineArgs``.
+"""Value of `Hook.where` for hooks that are needed only in processes that create engines.
 
-Importing the modules of these rows, such as that of `LLM`, would slow a text model's core and workers down.
+Such a process has imported ``EngineArgs``. In the engine core and the workers of a text model, importing the hooked
+modules, such as that of `LLM`, would cost time.
 """
 CORE = "core"
-"""Value of `Hook.where` for rows that apply only in processes that have imported the module of the engine core.
+"""Value of `Hook.where` for hooks that are needed only in processes that may run an engine core.
 
-Importing that module would slow other processes down.
+Such a process has imported the module of vLLM's engine core. In other processes the import would cost time.
 """
 ANYWHERE = "anywhere"
-"""Value of `Hook.where` for rows that apply in every process."""
+"""Value of `Hook.where` for hooks that are needed in every process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Row for a callable of vLLM that is wrapped, or only relied on."""
+    """Callable of vLLM that this package replaces with a wrapper, or uses unchanged."""
 
     module: str
     name: str
@@ -30,36 +31,36 @@ class Hook:
     parameters: tuple[str, ...]
     """Parameters that we use. The hook cannot be installed if vLLM lacks one of them."""
     why: str
-    """Purpose of the row, worded to follow "needed to: " in messages."""
+    """Purpose of the hook, worded to follow "needed to: " in messages."""
     since: str
     """First vLLM version that has the callable in this form."""
     until: str
-    """Change of vLLM that would make the row unnecessary."""
+    """Future change of vLLM that would make the hook unnecessary."""
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    """Function that builds the replacement from the original, or None if the row is only verified."""
+    """Function that takes the original callable and returns its replacement. None if the original is used unchanged."""
     where: str = FRONTEND
-    """Processes that the row applies to: `FRONTEND`, `CORE` or `ANYWHERE`."""
+    """Processes that need the hook: `FRONTEND`, `CORE` or `ANYWHERE`."""
     native: str = ""
     """Full name of a vLLM attribute that makes the hook unnecessary. If it exists, the hook is not installed."""
 
     @property
     def target(self) -> str:
-        """Full name, for messages."""
+        """Full name of the callable, for messages."""
         return f"{self.module}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Row for a name that is added to a module of vLLM."""
+    """Name that this package adds to a module or class of vLLM."""
 
     module: str
     name: str
     value: Callable[[], Any]
-    """Function that returns the value of the name."""
+    """Function that returns the object to which the added name refers."""
     why: str
-    """Purpose of the row, worded to follow "needed to: " in messages."""
+    """Purpose of the added name, worded to follow "needed to: " in messages."""
 
     @property
     def target(self) -> str:
-        """Full name, for messages."""
+        """Full name of the added name, with its module, for messages."""
         return f"{self.module}.{self.name}"

@@ -15,7 +15,9 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Function that only a vLLM patched by ``patches/`` has. It creates our output processor, and tells it of each start.
+"""Function that only a vLLM patched by ``patches/`` has. It creates an engine's output processor.
+
+The patched vLLM then notifies that output processor when the engine has started.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"
@@ -24,7 +26,7 @@ _OBJECT = "override it on the output processor of a bound engine"
 def _used(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Return rows that are only verified, from the name, the parameters, `why` and `since` of each."""
+    """Return hooks for callables that are used unchanged. Each row has a hook's name, parameters, `why` and `since`."""
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 
 
@@ -245,12 +247,12 @@ CORE_HOOKS: tuple[Hook, ...] = (
 
 
 def hooks() -> tuple[Hook, ...]:
-    """Return the rows for callables of vLLM that the core or a wing wraps or relies on."""
+    """Return a hook for each callable of vLLM that this package or an extension package wraps or uses."""
     return (*CORE_HOOKS, *(row for row in _of_wings() if isinstance(row, Hook)))
 
 
 def names() -> tuple[Contact, ...]:
-    """Return the further names of vLLM that the core or a wing relies on."""
+    """Return the names of vLLM, other than callables with a hook, that this or an extension package uses."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

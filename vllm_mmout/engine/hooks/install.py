@@ -18,9 +18,9 @@ ABSENT = object()
 
 
 _installed: dict[str, tuple[Any, str, Any]] = {}
-"""Owner, name and original value of each changed target, by the target's full name.
+"""Maps the full name of each changed attribute to the module or class that has it, its name, and its original value.
 
-The original value is ``ABSENT`` if ``vars(owner)`` did not have the name.
+The original value is ``ABSENT`` if the module or class itself did not have the attribute.
 """
 
 
@@ -41,13 +41,13 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Verify all rows, then install the rows that are not installed yet.
+    """Check that vLLM has all hooked callables, then install the hooks and added names that are not installed yet.
 
     Args:
-        hooks: rows for callables, by default the whole table.
-        attributes: rows for added names.
-        frontend: whether to install the rows for processes that make engines.
-        core: whether to install the rows for processes where an engine core may run.
+        hooks: hooks to install, by default the whole hook table.
+        attributes: names to add to modules of vLLM.
+        frontend: whether to install the hooks for processes that create engines.
+        core: whether to install the hooks for processes that may run an engine core.
 
     Raises:
         HookError: vLLM has changed. Nothing was installed.
@@ -68,7 +68,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Undo every change, so that ``vars()`` of each owner is as before `install`."""
+    """Undo every change that `install` has made to the modules and classes of vLLM."""
     for target in reversed(list(_installed)):
         owner, name, before = _installed.pop(target)
         if before is ABSENT:
@@ -78,7 +78,7 @@ def uninstall() -> None:
 
 
 def is_native(hook: Hook) -> bool:
-    """Return whether the installed vLLM needs no such hook, because it has the attribute named by ``hook.native``."""
+    """Return whether the installed vLLM needs no such hook, because it has the attribute ``hook.native``."""
     module, _, name = hook.native.rpartition(".")
     return bool(module) and hasattr(importlib.import_module(module), name)
 
@@ -91,10 +91,12 @@ def is_installed() -> bool:
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Return the owner and the attribute's name of each target, by the target's full name.
+    """Check that vLLM has all hooked callables. Return the place of each callable, by its full name.
+
+    A place is the module or class that has the attribute, and the attribute's name. Added names have a place too.
 
     Raises:
-        HookError: vLLM lacks a target, or a parameter that we use.
+        HookError: vLLM lacks a callable, or a parameter that we use.
 
     """
     places, faults = found(all_hooks() if hooks is None else hooks, attributes)
@@ -109,7 +111,10 @@ def verify(
 def found(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Return the owner and the attribute's name of each target, and a line for each target that vLLM lacks."""
+    """Return the place of each hooked callable and added name in vLLM, and a message for each that is missing.
+
+    A place is the module or class that has the attribute, and the attribute's name.
+    """
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
     rows: list[Hook | Attribute] = [*hooks, *attributes]
@@ -121,7 +126,10 @@ def found(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Add the owner and the name of a row's target to `places`. Return a description of the fault, or None."""
+    """Find the module or class of a hooked callable or an added name, and put it into ``places``.
+
+    Return a description of the fault if vLLM lacks it, or None.
+    """
     try:
         owner: Any = importlib.import_module(row.module)
     except ImportError as error:

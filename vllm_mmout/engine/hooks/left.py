@@ -1,4 +1,7 @@
-"""Errors for model folders left to vLLM that a wing could serve. They name the engine argument that selects it."""
+"""Errors for models that vLLM serves itself, although an extension package could serve them.
+
+The errors name the engine argument that selects the extension package.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from vllm_mmout.errors import MMOutError, ModelError, OptionError, type_and_mess
 from vllm_mmout.registry.resolve import KEY
 
 _wings: dict[str, str] = {}
-"""Name of the wing that could serve each model that is left to vLLM, by the model's path or hub id."""
+"""Maps the path or hub id of a model to the extension package that could serve it in place of vLLM."""
 
 
 def leave(model: str, wing: str | None) -> None:
-    """Record which wing could serve a model that is left to vLLM.
+    """Record which extension package could serve a model that vLLM serves itself.
 
-    `wing` is None if no wing could serve the model, or if the model is not left to vLLM.
+    `wing` is the name of the package, or None if no package could serve the model or vLLM does not serve it.
     """
     if wing is None:
         _wings.pop(model, None)
@@ -28,7 +31,7 @@ def leave(model: str, wing: str | None) -> None:
 
 
 def remedy(model: str) -> str | None:
-    """Return a hint how to have a wing serve a model that is left to vLLM, or None if no wing could."""
+    """Return a hint on how to serve a model with an extension package, or None if vLLM alone can serve it."""
     if (wing := _wings.get(model)) is None:
         return None
     table = {OPTIONS_KEY: {KEY: wing}}
@@ -51,7 +54,7 @@ _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
 
 @contextmanager
 def naming_the_argument(model: str) -> Iterator[None]:
-    """Add the engine argument that selects a wing to errors of vLLM's start, if a wing could serve the model."""
+    """Wrap the start of vLLM. If it fails, add the engine argument that selects an extension package to the error."""
     try:
         yield
     except MMOutError:
@@ -67,15 +70,15 @@ def naming_the_argument(model: str) -> Iterator[None]:
 
 
 class LeftLLM:
-    """Mixin for a pooling ``LLM`` whose folder a wing could serve.
+    """Mixin for the ``LLM`` of a pooling model that an extension package could serve.
 
-    Errors of ``generate`` name the engine argument that selects the wing.
+    Errors of ``generate`` name the engine argument that selects the package.
     """
 
     llm_engine: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's ``generate``, which raises, and add the engine argument that selects the wing to the error."""
+        """Call vLLM's ``generate``, which refuses pooling models. Add a hint on the extension package to the error."""
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:
@@ -86,7 +89,7 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Turn a pooling ``LLM`` into a `LeftLLM` if a wing could serve its folder."""
+    """Turn the ``LLM`` of a pooling model into a `LeftLLM` if an extension package could serve the model."""
     model_config = llm.llm_engine.vllm_config.model_config
     if model_config.runner_type == "pooling" and remedy(model_config.model) is not None:
         rebase(llm, LeftLLM)

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class ToldOfStarts:
-    """Mixin for the output processor of a bound engine, whose methods a patched vLLM calls when the engine starts."""
+    """Mixin for an engine's output processor, with the methods that a patched vLLM calls when the engine starts."""
 
     starts: EngineBinding
-    """Binding of the engine that starts."""
+    """Output processors and settings of the engine that is starting."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Return a context that vLLM enters while it starts the engine's processes. It raises a worker's own error."""
+        """Return a context that vLLM enters while it starts the engine. It raises the error that a worker reported."""
         return hearing()
 
     def started(self, engine: Any) -> None:
-        """Bind the ``AsyncLLM``, ``LLMEngine`` or ``LLM`` that has started."""
+        """Change an ``AsyncLLM``, ``LLMEngine`` or ``LLM`` that has started, so that it decodes outputs."""
         kinds = {base.__name__ for base in type(engine).__mro__}  # importing the classes would take a second
         if "AsyncLLM" in kinds:
             bind_async_llm(engine, self.starts)

@@ -31,7 +31,7 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
 
 @_around
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Set the engine arguments of our models before vLLM reads them, and let wings add to the config."""
+    """Set the engine arguments of our models before vLLM reads them. Let extension packages change the config."""
     from vllm_mmout.engine.hooks.defaults import fill_in
     from vllm_mmout.engine.hooks.left import naming_the_argument
     from vllm_mmout.wing import configured
@@ -43,7 +43,10 @@ def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-    """Resolve the model's output processors, start the engine, and bind it. An error starts no process."""
+    """Find the model's output processors, start the engine, and make it decode outputs.
+
+    Wrong options raise before any process is started.
+    """
     from vllm_mmout.engine.hooks.bind import bind_async_llm
 
     if binding := _started(lambda: original(self, vllm_config, *args, **kwargs), vllm_config, in_process=False):
@@ -52,7 +55,10 @@ def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args
 
 @_around
 def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-    """Resolve the model's output processors, start the engine, and bind it. An error starts no process."""
+    """Find the model's output processors, start the engine, and make it decode outputs.
+
+    Wrong options raise before any process is started.
+    """
     from vllm import envs
 
     from vllm_mmout.engine.hooks.bind import bind_llm_engine
@@ -63,9 +69,9 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
-    """Check an engine's options, start it, and return its binding. Return None if the engine is vLLM's own.
+    """Check the options of an engine and start it. Return its output processors and settings, or None for a text model.
 
-    If an engine that is to be bound does not start, the error that its processes reported is raised.
+    If an engine with output processors does not start, the error that its processes reported is raised.
     """
     from vllm_mmout.engine.binding import check_extensions, make_binding
     from vllm_mmout.engine.hooks.left import naming_the_argument
@@ -81,7 +87,10 @@ def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: 
 
 @_around
 def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Bind an LLM object if its engine is bound, or if a wing could serve its folder."""
+    """Create an ``LLM`` object. Make its ``generate`` decode outputs if the model has an output processor.
+
+    If only an extension package could serve the model, errors of ``generate`` name the engine argument for it.
+    """
     from vllm_mmout.engine.hooks.bind import bind_llm
     from vllm_mmout.engine.hooks.left import bind_left_llm
 
@@ -100,7 +109,7 @@ def v2_unsupported(original: Original, self: Any) -> list[str]:
 
 @_around
 def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Bind the worker before it loads the model.
+    """Give a worker the output processors of its model, if there are any, before it loads the model.
 
     Wrapping the ``load_model`` of a platform's worker class instead would import that class, which takes a second in a
     frontend.
@@ -115,7 +124,7 @@ def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any)
 
 @_around
 def run_busy_loop(original: Original, self: Any) -> Any:
-    """Bind the engine core before its loop begins."""
+    """Run the engine core. If the model has output processors, first add functions such as the time limit of a step."""
     from vllm_mmout.engine.worker.core import bind_core
 
     bind_core(self)
@@ -124,7 +133,7 @@ def run_busy_loop(original: Original, self: Any) -> Any:
 
 @_around
 def load_endpoint_plugins(original: Original, *args: Any, **kwargs: Any) -> Any:
-    """Return the endpoint plugins that vLLM loads, and ours if the server was started with our routes."""
+    """Return vLLM's endpoint plugins, and the plugin of this package if the server was started with our routes."""
     from vllm_mmout.engine.hooks.endpoint_plugin import endpoint_plugins, is_switched_on
 
     return endpoint_plugins(original, *args, **kwargs) if is_switched_on() else original(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""The way of a request from ``generate`` through the engine to its decoded output."""
+"""Modules that take a request from ``generate`` through the engine to its decoded output."""

@@ -28,7 +28,7 @@ class HoldingOutputProcessor(OutputProcessor):
     """Whether `poke` was called since the last `wait_ready`."""
 
     def begin_holding(self) -> None:
-        """Set up the fields of this class. Called once, when the engine is bound."""
+        """Set up the fields of this class. Must be called once, before the first request."""
         self.ready = deque()
         self.lock = RLock()
         self.wakeup = Condition(self.lock)
@@ -56,7 +56,7 @@ class HoldingOutputProcessor(OutputProcessor):
 
     @property
     def holds_the_rest(self) -> bool:
-        """Whether the engine has ended all requests, while results are being decoded or wait to be fetched."""
+        """Whether the engine has finished all requests, but results are still being decoded or wait to be fetched."""
         with self.lock:
             return not self.request_states and bool(self.pending or self.ready)
 
@@ -66,9 +66,10 @@ class HoldingOutputProcessor(OutputProcessor):
             return len(self.request_states) + len(self.pending) + len(self.ready)
 
     def delivered(self) -> None:
-        """Make vLLM count its unfinished requests again, for its limit over several API servers.
+        """Update vLLM's count of unfinished requests, after a result was delivered.
 
-        vLLM itself counts when a request leaves the engine, and the requests held here leave later.
+        vLLM itself updates the count when a request leaves the engine, but then its result may not be decoded yet. The
+        limit on requests of several API servers depends on the count.
         """
         count = getattr(self, "_update_admission_stats", None)  # older vLLM releases lack this limit
         if count is not None:

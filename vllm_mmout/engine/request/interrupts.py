@@ -1,7 +1,7 @@
-"""Interrupts: notes a Ctrl-C during a call of the engine, which delivers it where nothing is half changed.
+"""Interrupts, which delays a Ctrl-C during a call of the engine until it can be handled safely.
 
 An engine in this process runs its scheduler here. An engine in other processes gets messages of several frames, and
-half a message would garble the next one. Therefore no KeyboardInterrupt may be raised at any line.
+half a message would garble the next one. Therefore KeyboardInterrupt must not be raised at an arbitrary line.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Interrupts:
-    """Notes a Ctrl-C until the call delivers it. If a second Ctrl-C comes before, it is delivered at once."""
+    """Record of a Ctrl-C that came during a call of the engine, until the call handles it at a safe line.
+
+    A second Ctrl-C is handled at once.
+    """
 
     def __init__(self) -> None:
         self._before: Handler | None = None
-        """The handler that ours replaces, or None outside `noted`."""
+        """SIGINT handler that was installed before `noted`, or None outside `noted`."""
         self._wake: Callable[[], object]
         self._came = False
 
     @contextmanager
     def noted(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Note a Ctrl-C inside the block, in the main thread. Deliver it at the end of the block at the latest.
+        """Delay a Ctrl-C inside the block, in the main thread. It is handled at the end of the block at the latest.
 
-        ``wake`` ends the wait of a call early. It is called in a thread of its own.
+        When a Ctrl-C comes, ``wake`` is called in a new thread, to end a wait inside the block early.
         """
         inside = self._before is not None or threading.current_thread() is not threading.main_thread()
         before = None if inside else signal.getsignal(signal.SIGINT)
@@ -48,7 +51,7 @@ class Interrupts:
                 before(signal.SIGINT, None)
 
     def deliver(self) -> None:
-        """Call the handler of before if a Ctrl-C was noted. By default it raises KeyboardInterrupt."""
+        """Call the original SIGINT handler for a delayed Ctrl-C. Python's default handler raises KeyboardInterrupt."""
         if self._came and self._before is not None:
             self._came = False
             self._before(signal.SIGINT, None)

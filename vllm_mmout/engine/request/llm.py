@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BoundLLM(LLM):
-    """``LLM`` of a bound engine whose model answers in one forward."""
+    """``LLM`` with output processors, for a model that answers in one forward."""
 
     llm_engine: BoundLLMEngine
     pooling_task: Any
@@ -90,7 +90,7 @@ class BoundLLM(LLM):
         return results
 
     def encode(self, *args: Any, **kwargs: Any) -> list[PoolingRequestOutput[Any]]:
-        """Return raw tensors as vLLM does. A Ctrl-C is delivered between two steps of the engine."""
+        """Return raw tensors as vLLM does. A Ctrl-C is handled between two steps of the engine."""
         with self.llm_engine.mmout.noted(self.llm_engine.wake):
             return super().encode(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Call, a call of ``LLM.generate`` that drives the schedule synchronously."""
+"""Call, a call of ``LLM.generate`` that runs its requests and scenes in the caller's thread."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.progress_bar import Bar
 
 _LOOKS_AHEAD = 4
-"""Number of scenes to open ahead in a turn, while other scenes run."""
+"""Largest number of scenes to open ahead between two steps of the engine, while other scenes run."""
 _REFUSALS = (MMOutError, VLLMClientError, ValueError)
-"""Errors that refuse a request when it is added. vLLM raises ValueError for prompts that it renders itself."""
+"""Errors that `LLMEngine.add_request` raises if it refuses a request.
+
+vLLM raises ValueError for a wrong prompt that vLLM itself turns into tokens.
+"""
 
 
 class Call:
@@ -51,22 +54,22 @@ class Call:
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that are not sent yet."""
         self.prepared: Request | Run | None = None
-        """Request or run of the first waiting input, already read or opened, while it waits for a credit."""
+        """First waiting input, already read (`Request`) or opened (`Run`), until the limits allow it to be sent."""
         self.runs: list[Run] = []
-        """Runs whose result is pending."""
+        """Requests that are cut into parts, such as scenes, whose result is pending."""
         self.in_flight: dict[str, Request] = {}
         """The requests that the engine has, by id."""
         self.alarm = Alarm(self.engine)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Schedule of the runs, created for the first run."""
+        """Schedule that selects the next parts of each `Run`, such as tiles of scenes. Created for the first `Run`."""
         settings = self.binding.settings
         budget = TileBudget(self.binding.max_tiles, settings.max_tile_bytes)
         return Schedule(self.binding.max_num_seqs, budget, settings.max_scenes)
 
     def results(self) -> list[MultimodalRequestOutput]:
-        """Run all inputs and return their results in order. An exception of the caller leaves nothing behind."""
+        """Run all inputs and return their results in order. An exception aborts all requests."""
         with self.engine.mmout.noted(self.alarm.ring):
             try:
                 while self.waiting or self.in_flight or self.runs:
@@ -81,7 +84,7 @@ class Call:
         return [result for result in self.done if result is not None]
 
     def _turn(self) -> None:
-        """Take a turn of the schedule: abort failed runs, finish ended runs, and send the next parts."""
+        """Abort each `Run` that has failed, finish each that has ended, and send the next parts."""
         if not self.runs:
             return
         turn = self.schedule.turn()
@@ -103,7 +106,7 @@ class Call:
                     run.answered(part, error)
 
     def _feed(self) -> None:
-        """Send single inputs as long as credits are free, and add scenes to the schedule."""
+        """Send single inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
             self.engine.mmout.deliver()  # reading an input may take long
@@ -164,7 +167,7 @@ class Call:
                 self.in_flight[request.request_id] = request
 
     def _wait(self) -> None:
-        """Run a step of the engine. If the engine is idle, wait for the threads of runs instead."""
+        """Run a step of the engine. If the engine is idle, wait instead until a thread has read or joined a part."""
         if not self.in_flight:
             if self.runs:
                 self.alarm.wait(self.schedule.wait_s)
@@ -204,7 +207,7 @@ class Call:
         self.engine.abort_request(list(ids), internal=True)
 
     def _abandon(self) -> None:
-        """Abort all requests and stop all runs, after an exception."""
+        """Abort all requests and stop each `Run`, after an exception."""
         for run in self.runs:
             run.stop()
         if isinstance(self.prepared, Run):
@@ -221,16 +224,20 @@ class Call:
 
 @dataclass(slots=True)
 class Alarm:
-    """Lets threads of scenes and a Ctrl-C wake the caller's thread, also while it waits for an engine elsewhere.
+    """Alarm that wakes the caller's thread when a tile was read or joined, or a Ctrl-C came.
 
-    Without the signal, a tile that is ready would wait for the end of the running batch.
+    It works even while the thread waits for an engine in another process. Without it, a tile that is ready would wait
+    for the end of the running batch.
     """
 
     engine: BoundLLMEngine
     stepping: bool = False
     """Whether the caller's thread is in a step of the engine, or about to begin a step."""
     _silent: threading.Lock = field(default_factory=threading.Lock)
-    """Held until somebody rings. A second Ctrl-C in ``threading.Event`` would leave the lock of the event held."""
+    """Lock that is held until `ring` is called.
+
+    ``threading.Event`` cannot be used, because a second Ctrl-C may leave its internal lock held for ever.
+    """
 
     def __post_init__(self) -> None:
         self.clear()

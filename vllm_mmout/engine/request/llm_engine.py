@@ -1,4 +1,4 @@
-"""BoundLLMEngine: vLLM's synchronous engine, whose outputs are decoded, and its client of an engine elsewhere."""
+"""BoundLLMEngine, a synchronous engine with decoded outputs, and BoundClient, the client of its other processes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class BoundLLMEngine(LLMEngine):
     mmout: Interrupts
 
     def add_request(self, *args: Any, **kwargs: Any) -> str:
-        """Add a request as vLLM does. A Ctrl-C is delivered when it is added."""
+        """Add a request as vLLM does. A Ctrl-C is handled only after the request was added."""
         with self.mmout.noted(self.wake):
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, *args: Any, **kwargs: Any) -> None:
-        """Abort requests as vLLM does. A Ctrl-C is delivered when they are aborted."""
+        """Abort requests as vLLM does. A Ctrl-C is handled only after they were aborted."""
         with self.mmout.noted(self.wake):
             super().abort_request(*args, **kwargs)
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
         """Run a step, or wait for the decoders if the engine has ended all requests, and return the ready outputs.
 
-        A failed request does not raise: its output has the ``error``. A Ctrl-C is delivered before or after the step.
+        A failed request does not raise: its output has the ``error``. A Ctrl-C is handled before or after the step.
         """
         self.mmout.deliver()
         router = self.output_processor
@@ -47,7 +47,7 @@ class BoundLLMEngine(LLMEngine):
             return [*super().step(), *router.take_ready()]
 
     def wake(self) -> None:
-        """End the `step` that waits, or the next one, before there is a result; from any thread."""
+        """Make the current or next `step` return without waiting for a result. May be called from any thread."""
         self.output_processor.poke()
         answers = getattr(self.engine_core, "outputs_queue", None)  # an engine in this process lacks it
         if answers is not None:
@@ -55,7 +55,7 @@ class BoundLLMEngine(LLMEngine):
 
 
 class BoundClient(SyncMPClient):
-    """vLLM's client of an engine in other processes.
+    """Client of an engine that runs in other processes.
 
     If the engine's process is killed, vLLM ends the thread that receives answers. `shutdown` then wakes the caller,
     which would otherwise wait for ever.
@@ -68,6 +68,6 @@ class BoundClient(SyncMPClient):
 
 
 def bind_client(client: Any) -> None:
-    """Bind the client of an engine in other processes. Any other client stays vLLM's."""
+    """Turn the client of an engine that runs in other processes into a `BoundClient`. Leave other clients unchanged."""
     if isinstance(client, SyncMPClient):
         rebase(client, BoundClient)

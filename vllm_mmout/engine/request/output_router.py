@@ -1,8 +1,10 @@
-"""RoutedOutputProcessor, which sends the outputs of our requests to the decode pool, and leaves others to vLLM.
+"""RoutedOutputProcessor, which decodes the outputs of requests in a pool of threads.
+
+Outputs of requests for raw tensors are left to vLLM.
 
 vLLM's own object stays in place and only changes its class, because the handler task of ``AsyncLLM`` holds it.
 
-An exception that leaves ``process_outputs`` would end that task, all requests and the server. A failure therefore
+An exception that leaves ``process_outputs`` would crash that task, all requests and the server. A failure therefore
 becomes the result of its own request.
 """
 
@@ -42,10 +44,10 @@ NO_TENSOR = torch.empty(0)
 
 
 class RoutedRequestState(RequestState):
-    """vLLM's state of a request on a bound engine, with our own `Request`."""
+    """vLLM's state of a request, with the `Request` of this package, which says how to decode the output."""
 
     mmout: Request | None = None
-    """Our request, or None if the caller wants vLLM's raw tensor."""
+    """Request with the options for decoding, or None if the caller wants vLLM's raw tensor."""
     router: RoutedOutputProcessor
 
     def make_request_output(
@@ -56,7 +58,7 @@ class RoutedRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
-        """Start the decode of an output of our request, and return None. Return vLLM's output for any other request.
+        """Start the decode of an output, and return None. If the caller wants the raw tensor, return vLLM's output.
 
         An output that needs no decode, of a request that failed or was aborted, is returned with its ``error``.
         """
@@ -92,7 +94,7 @@ class RoutedRequestState(RequestState):
 
 
 class RoutedOutputProcessor(HoldingOutputProcessor):
-    """Output processor of a bound engine, whose results are decoded in a pool of threads."""
+    """vLLM's output processor, with results that are decoded in a pool of threads."""
 
     binding: Binding
     pool: DecodePool
@@ -100,7 +102,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     observer: Observer = SILENT
 
     def setup(self, binding: Binding) -> None:
-        """Set up the fields of this class. Called once, when the engine is bound."""
+        """Set up the fields of this class. Must be called once, before the first request."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = Decodings()
@@ -114,7 +116,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request as vLLM does, and attach our own `Request` to its state if its output is to be decoded."""
+        """Add a request as vLLM does. If its output is to be decoded, attach a `Request` to vLLM's state of it."""
         self._check_has_input(request)
         ours = ticket(Request)
         if ours is not None:  # set before vLLM adds the request, so that an interrupt in between can abort it
@@ -134,12 +136,12 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
-        """Trace a request as vLLM does, unless ``--disable-log-stats`` is set: vLLM would then end the engine."""
+        """Trace a request as vLLM does. Do nothing with ``--disable-log-stats``, as vLLM's method would raise."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
     def _check_has_input(self, request: EngineCoreRequest) -> None:
-        """Raise if a request for a model of raw tensors lacks tensors. Such a request would end the engine."""
+        """Raise if a request for a model of raw tensors lacks tensors. Such a request would crash the engine."""
         if self.binding.raw_input and not request.mm_features:
             raise InvalidInputError(
                 f"{self.binding.model} takes pictures or tensors, but the request has only"
@@ -147,9 +149,9 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             )
 
     def _read(self, pooling_params: PoolingParams | None) -> Request | None:
-        """Read and check the mark of a request that our `generate` has not made.
+        """Read and check the decoding options of a request that a client has sent without this package's `generate`.
 
-        Return None if the request has no mark, so that its output stays raw.
+        Return None if the request has no such options. Its output then stays a raw tensor.
         """
         try:
             params = wire.read(pooling_params)

@@ -31,7 +31,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
     """Read an input and map it to tensors for its request. May block on files.
 
     Args:
-        binding: binding of the engine.
+        binding: output processors and settings of the engine.
         data: the input. An input for an `OwnInputsProcessor` is not read.
         request: the request, whose params have been checked.
         max_area: largest area that the input may cover, in square kilometres, or None for no limit.
@@ -53,7 +53,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
 
 
 def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
-    """Read an input as `prepare` does, without a trace."""
+    """Read or open an input as `prepare` does, but do not record the time that it takes."""
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:
