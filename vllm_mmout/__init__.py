@@ -73,7 +73,7 @@ _of_ours, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name of this package, or a wing's public module."""
+    """Return a public object of this package, or the public module of the extension package called ``name``."""
     try:
         return _of_ours(name)
     except AttributeError:

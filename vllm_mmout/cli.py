@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _of_wings() -> Iterator[Any]:
-    """Yield the commands of wings; report a command that cannot be imported, and skip it."""
+    """Yield the commands of extension packages. A command that cannot be imported is reported and skipped."""
     for wing in wings():
         try:
             command = wing.load("command")
@@ -63,7 +63,7 @@ def _of_wings() -> Iterator[Any]:
 
 
 def _status(command: Callable[[], int]) -> int:
-    """Run a command; turn an `MMOutError` into a message on stderr and an exit status."""
+    """Run a command, and return its exit status. An `MMOutError` is printed on stderr."""
     try:
         return command()
     except OptionError as error:

@@ -93,12 +93,12 @@ class AbortedError(RequestError):
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise ``error`` again if it came from a signal handler while an author's code ran, such as a user's Ctrl-C.
+    """Raise ``error`` again if a signal handler raised it, for example after a user's Ctrl-C.
 
-    Call it first in an ``except BaseException`` around an author's function. Any other exception from that function,
-    including SystemExit and KeyboardInterrupt, is an error of the request. Signal handlers run only in the main thread,
-    and a handler written in Python is a frame of the traceback. Python's own handler for Ctrl-C has no frame: if it is
-    installed, a KeyboardInterrupt counts as the user's.
+    Call this first in an ``except BaseException`` around a function of the author of a model or a processor. Any other
+    exception from that function, including SystemExit and KeyboardInterrupt, is an error of the request. Signal
+    handlers run only in the main thread, and a handler written in Python is a frame of the traceback. Python's own
+    handler for Ctrl-C has no frame: if it is installed, a KeyboardInterrupt counts as the user's.
     """
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return
@@ -114,7 +114,7 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return ``error``, wrapped in a RequestError unless it is an Exception, since a SystemExit ends an event loop."""
+    """Return ``error``, wrapped in a RequestError unless it is an Exception. A SystemExit would stop the event loop."""
     if isinstance(error, Exception):
         return error
     raised = RequestError(f"a function that the request called raised {type_and_message(error)}; it must not")
@@ -123,7 +123,7 @@ def as_exception(error: BaseException) -> Exception:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception, or a note if its ``__str__``, an author's code, raises."""
+    """Return the message of an exception, or a note if its ``__str__`` raises."""
     try:
         return str(error)
     except BaseException as second:  # noqa: BLE001 - an author's code, called while a failure is reported

@@ -17,7 +17,10 @@ class Contact:
 
     module: str
     names: tuple[str, ...]
-    """Names in the module, names of submodules, or "Class.attribute", which methods of the class may set."""
+    """Names in the module, names of submodules, or "Class.attribute".
+
+    An attribute also counts as existing if only the methods of the class set it.
+    """
     why: str
 
     def faults(self) -> Iterator[str]:
@@ -67,7 +70,10 @@ THIRD_PARTIES: Final = (
     ),
     Contact("argparse", ("_SubParsersAction", "ArgumentParser._option_string_actions"), "ask which flags a parser has"),
 )
-"""Private names of packages other than vLLM, whose versions are set in setup.cfg or required by vLLM."""
+"""Private names in packages other than vLLM.
+
+The versions of these packages are set in setup.cfg, or required by vLLM.
+"""
 
 
 def third_party_faults() -> list[str]:
@@ -76,7 +82,7 @@ def third_party_faults() -> list[str]:
 
 
 def faults(contacts: Iterable[Contact]) -> Iterator[str]:
-    """Yield a message for each missing name of several contacts."""
+    """Yield a message for each name in ``contacts`` that does not exist."""
     for contact in contacts:
         yield from contact.faults()
 

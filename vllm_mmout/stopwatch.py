@@ -16,7 +16,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the time spent inside the context."""
+        """Add the time spent inside the context to the counter."""
         start = time.monotonic()
         try:
             yield
@@ -30,4 +30,4 @@ class Stopwatch:
 
 
 FILES: ContextVar[Stopwatch | None] = ContextVar("mmout_files", default=None)
-"""The stopwatch of the current context, or None if the time is not measured."""
+"""Stopwatch for the time that the current request spends on files, or None if the time is not measured."""

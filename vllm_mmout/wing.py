@@ -1,7 +1,8 @@
-"""`Wing`: a part of the product that extends the core at fixed points and can be removed.
+"""`Wing`: an extension package, which adds models, routes or other features to the core and can be removed.
 
-The wings of this package are the folders of ``vllm_mmout/wings``. An installed package adds a wing by an entry point of
-the group ``vllm_mmout.wings``, ``name = package:WING``. The core imports no wing itself; it looks extensions up here.
+The extension packages of this distribution are the folders of ``vllm_mmout/wings``. Another distribution adds an
+extension package by an entry point of the group ``vllm_mmout.wings``, ``name = package:WING``. The core does not import
+extension packages directly. It looks them up here.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _log = logging.getLogger("vllm.mmout")
 
 @dataclass(frozen=True, kw_only=True)
 class Wing:
-    """A wing. Its objects are given as "package.module:attribute", and modules as "package.module".
+    """Extension package, with the names of the objects that it adds to the core.
 
-    An object is imported only when it is first needed, so that an unused wing costs nothing.
+    Objects are given as "package.module:attribute", and modules as "package.module". An object is imported only when it
+    is first needed, so that an unused extension package costs nothing.
     """
 
     name: str
@@ -36,7 +38,10 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps architectures to the model classes that serve folders of this architecture."""
     hooks: str = ""
-    """A sequence of rows for the hook table, each a `engine.hooks.hook.Hook` or a `private_names.Contact`."""
+    """A sequence that lists the callables and private names of vLLM that the extension package uses.
+
+    Each item is an `engine.hooks.hook.Hook` or a `private_names.Contact`.
+    """
     engine: str = ""
     """A module with ``check_engine(vllm_config, bound=...)``, called before an engine is started, and with
     ``bind_async_llm`` and ``bind_llm``, called with an engine whose model has an output processor."""
@@ -46,7 +51,7 @@ class Wing:
     processor_families: Mapping[str, str] = field(default_factory=dict)
     """Maps name prefixes to the `registry.registration.ProcessorFamily` of output processors with this prefix."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps architectures to the `models.model_folders.ModelFamily` for model folders of another format."""
+    """Maps architectures to the `models.model_folders.ModelFamily` that completes their folders' ``config.json``."""
     kinds: str = ""
     """A `models.kind.Kind` of models that do not compute their answer in one forward pass."""
     folders: str = ""
@@ -55,17 +60,17 @@ class Wing:
     command: str = ""
     """A module with ``add_parser`` that adds a command to ``vllm-mmout``."""
     run: str = ""
-    """A module with ``add_flags``, which adds flags to ``vllm-mmout run``, and ``run``, which runs that command if the
-    flags ask for it, and otherwise returns None."""
+    """A module with two functions. ``add_flags`` adds flags to the command ``vllm-mmout run``. ``run`` executes this
+    command if its flags are set, and otherwise returns None."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
-    """A module that becomes an attribute of the package ``vllm_mmout``, under the wing's name."""
+    """A module that becomes an attribute of the package ``vllm_mmout``, under the name of the extension package."""
     routes: str = ""
     """Additional routes for the server of ``vllm-mmout serve``, a `serving.extension.ServerExtension`."""
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import the object that the wing has at an extension point; return None if it has none."""
+        """Import the object named by the field ``point``, or by its entry ``key``. Return None if it is not set."""
         path = getattr(self, point)
         if isinstance(path, Mapping):
             path = path.get(key)
@@ -80,17 +85,23 @@ class Wing:
 
 
 def wings() -> tuple[Wing, ...]:
-    """Return the installed wings, this package's first. A wing that cannot be imported is logged and left out."""
+    """Return the extension packages, with the folders of this distribution first.
+
+    A package that cannot be imported is logged and left out.
+    """
     return tuple(_found()[0].values())
 
 
 def failures() -> Mapping[str, str]:
-    """Return the wings that cannot be imported, each with a message about the reason and the remedy."""
+    """Return an error message for each extension package that cannot be used, by the name of the package."""
     return _found()[1]
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """Yield the objects of all wings at an extension point, imported lazily; ``key`` selects an entry of a table."""
+    """Yield the object that each extension package names in the field ``point``, or in its entry ``key``.
+
+    Packages without such an object are skipped. Each object is imported just before it is yielded.
+    """
     for wing in wings():
         extension = wing.load(point, key)
         if extension is not None:
@@ -98,7 +109,7 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
 
 
 def configured(vllm_config: Any) -> Any:
-    """Let the wings change an engine's config, and return it; log a wing that cannot be imported, and continue."""
+    """Let the extension packages change an engine's config, and return it. Log packages that cannot be imported."""
     for wing in wings():
         try:
             configure = wing.load("configure")
@@ -111,13 +122,13 @@ def configured(vllm_config: Any) -> Any:
 
 
 def public_module(name: str) -> Any:
-    """Return the public module of the wing called ``name``, or None."""
+    """Return the public module of the extension package called ``name``, or None."""
     return next((wing.load("public") for wing in wings() if wing.name == name and wing.public), None)
 
 
 @cache
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
-    """Return the wings of this process by name, and the error messages of wings that cannot be used."""
+    """Find the extension packages. Return them by name, and the error messages of packages that cannot be used."""
     folders = pkgutil.iter_modules([str(Path(__file__).with_name("wings"))], f"{GROUP}.")
     own_points = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
     usable: dict[str, Wing] = {}

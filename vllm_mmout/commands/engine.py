@@ -72,7 +72,7 @@ def engine(
 
 
 def binding_of(model: str, flags: Sequence[str]) -> EngineBinding:
-    """Return the binding of the engine that `engine` would start, without starting it."""
+    """Return the output processors and settings of the engine for a model, without starting the engine."""
     folder = found_model(model)
     prepare_environment()
     check_installed()

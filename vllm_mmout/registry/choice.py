@@ -1,4 +1,4 @@
-"""`Choice`: the output processors that serve one model, with their options and the place where they were chosen."""
+"""`Choice`: the output processors of a model with their options, and the setting or decorator that selected them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from vllm_mmout.processors.base import OutputProcessor
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The output processors that serve one model."""
+    """The output processors of a model, with their options."""
 
     processors: Mapping[str, type[OutputProcessor]]
-    """Maps each name to its class, the default first; never empty."""
+    """Maps names to processor classes, with the default first. It is never empty."""
     options: Mapping[str, Mapping[str, Any]]
-    """Maps each name to the keyword arguments for the constructor."""
+    """Maps names to keyword arguments for the constructors of the processors."""
     settings: Mapping[str, Any]
     """Settings of the engine rather than of a processor, as the user set them."""
     chosen_by: str
-    """Description of the place where the processors were chosen, for messages."""
+    """Description of the setting or decorator that selected the processors, for messages."""
 
     @property
     def default(self) -> str:
@@ -30,7 +30,7 @@ class Choice:
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names of the processors that a request selects, in its order, or the default for None."""
+        """Return the names of the processors that a request selects, in its order. None selects the default."""
         if names is None:
             return (self.default,)
         picks = (names,) if isinstance(names, str) else tuple(names)
@@ -44,7 +44,7 @@ class Choice:
         return picks
 
     def create(self, config: Mapping[str, Any], names: str | Sequence[str] | None = None) -> dict[str, OutputProcessor]:
-        """Create this process's instances of the named processors, by default of all, from ``config.json``."""
+        """Create instances of the processors called ``names``, or of all, from the model's ``config.json``."""
         processors = {}
         for name in self.processors if names is None else self.pick(names):
             processor_class = self.processors[name]

@@ -20,7 +20,7 @@ IMAGE: Final = "image"
 """vLLM's name for inputs other than text, sound and video; the only kind of input of a single-pass model."""
 
 REGISTERED = "_input_registrations"
-"""Attribute of a model class that holds its registrations, by kind."""
+"""Attribute of a model class that holds the functions and values registered by decorators, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class MapperChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRegistration:
-    """Registrations of a model class, each from the nearest base class that has it, or None if it is missing."""
+    """Functions and values that decorators have registered for a model class or its nearest base class.
+
+    Fields without a registered value are None.
+    """
 
     mapper: MapperChoice | None = None
     max_tokens: Any = None
@@ -122,7 +125,10 @@ class InputRegistry:
     def register_max_multimodal_tokens(
         self, kind: str, max_tokens: int | Callable[[Any], int] | None = None
     ) -> Callable[[Model], Model]:
-        """Call ``register_max_tokens``; ``kind``, "image", comes first as in vLLM's first registry."""
+        """Decorate a model class like ``register_max_tokens``. The argument ``kind`` must be "image".
+
+        vLLM's former registry had a decorator with these arguments.
+        """
         _check_kind(kind)
         return self.register_max_tokens(max_tokens)
 
@@ -140,7 +146,7 @@ class InputRegistry:
         return self._decorator("dummy_data", _callable(factory, "a dummy data factory"))
 
     def register_input_processor(self, processor: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Decorate a model class with a function that processes each request's input before the mapper.
+        """Decorate a model class with a function that changes each request's input before the input mapper gets it.
 
         Args:
             processor: a function ``(context, inputs)`` that returns the inputs: ``{"prompt_token_ids": [1],
@@ -154,7 +160,7 @@ class InputRegistry:
         return self._decorator("input_processor", _callable(processor, "an input processor"))
 
     def registered(self, model: type) -> InputRegistration:
-        """Return the registrations of ``model``, each kind from the nearest base class that has it."""
+        """Return the registrations of ``model``. A missing registration is inherited from the nearest base class."""
         registrations: dict[str, Any] = {}
         for base in reversed(model.__mro__):
             registrations.update(vars(base).get(REGISTERED, {}))

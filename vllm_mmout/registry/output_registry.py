@@ -23,7 +23,7 @@ FACTORIES = "_output_processor_factories"
 
 @dataclass(frozen=True, slots=True)
 class EngineFunctions:
-    """The functions of the engine behind the methods of `OutputRegistry` that make objects of vLLM's engines."""
+    """Functions that `OutputRegistry` calls to create output processors. The engine code provides them."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
     """Makes a model's output processor, see `OutputRegistry.create_output_processor`."""
@@ -39,7 +39,7 @@ class OutputRegistry:
     """
 
     _engine: ClassVar[EngineFunctions | None] = None
-    """Functions of the engine, or None until vLLM has loaded the plugin of this package."""
+    """Functions that create output processors, or None until vLLM has loaded the plugin of this package."""
 
     def __init__(self) -> None:
         self._architectures: dict[str, dict[str, Registration]] = {}
@@ -47,7 +47,7 @@ class OutputRegistry:
 
     @classmethod
     def connect(cls, engine: EngineFunctions) -> None:
-        """Set the functions of the engine for all registries of the process; the plugin of this package calls it."""
+        """Set the functions that create output processors, for all registries. The vLLM plugin calls this."""
         cls._engine = engine
 
     def register_output_processor(
@@ -103,14 +103,17 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the registrations of the first of ``architectures`` that has any, the default first, or ``{}``."""
+        """Return the registrations of the first architecture with any, or ``{}``. The default processor comes first."""
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the registrations of ``model``, or of its nearest base that has any, the default first, or ``{}``."""
+        """Return the registrations of ``model`` or its nearest base class with any, or ``{}``.
+
+        The default processor comes first.
+        """
         return dict(getattr(model, FACTORIES, {}))
 
     def architectures(self) -> dict[str, tuple[Registration, ...]]:
@@ -127,7 +130,7 @@ class OutputRegistry:
         return self._installed.find(name)
 
     def known(self) -> dict[str, str]:
-        """Return the names that any model may use, each with its origin, as "pkg.mod:Class (origin)"."""
+        """Return the output processors that any model may use: a dict of name -> "pkg.mod:Class (origin)"."""
         return {
             name: ", ".join(str(entry) for entry in self._installed.everything() if entry.name == name)
             for name in self._installed.names()
@@ -162,7 +165,7 @@ class OutputRegistry:
         return self._engine.create_output_processor(self, model_config, engine_table)
 
     def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
-        """Return the maker of an engine's output processor, or None to use vLLM's own; called by a patched vLLM.
+        """Return the factory of an engine's output processor, or None to use vLLM's own. A patched vLLM calls this.
 
         Args:
             vllm_config: configuration of the engine.

@@ -1,4 +1,4 @@
-"""Output processors that any model can use by name: built-in processors, and processors of wings and packages."""
+"""Output processors that any model can use by name: built in, from extension packages, and from entry points."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ BUILT_IN = {
 
 
 class InstalledProcessors:
-    """Table of the processors that are built in or come from wings and entry points, read once, on first use."""
+    """Table of the output processors that are built in or come from extension packages and entry points.
+
+    The table is read on first use.
+    """
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Return all registrations by name; two classes with one name are an error only when that name is used."""
+        """Return all registrations by name. Two classes with the same name are an error only when the name is used."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -49,7 +52,7 @@ class InstalledProcessors:
         return self._tables
 
     def names(self) -> list[str]:
-        """Return all names, those of built-in processors first, those of wings' families last."""
+        """Return the names of all output processors, with the built-in processors first."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:
@@ -57,7 +60,7 @@ class InstalledProcessors:
         return [registration for rivals in self._read().values() for registration in rivals]
 
     def find(self, name: str) -> Registration | None:
-        """Return the processor called ``name``, or None; raise RegistrationError if several have that name."""
+        """Return the processor called ``name``, or None. Raise RegistrationError if several have that name."""
         rivals = self._read().get(name, [])
         if len(rivals) > 1:
             raise RegistrationError(
@@ -68,7 +71,7 @@ class InstalledProcessors:
 
 
 def _add(tables: dict[str, list[Registration]], new: Registration) -> None:
-    """Add a registration to the table unless the same class already has that name."""
+    """Add a registration to the list of its name, unless the list already contains the same class."""
     rivals = tables.setdefault(new.name, [])
     if not any(new.same_target(old) for old in rivals):
         rivals.append(new)

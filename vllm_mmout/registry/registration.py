@@ -13,7 +13,8 @@ from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.wing import wings
 
 ProcessorTarget: TypeAlias = type[OutputProcessor] | str
-"""An output processor: its class, its path "pkg.mod:Class", or a name in a wing's family, such as "io_plugin:NAME"."""
+"""An output processor, as its class, its path "pkg.mod:Class", or a name with a known prefix, such as "io_plugin:NAME".
+"""
 
 NONE = "none"
 """Name that switches a model's output processor off; no processor can be registered under it."""
@@ -22,10 +23,10 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 class ProcessorFamily(Protocol):
-    """Output processors of a wing that share a prefix of their names."""
+    """Output processors of an extension package whose names begin with the same prefix, such as "io_plugin:"."""
 
     def installed(self) -> Iterable[Registration]:
-        """Return the registrations of the family's installed processors."""
+        """Return a registration for each installed processor whose name begins with the prefix."""
 
     def processor(self, name: str) -> type[OutputProcessor]:
         """Return the class of the processor called ``name``."""
@@ -61,7 +62,7 @@ class Registration:
 
 
 def make_registration(processor: ProcessorTarget, name: str | None, origin: str) -> Registration:
-    """Check an author's processor and name, and return them as a registration; raise RegistrationError."""
+    """Return the registration of a processor under a name. Raise RegistrationError if either is wrong."""
     if isinstance(processor, str):
         if not is_target(processor):
             raise RegistrationError(
@@ -83,7 +84,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
 
 def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
-    """Return a copy of ``table`` with ``new`` at its end; unchanged if the same class already has that name."""
+    """Return a copy of ``table`` with ``new`` added at its end, unless the same class already has that name."""
     old = table.get(new.name)
     if old is None:
         return {**table, new.name: new}
@@ -96,7 +97,10 @@ def with_added(table: Mapping[str, Registration], new: Registration, owner: str)
 
 
 def import_processor(path: str) -> type[OutputProcessor]:
-    """Import the class at "pkg.mod:Class", or get it from the family of a wing whose prefix matches."""
+    """Import the class at "pkg.mod:Class".
+
+    If the path begins with the prefix of an extension package, such as "io_plugin:", get the class from that package.
+    """
     for wing in wings():
         for prefix in wing.processor_families:
             if path.startswith(prefix):
@@ -109,12 +113,12 @@ def import_processor(path: str) -> type[OutputProcessor]:
 
 
 def is_target(text: str) -> bool:
-    """Return whether ``text`` is a path "pkg.mod:Class" or a family name "io_plugin:NAME", not a registered name."""
+    """Return whether ``text`` is a path "pkg.mod:Class" or a prefixed name "io_plugin:NAME", not a registered name."""
     return is_of_family(text) or is_path(text)
 
 
 def is_of_family(name: str) -> bool:
-    """Return whether a name has the prefix of a wing's family of output processors."""
+    """Return whether a name begins with a prefix that an extension package looks up, such as "io_plugin:"."""
     return any(name.startswith(prefix) for wing in wings() for prefix in wing.processor_families)
 
 

@@ -127,7 +127,10 @@ class Wanted:
 
 
 def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
-    """Parse the value of ``"output_processor"``, the default first; empty for "none", None if it is not set."""
+    """Parse the value of ``"output_processor"``. Return () for "none", and None if it is not set.
+
+    The default processor comes first.
+    """
     if value is None:
         return None
     if value == NONE:
@@ -166,7 +169,7 @@ def _wanted(alias: object, name: object, source: str) -> Wanted:
 
 
 class ModelsOwn:
-    """Processors registered for one model. The model's class is loaded only when the result depends on it."""
+    """Output processors registered for a model. The model's class is loaded only when the result depends on it."""
 
     def __init__(
         self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
@@ -181,12 +184,15 @@ class ModelsOwn:
 
     @property
     def first(self) -> Mapping[str, Registration]:
-        """Registrations that apply if no configuration names any: the architecture's, else those on the class."""
+        """Registrations that apply if no configuration names a processor.
+
+        Registrations on the model's class apply only if its architecture has none.
+        """
         return self._by_architecture or self._on_class
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registrations by name; the architecture's replace those on the class."""
+        """All registrations by name. Names registered for the architecture override equal names on the class."""
         return {**self._on_class, **self._by_architecture}
 
 

@@ -74,5 +74,5 @@ _own, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of this package or of a wing's testing module."""
+    """Return a public object of this package, or a test function that an extension package adds."""
     return next(extensions("testing", name), None) or _own(name)

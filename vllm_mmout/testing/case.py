@@ -28,7 +28,7 @@ _NAME = "checked"
 
 
 class BrokenPromiseError(AssertionError):
-    """A processor does not keep a promise that the engine relies on; the message has the promise and the input."""
+    """A processor breaks a rule that the engine relies on. The message has the rule and the input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class Case:
-    """A processor, the model's output for a group of requests, and the options that the requests share."""
+    """A processor, the model's output for several requests, and the options that the requests share."""
 
     make: Make
-    """The class, or a function that makes a fresh instance, since every process has its own."""
+    """The processor's class, or a function that makes a fresh instance. Every process has its own instance."""
     outputs: Raw
     """A tensor or a dict of tensors, with the requests on axis 0."""
     params: OutputParams = field(default_factory=OutputParams)
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def count(self) -> int:
-        """Number of requests in the group."""
+        """Number of requests in ``outputs``."""
         return len(next(iter(_tensors(self.outputs))))
 
     @cached_property
@@ -72,7 +72,7 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Reduce a group once, as the worker does; return uint8 [bytes] or `Refused` for each request."""
+        """Call ``reduce`` once for all requests in ``outputs``. Return uint8 [bytes] or `Refused` for each request."""
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
@@ -82,7 +82,7 @@ class Case:
         return list(packed(reduced, count))
 
     def decode(self, processor: OutputProcessor, sent: torch.Tensor | Refused) -> Any:
-        """Make one request's output object, as a thread of the frontend does; return `Refused` if that fails."""
+        """Decode the bytes that `reduce` returned for a request into its output object, or return `Refused`."""
         if isinstance(sent, Refused):
             return sent
         try:
@@ -92,9 +92,9 @@ class Case:
             return Refused(error, "decode")
 
     def compare(self, expected: Iterable[Any], actual: Iterable[Any], message: str, first: int = 0) -> None:
-        """Compare outcomes of requests with the expected outcomes; ``first`` is the number of the first request.
+        """Compare outcomes of requests with the expected outcomes. ``first`` is the number of the first request.
 
-        Raises BrokenPromiseError, with ``what`` in the message, at the first request that differs.
+        Raises BrokenPromiseError, with ``message`` in its text, at the first request that differs.
         """
         for request, (left, right) in enumerate(zip(expected, actual, strict=True), start=first):
             if (different := outcome_difference(left, right, self.equal)) is not None:
@@ -102,7 +102,7 @@ class Case:
 
 
 def outcome_difference(left: Any, right: Any, equal: Equal | None = None) -> str | None:
-    """Describe how two outcomes differ, or return None. Two refusals are equal if their errors have one class."""
+    """Describe how two outcomes differ, or return None. Two refusals are equal if their errors have the same class."""
     if isinstance(left, Refused) or isinstance(right, Refused):
         alike = isinstance(left, Refused) and isinstance(right, Refused) and type(left.error) is type(right.error)
         return None if alike else f"{_short(left)} and {_short(right)}"
@@ -110,7 +110,7 @@ def outcome_difference(left: Any, right: Any, equal: Equal | None = None) -> str
 
 
 def packed(reduced: Any, count: int) -> torch.Tensor:
-    """Pack the output of ``reduce`` for ``count`` requests for transport: uint8 [count, bytes]."""
+    """Pack the output of ``reduce`` for ``count`` requests into uint8 [count, bytes]."""
     try:
         return wire.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
     except Exception as error:  # a type, a dtype or a size that the codec does not support
@@ -118,21 +118,21 @@ def packed(reduced: Any, count: int) -> torch.Tensor:
 
 
 def unpacked(sent: torch.Tensor) -> Raw:
-    """Unpack one request's uint8 [bytes] for ``decode``: views of one buffer, as in the frontend."""
+    """Unpack the uint8 [bytes] of a request into the input of ``decode``. Its tensors share the memory of ``sent``."""
     picks = wire.unpack(sent)
     assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: `packed` never packs a failure
     return picks[_NAME]
 
 
 def each(outputs: Raw, change: Callable[[torch.Tensor], torch.Tensor]) -> Raw:
-    """Return the group with ``change`` applied to every tensor."""
+    """Return the outputs with ``change`` applied to every tensor."""
     if isinstance(outputs, torch.Tensor):
         return change(outputs)
     return {name: change(tensor) for name, tensor in outputs.items()}
 
 
 def rows(outputs: Raw, places: Sequence[int]) -> Raw:
-    """Return some requests of a group, in the order of ``places``, as contiguous copies."""
+    """Return the outputs of the requests with the indices ``places``, in that order, as contiguous copies."""
     return each(outputs, lambda tensor: tensor[list(places)].contiguous())  # indexing alone keeps the strides
 
 
@@ -147,7 +147,10 @@ def copied(outputs: Raw) -> Raw:
 
 
 def spoilt(outputs: Raw, bad: float) -> Raw | None:
-    """Return the group with request 0 filled with ``bad``, or None if no tensor is floating point."""
+    """Return a copy of the outputs with all floating-point values of request 0 replaced by ``bad``, such as NaN.
+
+    Return None if no tensor is floating point.
+    """
     if not any(tensor.is_floating_point() for tensor in _tensors(outputs)):
         return None
 
@@ -161,7 +164,7 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Yield each axis whose length depends on the input's size, and the group with length 0 on that axis.
+    """Yield each axis whose length depends on the input's size, with the outputs cut to length 0 on that axis.
 
     Axis 0 holds the requests. The length of axis 1, classes or features, is fixed by the model and is never 0.
     """
@@ -190,9 +193,9 @@ def answered(outcomes: Iterable[Any], where: str) -> None:
 def compare_sent(
     expected: Sequence[torch.Tensor | Refused], actual: Sequence[torch.Tensor | Refused], message: str
 ) -> None:
-    """Compare the output of ``reduce`` for each request with the expected one, bit for bit; NaN equals NaN.
+    """Compare the output of ``reduce`` for each request with the expected output, bit for bit. NaN equals NaN.
 
-    Raises BrokenPromiseError, with ``what`` in the message, at the first request that differs.
+    Raises BrokenPromiseError, with ``message`` in its text, at the first request that differs.
     """
     for request, (left, right) in enumerate(zip(expected, actual, strict=True)):
         if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
@@ -204,7 +207,10 @@ def compare_sent(
 
 
 def stops(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 line numbers for stopping a call of ``lines`` lines, which vary with the input."""
+    """Return about 8 line numbers where a test for races stops a call that runs ``lines`` lines.
+
+    The numbers vary with the input.
+    """
     step = max(1, -(-lines // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0
     return range(start, lines, step)

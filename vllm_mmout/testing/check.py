@@ -1,4 +1,4 @@
-"""`check_output_processor`: checks all promises of a processor on generated or given examples."""
+"""`check_output_processor`: checks that a processor keeps the engine's rules on generated or given examples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def check_output_processor(
     settings: hypothesis.settings | None = None,
     hangs_after_s: float = 60.0,
 ) -> None:
-    """Check that a processor keeps the promises in `PROMISES`; torch uses one thread meanwhile.
+    """Check that a processor keeps the rules that the engine relies on, listed in `PROMISES`.
+
+    torch uses one thread during the check.
 
     Args:
         make: the class, or a callable that makes a fresh instance, as each process does.
@@ -87,7 +89,10 @@ def check_output_processor(
 
 
 def _test(checking: _Checking, outputs: Outputs, params: _Params, settings: hypothesis.settings) -> Callable[[], None]:
-    """Return the test for hypothesis to run; it first checks every output of a list, with the first params."""
+    """Return the hypothesis test of a processor.
+
+    If ``outputs`` is a list, the test first checks each entry with the first of the ``params``.
+    """
     if isinstance(params, OutputParams):
         params = [params]
 
@@ -109,7 +114,7 @@ def _strategy(values: st.SearchStrategy[T] | Sequence[T]) -> st.SearchStrategy[T
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Limit torch to one thread: waking other threads takes longer than reducing small tensors."""
+    """Limit torch to a single thread. Waking other threads takes longer than reducing small tensors."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -124,7 +129,7 @@ class _Checking:
     def __init__(self, make: Make, equal: Equal | None, allow: Sequence[str], promises: Sequence[Promise]) -> None:
         self.name = type(make()).__name__
         self.broken: BrokenPromiseError | None = None
-        """The last broken promise."""
+        """Error of the last rule that the processor broke."""
         self.refused: Refused | None = None
         """The last refused request."""
         self.served = 0
@@ -135,7 +140,7 @@ class _Checking:
         self._promises = tuple(promises)
 
     def example(self, outputs: Raw, params: OutputParams) -> None:
-        """Check all promises on one example."""
+        """Check whether the processor keeps all rules for an example of model outputs and options."""
         case = Case(self._make, outputs, params, self._equal, self._allow)
         for promise in self._promises:
             self._check(promise, case)
@@ -156,7 +161,7 @@ class _Checking:
 
 
 def _settings(settings: hypothesis.settings | None) -> hypothesis.settings:
-    """Return settings that report one error for a failure, and no error for a slow machine."""
+    """Return settings of hypothesis that report a single failure, and do not fail on a slow machine."""
     parent = settings or hypothesis.settings()
     return hypothesis.settings(
         parent,

@@ -1,6 +1,7 @@
-"""The promises of a processor to the engine, one function each, which raises BrokenPromiseError if it is broken.
+"""Rules that the engine relies on and a processor must keep, called promises. Each is checked by a function.
 
-Each takes a `Case`; `PROMISES` lists them all. The docstring states the promise and the reason for it.
+Each function takes a `Case`, and raises BrokenPromiseError if the processor breaks the rule. Its docstring states the
+rule and the reason for it. `PROMISES` lists all functions.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def what_reduce_returns_travels(case: Case) -> None:
 
 
 def answers_or_refuses(case: Case) -> None:
-    """Check that each request gets an object or an `MMOutError` with a message for its client, no other exception."""
+    """Check that each request gets an output, or an `MMOutError` with a message for the client, never another error."""
     answered(case.alone, "")
 
 
 def answers_bad_values(case: Case) -> None:
-    """Check that NaN and infinities in a request give an object or an `MMOutError`, and leave other requests alone."""
+    """Check that a request with NaN or infinities gets an output or an `MMOutError`, and does not affect others."""
     for bad in (math.nan, math.inf, -math.inf):
         if (group := spoilt(case.outputs, bad)) is None:
             continue
@@ -64,7 +65,7 @@ def answers_bad_values(case: Case) -> None:
 
 
 def answers_empty_axes(case: Case) -> None:
-    """Check that tensors with an axis of length 0 give an object or an `MMOutError`."""
+    """Check that a request whose tensors have an axis of length 0 gets an output or an `MMOutError`."""
     for axis, empty in without_length(case.outputs):
         frontend = case.make()
         results = [case.decode(frontend, packed) for packed in case.reduce(case.make(), empty)]
@@ -72,7 +73,10 @@ def answers_empty_axes(case: Case) -> None:
 
 
 def is_deterministic(case: Case) -> None:
-    """Check that equal input gives equal output, again and in another instance: worker and frontend have one each."""
+    """Check that equal input gives equal output, both when it is repeated and in another instance.
+
+    The worker and the frontend have separate instances.
+    """
     worker, frontend = case.make(), case.make()
     sent = case.reduce(worker)
     first = [case.decode(frontend, packed) for packed in sent]
@@ -104,7 +108,7 @@ def keeps_nothing_of_a_request(case: Case) -> None:
 
 
 def leaves_its_inputs_alone(case: Case) -> None:
-    """Check that ``reduce`` and ``decode`` do not write to their inputs, since others read the same memory."""
+    """Check that ``reduce`` and ``decode`` do not write to their inputs, because other code reads the same memory."""
     output = copied(case.outputs)
     before = copied(output)
     processor = case.make()
@@ -180,7 +184,7 @@ def is_thread_safe(case: Case) -> None:
 
 
 def assembles_one_part(case: Case) -> None:
-    """Check that ``assemble`` of a single part returns the output of ``decode``: small inputs have one part."""
+    """Check that ``assemble`` of a single part returns the output of ``decode``. Small inputs have a single part."""
     for request, sent in enumerate(case.reduce(case.make())):
         frontend = case.make()
         if isinstance(sent, Refused):
@@ -209,4 +213,4 @@ PROMISES: tuple[Promise, ...] = (
     answers_empty_axes,
     is_thread_safe,
 )
-"""All promises, in the order of their checks."""
+"""Functions that check the rules that the engine relies on, in the order of the checks."""

@@ -22,7 +22,7 @@ _PASSED_OVER = (types.ModuleType, type, types.MethodType, property, staticmethod
 
 
 def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
-    """Return the state of a processor: maps each place ("self._weights[0]") to a text that changes with the value.
+    """Return the state of a processor: maps names such as "self._weights[0]" to texts that change with the values.
 
     The state is that of the instance, of its classes below `object`, and of the data that their methods can change:
     module variables that they name, variables of an enclosing function, default values of arguments. Names in
@@ -44,7 +44,7 @@ def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Describe the differences between two snapshots, one text for each place."""
+    """Describe the differences between two snapshots, with a text for each attribute or variable that changed."""
     places = dict.fromkeys((*before, *after))
     return [
         f"{place} was {before.get(place, 'not there')} and is {after.get(place, 'not there')}"
@@ -54,7 +54,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Return the data that a function shares between its calls: place -> (name, value)."""
+    """Return the data that a function shares between its calls, as description -> (name, value)."""
     code = function.__code__
     module = function.__module__
     shared = {
@@ -92,7 +92,11 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Return the contents of a value, as place -> (attribute's name, value), or None if it has none."""
+    """Return the items or attributes inside a value, or None if it is a single value.
+
+    The keys are expressions such as "self.weights[0]", which begin with ``place``. Each value is a pair of an
+    attribute's name, or "" for an item, and the object.
+    """
     if isinstance(value, Mapping):
         return {f"{place}[{_text(key)}]": ("", item) for key, item in value.items()}
     if isinstance(value, _CONTAINERS):
@@ -114,7 +118,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str | None:
-    """Return a short text that changes with the contents of an array, cache or generator, or None for other values."""
+    """Return a short fingerprint of an array, a cache or a random generator, or None for other values."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return f"{value.dtype} {list(value.shape)} #{zlib.crc32(flat.view(torch.uint8).numpy().data):08x}"

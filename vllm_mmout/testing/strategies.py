@@ -1,4 +1,4 @@
-"""Strategies for georeferenced rasters that fit into a GeoTIFF for rasterio, and for options of requests."""
+"""Hypothesis strategies for georeferenced rasters that rasterio can write as GeoTIFF, and for options of requests."""
 
 from __future__ import annotations
 

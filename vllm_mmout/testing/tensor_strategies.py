@@ -1,4 +1,4 @@
-"""Strategies for models' outputs: torch tensors of all kinds of values and memory layouts, alone or in a dict."""
+"""Hypothesis strategies for model outputs: torch tensors of many values and memory layouts, alone or in a dict."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from hypothesis import strategies as st
 
 Axis: TypeAlias = "int | str | tuple[int, int]"
-"""A length, a name whose length is the same everywhere, or the smallest and the largest length."""
+"""Length of an axis, as a number, a name whose length is the same everywhere, or the smallest and largest length."""
 Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
 """A dtype, or several to choose from, as "float32" or ``torch.float32``."""
 
 FLOATING = ("float32", "float16", "bfloat16")
-"""The dtypes of models' computations."""
+"""Floating-point dtypes that models compute in."""
 
 _REQUESTS = (1, 4)
 _LENGTHS = (1, 6)
@@ -159,14 +159,17 @@ def _noise(seed: int, scale: float, shape: tuple[int, ...], dtype: torch.dtype) 
 
 
 def _numbers(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-    """Return values as a tensor; via float64, so that a narrow dtype rounds to the nearest value or infinity."""
+    """Return values as a tensor. They are converted by float64, so that a narrow dtype rounds to the nearest value."""
     if dtype.is_floating_point or dtype == torch.bool:
         return torch.tensor(values, dtype=torch.float64).to(dtype)
     return torch.tensor(values, dtype=dtype)
 
 
 def _laid_out(layout: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same values in another memory layout; "repeated" gives all requests the first's."""
+    """Return a tensor with the same values in another memory layout.
+
+    The layout "repeated" changes the values: all requests share the memory of the first request.
+    """
     if layout == "transposed" and tensor.dim() > 1:
         return tensor.transpose(1, -1).contiguous().transpose(1, -1)
     if layout == "strided":

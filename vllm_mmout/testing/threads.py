@@ -12,14 +12,20 @@ from typing import Any, Self, TypeVar
 Result = TypeVar("Result")
 
 PATIENCE_S = 0.02
-"""Time in seconds that a stopped call waits for the other, which may need a lock that the stopped call holds."""
+"""Longest time in seconds that a call is stopped while a second call runs in another thread.
+
+The second call may need a lock that the stopped call holds, and would then never return.
+"""
 
 _THE_ENGINES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Modules whose lines are not counted: the engine's part of a call, and the check itself."""
+"""Prefixes of modules whose lines `Stop` does not count, because they belong to the engine or to the test code."""
 
 
 class Stop:
-    """Counter of the Python lines that a call runs in some packages; calls ``then`` before line number ``line``."""
+    """Counter of the lines of Python code that a call runs in ``packages``.
+
+    When the count reaches ``line``, it calls ``then`` before the next line runs.
+    """
 
     def __init__(
         self, packages: Collection[str], line: int | None = None, then: Callable[[], None] | None = None
@@ -31,7 +37,7 @@ class Stop:
         self._then = then
 
     def __call__(self, call: Callable[[], Result]) -> Result:
-        """Run ``call`` and count its lines; then restore the trace function of a debugger or a coverage tool."""
+        """Run ``call`` with a trace function that counts its lines. Then restore the previous trace function."""
         trace = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -55,7 +61,7 @@ class Stop:
 def packages_of(value: object) -> set[str]:
     """Return the top-level packages that define an object's classes.
 
-    This package is left out unless the class itself belongs to it, so that calls stop at lines of the author.
+    This package is left out unless the class itself belongs to it, so that calls are stopped in the author's code.
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     ours = __name__.partition(".")[0]
@@ -72,7 +78,7 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """Return the results of two calls in two threads; the first is stopped before a line while the second runs."""
+    """Return the results of two calls in two threads. The first is stopped before a line while the second runs."""
     returned: list[Result] = []
     thread = threading.Thread(target=lambda: returned.append(other()), daemon=True)
 
@@ -88,11 +94,14 @@ def interleaved(
 
 
 class HangsError(BaseException):
-    """A call does not return. Not an ordinary exception, since shrinking would wait for it again and again."""
+    """A call does not return.
+
+    It is a BaseException, because hypothesis would repeat the call after an ordinary exception, to shrink the example.
+    """
 
 
 class WatchedThread:
-    """Thread that is reused for many calls: with a new thread for each, torch would start its own threads each time."""
+    """Thread that runs many calls. In a new thread for each call, torch would start its own threads each time."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -113,7 +122,7 @@ class WatchedThread:
             self._thread.join()  # a daemon thread still running when the interpreter exits may crash it
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Run a call in the thread, wait for it, and raise its exception here; raise HangsError if it times out."""
+        """Run a call in the thread, wait for it, and raise its exception here. Raise HangsError if it times out."""
         self._is_busy = True
         self._calls.put(call)
         try:
