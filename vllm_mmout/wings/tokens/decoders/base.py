@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class TokenDecoder(ABC):
-    """A decoder whose folder or object is known. ``load`` reads its weights."""
+    """The base class of decoders that turn codes into pictures or sounds. ``load`` reads the weights."""
 
     kind: ClassVar[str]
-    """Name of the kind of decoder in messages."""
+    """Name of this kind of decoder, such as "mimi", as error messages show it."""
 
     facts: DecoderFacts | None = None
-    """Facts that a layout is checked against. None if they are unknown; then no layout is refused."""
+    """Codebooks, picture grid and sampling rate, for the check of token layouts. If None, no layout is refused."""
 
     sampling_rate: int | None = None
-    """Samples per channel and second in Hz, if the decoder declares them but has no ``facts``."""
+    """Sampling rate in Hz, as the decoder declares it. Ignored if ``facts`` is set."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
@@ -56,7 +56,7 @@ class TokenDecoder(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Return the device on which codes must be. It is known once the weights are loaded."""
+        """Return the device of the loaded weights. The codes passed to `decode` must be on this device."""
         return device_of(self.model)
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
@@ -64,14 +64,14 @@ class TokenDecoder(ABC):
         raise NotImplementedError(f"{type(self).__name__} has a folder and must define read(folder, dtype)")
 
     def causal(self) -> CausalChunks | None:
-        """Begin a sound whose chunks continue from the state of the decoder's layers.
+        """Return an object that decodes one sound in chunks, and keeps the state of the layers between the chunks.
 
-        Return None if the decoder does not support this. Each chunk is then decoded with the frames around it.
+        Return None if the decoder does not support this. Each chunk is then decoded together with the frames around it.
         """
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the number of frames that are decoded together. A chunk must begin at a multiple of it.
+        """Return the number of frames that are decoded together. A chunk must begin at a multiple of this number.
 
         ``rates`` holds the codes per frame of each codebook.
         """
@@ -79,7 +79,7 @@ class TokenDecoder(ABC):
 
     @abstractmethod
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode the codes of several media of the same shape.
+        """Decode the codes of several pictures or sounds of the same shape.
 
         Args:
             codes: int64, one tensor per codebook: [n, rows, columns] for pictures, [n, codes] for sounds.
@@ -96,7 +96,7 @@ class DecoderFacts:
     """Facts about a decoder that are known before its weights are read."""
 
     modality: Literal["image", "audio"]
-    """Kind of media that the decoder makes."""
+    """Whether the decoder makes pictures or sounds."""
     codebooks: int
     """Number of codebooks."""
     codebook_size: int
@@ -104,11 +104,13 @@ class DecoderFacts:
     fewer: bool = False
     """Whether the decoder also works with only its first codebooks."""
     strides: tuple[int, ...] | None = None
-    """Steps of the finest codebook that one code of each codebook spans. None if all codebooks have the same rate."""
+    """Number of time steps that a code of each codebook covers, such as (4, 2, 1).
+
+    A time step is as long as a code of the codebook with the highest rate. None if all codebooks have the same rate."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of codes, if the decoder has a fixed picture size. None for any size."""
+    """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None
-    """Samples per channel and second, in Hz."""
+    """Sampling rate in Hz, that is, samples per second in each channel."""
 
     def check_fit(self, layout: TokenLayout, decoder_name: str) -> None:
         """Raise an OptionError if the decoder cannot decode the codes of ``layout``.
@@ -157,7 +159,7 @@ class DecoderFacts:
 
 
 def _reduced(counts: list[int]) -> list[int]:
-    """Divide the counts by their greatest common divisor, as only their ratio matters."""
+    """Divide the counts by their greatest common divisor."""
     common = math.gcd(*counts)
     return [count // common for count in counts]
 

@@ -1,4 +1,4 @@
-"""SoundChunks: chunked decoding of a sound while its codes come. Probe: measures the context that a decoder needs."""
+"""SoundChunks: decodes a sound in chunks while it is generated. Probe: measures the context that a decoder needs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, n]."""
 
 _TRIED = (64, 256, 1024)
-"""Lengths, in frames, of the sounds that measure a decoder's context. The next length is tried if one is too short."""
+"""Lengths, in frames, of the test sounds that measure a decoder's context. The next is tried if one is too short."""
 _FEW = 16
-"""Number of frames in the shortest sound that measures the samples per frame."""
+"""Number of frames in the shortest test sound. Test sounds are decoded to measure the samples per frame."""
 _TRIALS = 3
-"""Number of random sounds of each length, as a change may be inaudible in a single sound by chance."""
+"""Number of random test sounds per length. In a single sound, a change may leave all samples equal by chance."""
 
 
 class SoundChunks(ABC):
-    """The state that is kept between the chunks of one sound."""
+    """A decoder of one sound in chunks. It keeps its state between the chunks."""
 
     @abstractmethod
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
@@ -50,7 +50,7 @@ class Chunking:
     frame_samples: int
     """Samples per channel that each frame adds."""
     ahead: int
-    """Number of later frames that must have come before a frame can be decoded."""
+    """Number of following frames that the decoder needs before it can decode a frame."""
     first: int
     """Minimum number of frames of the first chunk, unless the sound has fewer."""
     begin: Callable[[], SoundChunks]
@@ -154,7 +154,11 @@ class Probe:
         )
 
     def _heard(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
-        """Return how far a change of frame ``at`` affects samples. The effect on later frames is their left context."""
+        """Change frame ``at`` of a random sound, and return how many frames before and after it have changed samples.
+
+        A change in later frames shows their left context, and a change in earlier frames their right context.
+        ``frames`` is the length of the sound, and ``trial`` its random seed.
+        """
         codes = self._random(frames, trial)
         changed = [ids.copy() for ids in codes]
         for ids, rate in zip(changed, self.rates, strict=True):

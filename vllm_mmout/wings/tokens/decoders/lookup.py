@@ -25,10 +25,12 @@ KINDS = {
     "xcodec": "XcodecDecoder",
     "xcodec2": "Xcodec2Decoder",
 }
-"""Class in `transformers_models` for each ``model_type``. For the whole models "emu3" and "janus" it is the decoder."""
+"""Class in `transformers_models` for each ``model_type`` in a config.json.
+
+"emu3" and "janus" are full models that contain a picture decoder. Their class loads only this decoder."""
 
 _SNAC_ALONE = "vq_strides"
-"""Key that identifies SNAC's config.json, which lacks ``model_type``."""
+"""Key that identifies a config.json of SNAC, which lacks ``model_type``."""
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
@@ -86,7 +88,10 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
 
 
 def _handed(module: Any) -> TokenDecoder:
-    """Return the decoder for an object that is loaded already, of the class of its kind if that is known."""
+    """Return the decoder for a model that the user has already loaded.
+
+    If the model's class is not in `KINDS`, return a `CustomDecoder`.
+    """
     if hasattr(module, _SNAC_ALONE):
         from vllm_mmout.wings.tokens.decoders.snac import SnacDecoder
 

@@ -20,11 +20,11 @@ _SHOWN = 4
 """Maximum number of missing weights that a message lists."""
 
 _INSIDE = {r"^(model\.)?vqmodel\.": ""}
-"""Prefix of the decoder's weights in a whole model (regular expression), and its replacement for the decoder alone."""
+"""Regular expression for the prefix of the decoder's weights in a full model, and the text that replaces the prefix."""
 
 
 class PretrainedDecoder(TokenDecoder):
-    """A decoder of transformers, recognised by ``model_type``. It can be loaded from a whole model that contains it."""
+    """A decoder of transformers, recognised by ``model_type``. It can be loaded from a full model that contains it."""
 
     model_name: ClassVar[str]
     """Name of the decoder's class in transformers."""
@@ -57,7 +57,7 @@ class PretrainedDecoder(TokenDecoder):
     @classmethod
     @abstractmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the facts that the config states."""
+        """Return the codebooks, picture grid and sampling rate that the config states."""
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
         """Read the weights with transformers. Raise a ModelError if they are damaged or incomplete."""
@@ -96,7 +96,7 @@ class Emu3Decoder(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the facts of a decoder with one codebook and any grid."""
+        """Return the codebook size that the config states. The decoder has one codebook, and takes any picture grid."""
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.codebook_size)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -113,7 +113,7 @@ class JanusDecoder(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the facts of a decoder with one codebook and a square grid, whose size is in the config."""
+        """Return the codebook size and the square picture grid that the config states. The decoder has one codebook."""
         side = int(config.num_patches)
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.num_embeddings, grid=(side, side))
 
@@ -138,7 +138,7 @@ class ResidualCodec(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the facts that the config states."""
+        """Return the codebooks and the sampling rate that the config states."""
         codebooks, codebook_size = cls.books_of(config)
         return DecoderFacts(
             modality="audio",
@@ -164,7 +164,7 @@ class CausalCodec(ResidualCodec):
     """A codec that does not look ahead, unless its config says that it does."""
 
     def causal(self) -> CausalChunks | None:
-        """Begin a sound in causal chunks, or return None if the config lets the codec look ahead."""
+        """Return an object that decodes one new sound in chunks, or None if the config lets the codec look ahead."""
         from vllm_mmout.wings.tokens.decoders.causal import CausalChunks, is_causal
 
         return CausalChunks(self.model) if is_causal(self.model) else None
@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return 1 codebook, and its number of codes, one for each combination of levels in all dimensions."""
+        """Return 1 as the number of codebooks, and its number of codes, one for each combination of levels."""
         return 1, math.prod(config.quantization_levels)
 
 
@@ -219,5 +219,5 @@ class DacDecoder(ResidualCodec):
     codebooks_name: ClassVar[str] = "n_codebooks"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """Decode the codes. They are passed by keyword, as the first argument of ``decode`` is a different one."""
+        """Call the model's ``decode`` with the codes as ``audio_codes``, which is not its first argument."""
         return self.model.decode(audio_codes=codes, return_dict=True)
