@@ -1,4 +1,4 @@
-"""``AsyncLLM`` for models that generate media tokens: ``generate`` yields answers with decoded media."""
+"""``AsyncLLM`` for models that generate media tokens: ``generate`` yields answers with decoded pictures and sounds."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenAsyncLLM(AsyncLLM):
-    """vLLM's asynchronous engine, bound to the output processors of a model that generates media tokens."""
+    """vLLM's asynchronous engine, with output processors for a model that generates media tokens."""
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
-    """Fields of ``generation_config.json``, cached at first use, as vLLM would read the file at each call."""
+    """Fields of ``generation_config.json``. The file is read at the first use, and the fields are then cached."""
 
     def mmout_bound(self) -> None:
-        """Set up the state of the engine; called once, when it is bound."""
+        """Set up the attributes that this class adds. Called once, when vLLM's engine gets this class."""
         self.mmout = None
 
     @counted
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate an answer like vLLM's ``AsyncLLM.generate``. Media come as objects with its last output.
+        """Generate answers like vLLM's ``AsyncLLM.generate``. Their last outputs hold the pictures and sounds.
 
         Closing or cancelling the generator aborts the request.
 
@@ -89,7 +89,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
         return SamplingParams.from_optional(**self.mmout)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add a request as vLLM does. Options beyond sampling are kept in this process."""
+        """Add a request as vLLM does. Options that vLLM does not know are not sent to the engine's process."""
         with sent_apart(params) as sent:
             return await super().add_request(request_id, prompt, sent, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""BatchSizes: chooses how many media one forward of a decoder takes, from measured times."""
+"""BatchSizes: chooses how many pictures or sounds a decoder decodes in one forward pass, from measured times."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _AGAIN = 64
-"""Number of forwards of one kind after which the other kind is tried again."""
+"""Number of forward passes with the faster kind of batch (one item, or several) before the other is tried again."""
 _WEIGHT = 0.5
-"""Weight of the latest measurement in the average."""
+"""Weight of the latest measurement in the moving average."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Measurements of forwards of one kind, of single media or of several, for one shape."""
+    """Measurements for one shape: of forward passes with a single picture or sound, or of passes with several."""
 
     forwards: int = 0
     each: float = 0.0
-    """Seconds per medium. Infinite if the last forward failed."""
+    """Seconds per picture or sound. Infinite if the last forward pass failed."""
     since: int = 0
-    """Number of forwards of the other kind since the last forward of this kind."""
+    """Number of forward passes of the other kind since the last pass of this kind.
+
+    The two kinds are passes with one picture or sound, and passes with several."""
 
     def record(self, each: float) -> None:
         self.forwards += 1
@@ -32,24 +34,27 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Seen:
-    """Measurements for media of one shape."""
+    """Measurements for pictures or sounds of one shape."""
 
     alone: _Kind = field(default_factory=_Kind)
     together: _Kind = field(default_factory=_Kind)
 
     @property
     def better(self) -> bool:
-        """Return whether decoding several media at once is faster, or has been tried less often so far."""
+        """Return whether decoding several pictures or sounds at once takes less time for each than decoding one.
+
+        Until both have been tried twice, return whether several at once has been tried less often.
+        """
         if min(self.alone.forwards, self.together.forwards) < 2:
             return self.together.forwards < self.alone.forwards
         return self.together.each <= self.alone.each
 
 
 class BatchSizes:
-    """A chooser between forwards of single media and of several.
+    """A chooser between decoding pictures or sounds one by one, and several in one forward pass.
 
-    It tries both kinds, keeps the faster kind, and tries the other again now and then. The first forward of a kind is
-    slower than later ones, so both kinds are tried twice. ``most`` is the maximum number of media in a forward, and
+    It tries both, keeps the faster, and tries the other again now and then. The first forward pass is slower than later
+    passes, so both are tried twice. ``most`` is the maximum number of pictures or sounds in a forward pass, and
     ``limit_s`` its time limit in seconds.
     """
 
@@ -59,7 +64,7 @@ class BatchSizes:
         self._seen: defaultdict[Hashable, _Seen] = defaultdict(_Seen)
 
     def size(self, key: Hashable, ready: int) -> int:
-        """Return the number of media that the next forward takes, of ``ready`` media of one shape."""
+        """Return how many of ``ready`` pictures or sounds with the shape ``key`` to decode in the next forward pass."""
         if self.most == 1 or ready <= 1:
             return 1
         seen = self._seen[key]
@@ -68,21 +73,21 @@ class BatchSizes:
         return min(ready, self.most, self._in_time(seen)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
-        """Return whether a forward should wait for more media of a shape."""
+        """Return whether a forward pass should wait for more pictures or sounds of the shape ``key``."""
         return self.most > 1 and self._seen[key].better
 
     def record(self, key: Hashable, count: int, seconds: float) -> None:
-        """Record the seconds of a forward of ``count`` media."""
+        """Record the seconds that a forward pass took for ``count`` pictures or sounds."""
         seen = self._seen[key]
         kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
         kind.record(seconds / count)
         other.since += 1
 
     def failed(self, key: Hashable) -> None:
-        """Record that a forward of several media failed."""
+        """Record that a forward pass with several pictures or sounds failed."""
         self.record(key, 2, math.inf)
 
     def _in_time(self, seen: _Seen) -> int:
-        """Return the number of media that a forward can take within the time limit, at least 1."""
+        """Return how many pictures or sounds a forward pass can decode within the time limit, at least 1."""
         measured = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
         return max(1, int(min(self.limit_s / measured.each, self.most))) if measured.each else self.most

@@ -1,4 +1,4 @@
-"""MediaBatcher: decodes the media of all requests of an engine, several in one forward if possible."""
+"""MediaBatcher: decodes the pictures and sounds of all requests, several in one forward pass if possible."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 @dataclass(slots=True, eq=False)
 class MediaJob:
-    """One medium that is submitted for decoding."""
+    """A picture or sound, or a piece of a sound, that is submitted for decoding."""
 
     medium: Any
-    """A `Medium`, or a piece of a medium if there is a ``state``."""
+    """Codes of a picture or sound (`Medium`), or of a piece of a sound (`SoundPiece`) if ``state`` is set."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
     """Callback, called once in the thread that ends the job. None once the job has ended or was cancelled."""
     state: Any = None
-    """Result of the processor's ``begin`` for a medium that comes in pieces. Pieces are decoded one by one."""
+    """State of the decoder between the pieces of a sound, or None without pieces. Pieces are decoded one by one."""
     key: Hashable = None
-    """Batch key. Media with equal keys can be decoded together."""
+    """Batch key. Jobs with equal keys can be decoded in one forward pass."""
     outcome: Outcome = None
     since: float = 0.0
     """Time of submission, by ``time.monotonic``."""
@@ -53,19 +53,19 @@ class MediaJob:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A turn at the decoder, that is, one job of the pool with one forward."""
+    """A task for the decoder's thread: the jobs to decode in one forward pass."""
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether the turn has taken its jobs. It then does not take further jobs."""
+    """Whether the task has already taken its jobs from the queue of waiting jobs. A task does this only once."""
 
 
 class MediaBatcher:
-    """A batcher that runs a decoder in a thread. ``timeout`` is the time limit of one forward, in seconds."""
+    """A batcher that runs a decoder in a thread. ``timeout`` is the time limit of one forward pass, in seconds."""
 
     def __init__(self, processor: TokenProcessor, timeout: float) -> None:
         self.calls = 0
-        """Number of forwards so far."""
+        """Number of forward passes so far."""
         self._processor = processor
         self._wait_s = min(processor.batch_wait_s, timeout / 2)  # waiting counts as time of the forward
         # Below the limit, as a forward that exceeds it fails for all its media, though each alone might be in time.
@@ -73,20 +73,21 @@ class MediaBatcher:
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._turns = 0
-        """Number of turns that have not taken jobs yet. Never less than the number of waiting jobs."""
+        """Number of tasks that have not taken jobs from the queue yet. Never less than the number of waiting jobs."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
         self._name = type(processor).__name__
         self._said = False
-        """Whether a failure of the decoder on several media has been logged."""
+        """Whether a failed forward pass with several pictures or sounds has been logged."""
 
     def submit(
         self, medium: Medium | Any, params: OutputParams, done: Callable[[MediaJob], None], state: Any = None
     ) -> MediaJob:
-        """Submit a medium for decoding, or a piece of a medium with its ``state``.
+        """Submit a picture or sound for decoding, or a piece of a sound.
 
-        ``done`` is called with the job in any thread, possibly in this one.
+        A piece has a ``state``, which the decoder keeps between the pieces of the sound. ``done`` is called with the
+        job in any thread, possibly in this one.
         """
         job = MediaJob(medium, params, done, state, since=time.monotonic())
         try:
@@ -99,7 +100,7 @@ class MediaBatcher:
             self._waiting.append(job)
             self._turns += 1
             self._more.notify_all()
-        # One turn per medium: a turn ends at once if an earlier turn has taken all media.
+        # One task per job: a task ends at once if earlier tasks have taken all jobs.
         try:
             self._queue(_Turn())
         except BaseException:  # no thread could be started
@@ -110,7 +111,7 @@ class MediaBatcher:
         return job
 
     def close(self) -> None:
-        """End the thread. Media that are not decoded yet fail. A second call does nothing."""
+        """End the decoder's thread. Jobs that are not decoded yet fail. A second call does nothing."""
         if self._closed:
             return
         with self._lock:
@@ -125,7 +126,10 @@ class MediaBatcher:
         self._pool.submit(lambda: self._run(turn), lambda outcome: self._end(turn, outcome))
 
     def _run(self, turn: _Turn) -> list[Outcome]:
-        """Decode the media of a turn. Return an outcome for each, or an empty list if each gets its own turn."""
+        """Decode the jobs of a task, and return a result or an exception for each.
+
+        If decoding several jobs at once fails, queue a task for each of them, and return an empty list.
+        """
         if not turn.taken:
             self._take(turn)
         if len(turn.jobs) > 1:
@@ -139,7 +143,7 @@ class MediaBatcher:
             if first is not None and first.state is None and self._sizes.waits(first.key):
                 self._wait(first)
                 self._forget_cancelled()
-            if turn.taken:  # the turn failed while it waited
+            if turn.taken:  # the task failed while it waited
                 return
             turn.taken = True
             self._turns -= 1
@@ -215,7 +219,7 @@ class MediaBatcher:
         return output
 
     def _end(self, turn: _Turn, outcome: Any) -> None:
-        """Deliver the outcomes of a turn. If the whole turn failed (time limit, shutdown), all its jobs fail."""
+        """End the jobs of a task with their results. If the task failed (time limit, shutdown), all its jobs fail."""
         if isinstance(outcome, BaseException):
             for job in self._of_failed(turn):
                 job.settle(outcome)
@@ -224,9 +228,9 @@ class MediaBatcher:
             job.settle(each)
 
     def _of_failed(self, turn: _Turn) -> Sequence[MediaJob]:
-        """Return the jobs that fail with a turn.
+        """Return the jobs that fail because their task failed.
 
-        If the turn has taken no jobs yet, these are the waiting jobs for which no other turn is left.
+        If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.
         """
         with self._lock:
             if turn.taken:

@@ -25,22 +25,22 @@ from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 FOLDER = "_name_or_path"
 """Key of the model's folder in the config that processors get. Decoder folders may be relative to it."""
 NONE = "none"
-"""Value of ``OutputParams.output`` for requests whose tokens are left to vLLM."""
+"""Value of ``OutputParams.output`` for requests whose media tokens are not decoded, but stay in the text."""
 _NOT_CONFIGURED = "the engine's config was not made by EngineArgs, which adds the logits processor"
 _KNOWN = frozenset({"processor", "output", "sampling", "grid"})
-"""Options that requests to all models that generate tokens may set."""
+"""Names of the request options that all models accept. Each output processor may accept further options."""
 
 
 @dataclass(frozen=True)
 class TokenBinding(EngineBinding):
-    """The binding of an engine whose model generates tokens."""
+    """The output processors and limits of an engine whose model generates media tokens."""
 
     processors: Mapping[str, TokenProcessor]
     """Output processors by name, the default first."""
     max_model_len: int
     """Maximum number of tokens of a prompt and its answer together."""
     unguided: str | None
-    """Reason why requests cannot be guided to complete media. None if they can."""
+    """Reason why answers cannot be restricted to complete pictures or sounds. None if they can."""
 
     generates: ClassVar[bool] = True
     async_llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.async_llm:BoundTokenAsyncLLM"
@@ -65,7 +65,7 @@ class TokenBinding(EngineBinding):
         return self.choice.pick(params.processor)[0]
 
     def prepare(self, params: OutputParams) -> None:
-        """Measure decoding in chunks if a request asks for it and it has not been measured yet. Blocks.
+        """Measure how the decoder works in chunks, if a request asks for chunks. Blocks while it is first measured.
 
         Raises:
             OptionError: the decoder cannot decode in chunks.
@@ -78,7 +78,10 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Return the decoder of an answer's growing media, or None if the request does not ask for growing media."""
+        """Return an object that decodes the unfinished sounds or pictures of an answer while they are generated.
+
+        Return None if the request asks neither for sounds in chunks nor for previews of pictures.
+        """
         processor = self.processors[self.pick(params)]
         if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
             return GrowingSounds(processor, params, batcher, settled)
@@ -119,6 +122,6 @@ class TokenBinding(EngineBinding):
 
 
 def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
-    """Return the number of rows of codes in a request's pictures, or None if it is not known."""
+    """Return the number of rows in the code grid of a request's pictures, or None if it is not known in advance."""
     grid = params.grid or processor.layout.grid
     return None if grid is None else grid[0]

@@ -1,4 +1,4 @@
-"""GrowingSounds: the sounds of one answer, decoded in chunks while their tokens come."""
+"""GrowingSounds: the sounds of one answer, decoded in chunks while their tokens are generated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _MOST = 8
 
 
 class GrowingSounds:
-    """The growing sounds of one answer. ``settled`` is called in any thread when a whole sound has been decoded."""
+    """The sounds of one answer, which are decoded in chunks while they are generated.
+
+    ``settled`` is called in any thread when a whole sound has been decoded.
+    """
 
     def __init__(
         self, processor: CodecAudioProcessor, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
@@ -40,9 +43,9 @@ class GrowingSounds:
         self._batcher = batcher
         self._open: GrowingSound | None = None
         self._sounds: list[GrowingSound] = []
-        """Sounds in the order of their tokens, from the first sound with chunks that are not taken yet."""
+        """Sounds in the order of their tokens. `take` removes a sound after its last chunk."""
         self._chunks: dict[int, list[AudioOutput]] = {}
-        """Chunks that are not taken yet, by the start of their sound."""
+        """Chunks that `take` has not returned yet, keyed by the index of their sound's first token."""
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
@@ -58,14 +61,14 @@ class GrowingSounds:
             self.error = error
 
     def end(self, medium: Medium) -> GrowingSound:
-        """Submit the rest of a complete sound for decoding."""
+        """Submit those frames of a complete sound that are not decoded yet."""
         sound = self._sound(medium.start)
         self._open = None
         sound.end(medium)
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """Return the chunks decoded since the last call. Chunks wait until all sounds before theirs have ended."""
+        """Return the chunks decoded since the last call. Later sounds wait until all earlier sounds are decoded."""
         chunks: list[AudioOutput] = []
         with self._lock:
             while self._sounds:
@@ -85,7 +88,7 @@ class GrowingSounds:
             self._chunks.setdefault(sound.start, []).extend(chunks)
 
     def cancel(self) -> None:
-        """Cancel the sound that is not complete."""
+        """Cancel the decoding of the unfinished sound."""
         if self._open is not None:
             self._open.cancel()
             self._open = None
@@ -100,10 +103,10 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """One growing sound, with the interface of a `MediaJob`. One piece is decoded at a time.
+    """A sound that is decoded piece by piece while it is generated. It has the interface of a `MediaJob`.
 
-    A piece has all frames that came in the meantime, so chunks become longer if the decoder is slower than the tokens.
-    Their length is limited, because each forward has a time limit.
+    Only one piece is decoded at a time. The next piece has all frames that came in the meantime, so chunks become
+    longer if the decoder is slower than the model. Their length is limited, because a forward pass has a time limit.
     """
 
     def __init__(
@@ -168,7 +171,7 @@ class GrowingSound:
         return self._piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the next piece of a medium of ``frames`` frames, within the limit of one forward."""
+        """Return the next piece of a sound with ``frames`` frames so far, within the limit of one forward pass."""
         most = max(self._made + self._ahead + _MOST * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
@@ -209,7 +212,7 @@ class GrowingSound:
         return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
 
     def _settle(self, outcome: Outcome) -> None:
-        """End with the sound or an error. The answer learns of an error at its next token."""
+        """End the job with the decoded sound or an error. An error ends the answer at its next token."""
         done = self.done
         if done is None:
             return

@@ -25,7 +25,9 @@ _FILL = 128
 
 
 class GrowingPictures:
-    """The growing pictures of one answer. ``settled`` is called in any thread whenever a picture has been decoded.
+    """The pictures of one answer, with previews while they are generated.
+
+    ``settled`` is called in any thread whenever a picture has been decoded.
 
     Preview k of ``partial_images`` is due when ``k / (partial_images + 1)`` of the ``rows`` are complete. A preview
     that is not decoded before the picture ends is dropped. A preview that fails is dropped too, as the picture will
@@ -43,7 +45,7 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the first token of the current picture."""
         self._due: list[int] = []
-        """Row counts of the current picture that still trigger previews."""
+        """Row counts that the current picture must reach for its next previews."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()

@@ -1,4 +1,4 @@
-"""Rows of the hook table: the parts of vLLM on which engines that generate media tokens rely."""
+"""The functions and classes of vLLM that this extension package replaces or uses. They are checked at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``LLM`` for models that generate media tokens: ``generate`` and ``chat`` return answers with decoded media."""
+"""``LLM`` for models that generate media tokens: ``generate`` and ``chat`` decode pictures and sounds in answers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenEngine(BoundLLMEngine):
-    """vLLM's synchronous engine, bound to the output processors of a model that generates media tokens."""
+    """vLLM's synchronous engine, with output processors for a model that generates media tokens."""
 
     output_processor: TokenOutputProcessor  # type: ignore[assignment]
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> str:
-        """Add a request as vLLM does. Options beyond sampling are kept in this process."""
+        """Add a request as vLLM does. Options that vLLM does not know are not sent to the engine's process."""
         with sent_apart(params) as sent:
             return super().add_request(request_id, prompt, sent, *args, **kwargs)
 
 
 class BoundTokenLLM(LLM):
-    """vLLM's ``LLM``, bound to the output processors of a model that generates media tokens."""
+    """vLLM's ``LLM``, with output processors for a model that generates media tokens."""
 
     llm_engine: BoundTokenEngine
 
     def generate(self, prompts: Any, sampling_params: Any = None, **kwargs: Any) -> list[RequestOutput]:
-        """Generate answers like vLLM's ``LLM.generate``, and decode the media among their tokens.
+        """Generate answers like vLLM's ``LLM.generate``, and decode the pictures and sounds in their tokens.
 
         Args:
             prompts: prompts, as in vLLM.
@@ -64,7 +64,7 @@ class BoundTokenLLM(LLM):
             return _told(super().generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
-        """Answer conversations like vLLM's ``LLM.chat``, and decode the media among the tokens.
+        """Answer conversations like vLLM's ``LLM.chat``, and decode the pictures and sounds in the tokens.
 
         ``sampling_params`` and the results are as in `generate`. Several conversations are given as a list.
 
@@ -101,7 +101,7 @@ def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
 
 
 def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
-    """Return sampling params for vLLM that carry the other options of a request."""
+    """Return the sampling params in `OutputParams` for vLLM, with the request's other options attached to them."""
     if isinstance(params, Sequence):
         return [_sampling(entry, binding, default) for entry in params]
     if not isinstance(params, OutputParams):
@@ -115,7 +115,7 @@ def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """Check a request's options, and return their sampling params, by default the model's."""
+    """Check a request's options, and return its sampling params. If they are missing, return the model's default."""
     binding.check_params(params)
     if params.sampling is None:
         sampling: SamplingParams = default()

@@ -17,16 +17,16 @@ class TextFilter(Protocol):
     """An object that tells which tokens are text."""
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Return for each new token whether it is text. ``stopped`` says that the last token ended the stream."""
+        """Return for each new token True if it is text. ``stopped`` says that the last token ended the answer."""
 
 
 @dataclass(slots=True)
 class TextFilterState:
-    """The state that a routed detokenizer has in addition to vLLM's."""
+    """The state of a `RoutedDetokenizer` that vLLM's detokenizer does not have."""
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
-    """Iterator that tells for each token that the detokenizer takes next whether it is text."""
+    """Flags for the tokens that the detokenizer decodes next: True for a text token, False for a media token."""
 
 
 class RoutedDetokenizer(IncrementalDetokenizer):
@@ -66,10 +66,10 @@ class MultimodalCompletionOutput(CompletionOutput):
         multimodal: the decoded objects (`ImageOutput`, `AudioOutput`) in the order of their tokens. ``span`` of an
             object is the range of its tokens, ``token_ids[start:stop]``. ``partial`` says whether the stream ended
             inside it. The list is empty until the answer is finished.
-        updates: new parts of growing media since the last output, if the request asks for them: chunks of a sound
-            (``chunk_seconds``), each an `AudioOutput`, or previews of a picture (``partial_images``), each an
-            `ImageOutput`. The chunks of all outputs, joined, are the sounds of ``multimodal``. ``span[0]`` of a chunk
-            or preview equals that of its sound or picture.
+        updates: new parts of unfinished sounds or pictures since the last output, if the request asks for them: chunks
+            of a sound (``chunk_seconds``), each an `AudioOutput`, or previews of a picture (``partial_images``), each
+            an `ImageOutput`. The chunks of all outputs, joined, are the sounds of ``multimodal``. ``span[0]`` of a
+            chunk or preview equals that of its sound or picture.
 
     """
 
@@ -109,7 +109,7 @@ class MediaCollector(RequestOutputCollector):
     """The output queue of one request. Media are kept if vLLM merges outputs that a slow reader has not fetched."""
 
     def put(self, output: Any) -> None:
-        """Queue an output as vLLM does, and keep its media if it is merged with a waiting output."""
+        """Queue an output. If vLLM merges it into a waiting output, keep the pictures and sounds of both."""
         held = self.output
         waiting, new = _updates(held), _updates(output)
         super().put(output)

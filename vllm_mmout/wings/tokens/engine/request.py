@@ -1,4 +1,4 @@
-"""TokenRequest: options of a request beyond sampling, which travel with its sampling params inside this process."""
+"""TokenRequest: the options of a request that vLLM does not know. They are attached to its sampling params."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KEY = "mmout"
 
 @dataclass(slots=True)
 class TokenRequest:
-    """The options of one request beyond sampling."""
+    """The options of one request in addition to its sampling params."""
 
     params: OutputParams
     decode: bool = True
-    """Whether media are decoded. If False, media tokens are still kept out of the text."""
+    """Whether pictures and sounds are decoded. If False, their tokens are still kept out of the text."""
 
 
 PLAIN = OutputParams()
@@ -37,7 +37,10 @@ def with_request(sampling: SamplingParams, token_request: TokenRequest) -> Sampl
 
 @contextmanager
 def sent_apart(params: Any) -> Iterator[Any]:
-    """Yield a copy of params without our options, which are kept for the code that adds the request."""
+    """Yield a copy of sampling params without this package's options, which must not be sent to the engine's process.
+
+    Inside the context, `ticket` returns these options.
+    """
     extra = getattr(params, "extra_args", None) or {}
     token_request = extra.get(KEY)
     if not isinstance(token_request, TokenRequest):

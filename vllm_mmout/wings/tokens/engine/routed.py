@@ -1,9 +1,9 @@
-"""The output processor of a bound engine that generates tokens. It takes media out of the text and has them decoded.
+"""vLLM's output processor for models that generate media tokens, which are decoded and do not appear in the text.
 
-Deltas pass at once. The last output of an answer is held until its media are decoded. ``process_outputs`` must not
-raise: an exception there would end the handler task, all requests of all users, and the server.
+Text is passed on at once. The last output of an answer is held until its media are decoded. ``process_outputs`` must
+not raise: an exception there would end the handler task, all requests of all users, and the server.
 
-Requests take no credit: only a few kilobytes of codes wait for a decoder, and text must not wait for pictures.
+The number of requests that wait for a decoder is not limited: the codes of a request take only a few kilobytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vllm_mmout.wings.tokens.guided.admission import GUIDED, guide
 
 @dataclass(slots=True)
 class Answer:
-    """The state of one answer in addition to vLLM's."""
+    """The state of one answer that vLLM's ``RequestState`` does not have."""
 
     stream: MediaStream
     router: TokenOutputProcessor
@@ -44,7 +44,7 @@ class Answer:
 
 
 class TokenRequestState(RequestState):
-    """vLLM's state of one answer, extended with its media."""
+    """vLLM's ``RequestState`` of one answer, extended with its pictures and sounds."""
 
     mmout: Answer
 
@@ -99,7 +99,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     """Observer that is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Set up the state for routing. Called once, when the engine is bound."""
+        """Set up the attributes that this class adds. Called once, when vLLM's output processor gets this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -149,7 +149,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             rebase(queue, MediaCollector)
 
     def _guide(self, request: EngineCoreRequest) -> None:
-        """Guide the engine to the layout's tokens if a request asks for complete media."""
+        """Restrict the tokens of the answer if a request asks for complete pictures or sounds."""
         token_request = ticket(TokenRequest)
         if token_request is not None and token_request.params.output in GUIDED:
             layout = self.binding.processors[self.binding.pick(token_request.params)].layout
@@ -179,7 +179,10 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Return the output of a failed request: the exception for its queue, or for ``LLM`` a result with it."""
+        """Cancel the answers of a failed request, and return what to deliver in place of its output.
+
+        This is the exception for the queue of ``AsyncLLM``, and a result with the attribute ``error`` for ``LLM``.
+        """
         parent = state.parent_req
         for sibling in self._family(state):
             sibling.mmout.failed = True
@@ -252,7 +255,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return super().abort_requests(request_ids, internal)
 
     def _called(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
-        """Return the states with these ids: internal ids of answers or of their parents, or the caller's own ids."""
+        """Return the answers with these ids: internal ids of answers or requests, or the ids that callers gave."""
         id_set = set(request_ids)
         states = [
             *self.request_states.values(),
@@ -262,7 +265,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return [state for state in token_states if id_set & _names(state, internal=internal)]
 
     def _family(self, state: TokenRequestState) -> list[TokenRequestState]:
-        """Return all answers of the request of an answer."""
+        """Return all answers to the request that ``state`` belongs to, including ``state``."""
         if state.parent_req is None:
             return [state]
         return self._called([state.parent_req.request_id], internal=True)
@@ -285,6 +288,6 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
 
 def _names(state: RequestState, *, internal: bool) -> set[str]:
-    """Return the ids that an abort may use for a state."""
+    """Return the ids under which an answer can be aborted: its own id, and the id of its request."""
     states = (state,) if state.parent_req is None else (state, state.parent_req)
     return {named.request_id if internal else named.external_req_id for named in states}

@@ -32,8 +32,8 @@ class MediaTokenFilter:
 class MediaStream:
     """The token stream of one answer, with the media that are being decoded.
 
-    The prompt tells whether the answer begins inside a medium. ``settled`` is called in any thread whenever a medium
-    has been decoded.
+    The prompt tells whether the answer begins inside a picture or sound. ``settled`` is called in any thread whenever a
+    picture or sound has been decoded.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MediaStream:
         growing: GrowingSounds | GrowingPictures | None = None,
     ) -> None:
         self.growing = growing
-        """Decoder of media that have not ended. None if the request does not ask for it."""
+        """Decoder of unfinished sounds or pictures. None if the request asks neither for chunks nor for previews."""
         self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
         self._parser = self._new_parser()
         self._params = params
@@ -70,7 +70,7 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Decode the new parts of growing media. Called once all tokens so far are known to belong to the answer."""
+        """Decode the new parts of unfinished media. Called once all tokens so far are known to belong to the answer."""
         if self.growing is None or self.cancelled:
             return
         self._take(self._parser.take())
@@ -110,7 +110,7 @@ class MediaStream:
         return [_labelled(job) for job in self.jobs]
 
     def _read_again(self, token_ids: list[int]) -> None:
-        """Parse the answer again, and discard media and errors of tokens that do not belong to it."""
+        """Parse an answer again without the tokens that vLLM dropped. Discard their pictures, sounds and errors."""
         before, self._parser = self._parser.error, self._new_parser()
         self._parser.feed(token_ids)
         media = self._parser.finish()
