@@ -1,4 +1,4 @@
-"""Admission of requests that ask for complete media. Impossible requests are refused, others get a guide."""
+"""Checks requests for complete pictures or sounds, and adds rules that restrict the tokens of their answers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreRequest
 
 MEDIA: Final = "media"
-"""Value of ``OutputParams.output`` for answers that are one medium and nothing else."""
+"""Value of ``OutputParams.output`` for answers that are a single picture or sound and nothing else."""
 MIXED: Final = "mixed"
-"""Value of ``OutputParams.output`` for answers with complete media and text around them."""
+"""Value of ``OutputParams.output`` for answers with complete pictures or sounds, and text around them."""
 GUIDED: Final = (MEDIA, MIXED)
 
 
 def check_asked(params: OutputParams, layout: TokenLayout, unguided: str | None) -> None:
     """Check that a model with ``layout`` can give a request the output and grid that it asks for.
 
-    ``unguided`` is the reason why no request to the model can be guided, or None.
+    ``unguided`` is the reason why answers cannot be restricted to complete pictures or sounds. None if they can.
 
     Raises:
         OptionError: the model cannot.
@@ -43,7 +43,7 @@ def check_asked(params: OutputParams, layout: TokenLayout, unguided: str | None)
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:
-    """Return the layout with the grid that a request asks for. Raise an OptionError if the model cannot write it."""
+    """Return the layout with the grid that a request asks for. Raise an OptionError if the model has another grid."""
     if grid is None or grid == layout.grid:
         return layout
     if layout.modality != "image" or layout.grid is not None:
@@ -55,7 +55,10 @@ def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayou
 
 
 def guide(request: EngineCoreRequest, params: OutputParams, layout: TokenLayout, max_model_len: int) -> None:
-    """Add a guide for the worker to a request that asks for complete media. Other requests stay unchanged.
+    """Restrict the tokens of the answer to a request that asks for complete pictures or sounds.
+
+    The rules (a `Guide`) are added to the sampling params, from which the worker reads them. Other requests stay
+    unchanged.
 
     Args:
         request: request on its way to the engine. Its sampling params must not be shared.
@@ -108,7 +111,10 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return the tokens that end an answer, except the last token of the end marker, which the layout allows anyway."""
+    """Return the stop tokens of a request, without the last token of the end marker. The rules allow that token anyway.
+
+    Raise an OptionError if another media token is a stop token.
+    """
     eos = sampling.eos_token_id
     stops = {*(() if eos is None else (eos,)), *(sampling.stop_token_ids or ())} - {*layout.end[-1:]}
     media_stops = sorted(stops & layout.token_ids)
@@ -121,7 +127,7 @@ def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) 
 
 
 def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, least: int) -> None:
-    """Make an answer end after its only medium if no stop token does that."""
+    """Make an answer without stop tokens end after its only picture or sound."""
     if layout.end:
         sampling.stop_token_ids = sorted({*(sampling.stop_token_ids or ()), layout.end[-1]})
     elif layout.grid is not None:

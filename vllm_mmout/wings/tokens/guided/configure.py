@@ -1,4 +1,4 @@
-"""Configuration of engines whose requests can be guided."""
+"""Adds the logits processor that restricts the tokens of answers to the config of an engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ON_V2: Final = f"{_HERE}.on_v2:GuidedOnV2"
 
 
 def configure(vllm_config: VllmConfig) -> None:
-    """Add our logits processor to the config of an engine whose model writes media tokens, after the user's processors.
+    """Add the logits processor to the config of an engine whose model writes media tokens, after the user's own.
 
-    It is given as an import path, because each process of the engine imports it.
+    It is added as an import path, because each process of the engine imports it.
     """
     model_config = vllm_config.model_config
     if model_config is None or model_config.runner_type != "generate":
@@ -37,7 +37,7 @@ def configure(vllm_config: VllmConfig) -> None:
 
 
 def why_not(vllm_config: VllmConfig) -> str | None:
-    """Return the reason why requests of an engine cannot be guided, or None if they can."""
+    """Return the reason why an engine cannot restrict the tokens of answers, or None if it can."""
     if vllm_config.speculative_config is not None:
         return "the engine uses speculative decoding, with which vLLM accepts no logits processors"
     if getattr(vllm_config.model_config, "return_sampling_mask", False):
@@ -48,7 +48,7 @@ def why_not(vllm_config: VllmConfig) -> str | None:
 
 
 def is_guiding(vllm_config: VllmConfig) -> bool:
-    """Return whether an engine has our logits processor."""
+    """Return whether an engine has the logits processor that restricts the tokens of answers."""
     return any(path in (ON_V1, ON_V2) for path in vllm_config.model_config.logits_processors or ())
 
 

@@ -1,4 +1,4 @@
-"""Guide, the rules for a request's tokens that are sent to the worker, and Follower, which applies them."""
+"""Guide, the rules for the tokens of an answer, and Follower, which derives the allowed next tokens from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import msgspec
 from vllm_mmout.wings.tokens.layouts import StreamParser, TokenLayout
 
 KEY: Final = "mmout_guide"
-"""Key of the guide in ``SamplingParams.extra_args``. Only the engine may set it; a client's guide is refused."""
+"""Key of the `Guide` in ``SamplingParams.extra_args``. Only the engine may set it. A client that does gets an error."""
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rules for the tokens of one answer."""
+    """The rules for the tokens of one answer. They are sent to the worker, where a logits processor applies them."""
 
     layout: str
     """Fields of the `TokenLayout`, as JSON."""
     alone: bool
-    """Whether the answer is one medium and nothing else. If False, text may come before, between and after media."""
+    """Whether the answer is a single picture or sound. If False, text may come before, between and after media."""
     opened: bool
-    """Whether the answer begins inside a medium."""
+    """Whether the answer begins inside a picture or sound, whose begin marker is in the prompt."""
     budget: int
     """Maximum number of tokens of the answer."""
     stops: tuple[int, ...] = ()
@@ -32,21 +32,21 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def of(cls, layout: TokenLayout, *, alone: bool, opened: bool, budget: int, stops: Sequence[int] = ()) -> Self:
-        """Create the guide for a layout."""
+        """Create the rules for an answer whose pictures or sounds are encoded as ``layout`` says."""
         fields = json.dumps(asdict(layout), sort_keys=True)
         return cls(layout=fields, alone=alone, opened=opened, budget=budget, stops=tuple(stops))
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the guide as plain data for ``extra_args``."""
+        """Return the rules as plain data for ``SamplingParams.extra_args``."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 
     @classmethod
     def from_args(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """Read the guide in ``extra_args``. Return None if it is missing.
+        """Read the rules from ``SamplingParams.extra_args``. Return None if they are missing.
 
         Raises:
-            msgspec.ValidationError: the guide is malformed.
+            msgspec.ValidationError: the rules are malformed.
 
         """
         wire = (extra_args or {}).get(KEY)
@@ -55,7 +55,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @lru_cache(maxsize=64)
 def layout_of(fields: str) -> TokenLayout:
-    """Return the layout with the fields of `Guide.layout`."""
+    """Return the `TokenLayout` that `Guide.layout` holds as JSON."""
     return TokenLayout.from_mapping(json.loads(fields))
 
 
@@ -63,15 +63,15 @@ class Allowed(NamedTuple):
     """The tokens that may come next."""
 
     media: tuple[tuple[int, int], ...] = ()
-    """Ranges of token ids, with exclusive ends."""
+    """Media tokens that may come next, as ranges of token ids with exclusive ends."""
     text: bool = False
-    """Whether all tokens may come that are neither media tokens nor stop tokens."""
+    """Whether text may come next, that is, any token except media tokens and stop tokens."""
     stops: tuple[int, ...] = ()
-    """Stop tokens that may end the answer here."""
+    """Stop tokens that may come next."""
 
 
 class Follower:
-    """A follower of the tokens of one guided answer."""
+    """An object that reads the tokens of one answer, and tells which tokens its `Guide` allows next."""
 
     def __init__(self, guide: Guide) -> None:
         self.guide = guide
@@ -84,16 +84,16 @@ class Follower:
 
     @property
     def seen(self) -> int:
-        """Return the number of tokens followed so far."""
+        """Return the number of tokens that have been read so far."""
         return self._parser.seen
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Follow the tokens that came since the last call."""
+        """Read the tokens that came since the last call."""
         self._parser.feed(tokens)
         self._closed = bool(self._parser.take()) or self._closed
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Follow all tokens of the answer so far. Start again if tokens were taken back."""
+        """Read all tokens of the answer so far. Start again if the answer has become shorter."""
         if len(tokens) < self.seen:
             self._begin()
         if len(tokens) > self.seen:
@@ -103,8 +103,8 @@ class Follower:
     def allowed(self) -> Allowed | None:
         """Return the tokens that may come next.
 
-        None means any token, because the tokens so far do not fit the layout, or no token would be allowed. A medium
-        may begin or continue only if the rest of the budget has room for all of it.
+        None means any token, because the tokens so far do not fit the layout, or no token would be allowed. A picture
+        or sound may begin or continue only if the remaining budget has room for all of it.
         """
         parser, guide = self._parser, self.guide
         if guide.alone and self._closed:
@@ -119,5 +119,8 @@ class Follower:
 
     @property
     def least(self) -> int:
-        """Return the minimum number of tokens that complete the open medium, or a new medium if none is open."""
+        """Return the minimum number of tokens that complete the unfinished picture or sound.
+
+        Outside pictures and sounds, this is the number for a whole new picture or sound.
+        """
         return 1 + min(fit.after for fit in self._parser.next.fits)

@@ -1,4 +1,4 @@
-"""Masks: forbids the tokens that may not come next, in the logits of the guided requests of a step."""
+"""Masks: forbids tokens that may not come next, in the logits of requests whose tokens are restricted."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _MOST: Final = 256
 
 
 class Masks:
-    """A cache of masks that forbid the tokens which may not come next in guided requests."""
+    """A cache of masks. A mask marks the tokens that may not come next in an answer."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, torch.Tensor] = {}
         self._failed = False
 
     def apply(self, logits: torch.Tensor, followed: Callable[[], Sequence[tuple[int, Follower]]]) -> torch.Tensor:
-        """Forbid tokens that do not fit. Tokens forbidden by others stay forbidden, unless no token would be left.
+        """Forbid tokens that may not come next. Tokens forbidden before stay forbidden, unless no token is left.
 
         Never raises, as an error would end the requests of all users.
 
         Args:
             logits: [rows, vocabulary], changed in place.
-            followed: function that returns the guided rows with their followers.
+            followed: function that returns the rows of restricted requests, each with its `Follower`.
 
         """
         try:

@@ -1,4 +1,4 @@
-"""GuidedOnV1: the logits processor for guided requests on vLLM's first model runner."""
+"""GuidedOnV1: the logits processor that restricts the tokens of answers on vLLM's first model runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GuidedOnV1(LogitsProcessor):
-    """A logits processor that forbids tokens which may not come next in guided requests. It skips other requests."""
+    """A logits processor that forbids the tokens which a request's `Guide` excludes. It skips all other requests."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 - vLLM's signature
         self._requests: dict[int, tuple[Follower, Sequence[int]]] = {}
@@ -28,7 +28,7 @@ class GuidedOnV1(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client has sent a guide in its sampling params."""
+        """Raise an error if a client has put rules for the answer's tokens in its sampling params."""
         refuse_foreign(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
@@ -40,7 +40,7 @@ class GuidedOnV1(LogitsProcessor):
         process_dict_updates(self._requests, batch_update, _begun)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Forbid tokens that may not come next in the guided rows of ``logits`` [requests, vocabulary]."""
+        """Forbid tokens in ``logits`` [requests, vocabulary], in the rows of requests with a `Guide`."""
         return self._masks.apply(logits, self._followed) if self._requests else logits
 
     def _followed(self) -> list[tuple[int, Follower]]:
@@ -50,9 +50,9 @@ class GuidedOnV1(LogitsProcessor):
 
 
 def _begun(params: SamplingParams, _prompt: Any, output: list[int]) -> tuple[Follower, list[int]] | None:
-    """Return the follower and the output tokens of a request that enters the batch, or None if it is not guided.
+    """Return the `Follower` of a request that enters the batch, and the list of its output tokens.
 
-    ``output`` is vLLM's own list, which grows.
+    Return None if the tokens of the request are not restricted. ``output`` is vLLM's own list, which grows.
     """
     follower = follower_of(params)
     return None if follower is None else (follower, output)

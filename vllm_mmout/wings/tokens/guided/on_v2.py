@@ -1,4 +1,4 @@
-"""GuidedOnV2: the logits processor for guided requests on vLLM's Model Runner V2."""
+"""GuidedOnV2: the logits processor that restricts the tokens of answers on vLLM's Model Runner V2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Base: Any = v2_interface() or object
 
 
 class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that have this base class
-    """A logits processor like `GuidedOnV1`. Requests are identified by slots, and their tokens are on the device."""
+    """A logits processor like `GuidedOnV1`. Requests are identified by slot numbers. Their tokens are on the device."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: Any) -> None:
         self._states = req_states
@@ -27,11 +27,11 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client has sent a guide in its sampling params."""
+        """Raise an error if a client has put rules for the answer's tokens in its sampling params."""
         refuse_foreign(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Add a new or preempted request to a slot. Return whether it is guided."""
+        """Add a new or preempted request to a slot. Return whether its tokens are restricted."""
         follower = follower_of(sampling_params)
         if follower is None:
             self._requests.pop(req_idx, None)
@@ -40,7 +40,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return True
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Forbid tokens that may not come next in the guided rows of ``logits`` [requests, vocabulary]."""
+        """Forbid tokens in ``logits`` [requests, vocabulary], in the rows of requests with a `Guide`."""
         slots = ctx.idx_mapping_np.tolist()
         guided = [(row, slot) for row, slot in enumerate(slots) if slot in self._requests]
         if not guided:
@@ -48,9 +48,10 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return self._masks.apply(logits, lambda: self._followed(guided, ctx))
 
     def _followed(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, Follower]]:
-        """Give the followers of guided rows the tokens since the last step, and return the rows with their followers.
+        """Pass each restricted request's new tokens to its `Follower`, and return pairs of logits row and follower.
 
-        For most requests, the only new token is the token that is fed in this step.
+        ``guided`` holds the row and the slot of each restricted request. For most requests, the only new token is the
+        token that is fed in this step.
         """
         fed: list[int] | None = None
         lengths, prompts = ctx.seq_lens_upper_bound_np, self._states.prompt_len.np

@@ -1,4 +1,4 @@
-"""Guides in the sampling params of requests. A client's guide is refused, the engine's guide is followed."""
+"""Rules for the tokens of an answer, in a request's sampling params. Clients may not send such rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refuse_foreign(params: SamplingParams) -> None:
-    """Raise an error if sampling params hold a guide before the engine has made a guide, so a client has sent it."""
+    """Raise an error if a client's sampling params hold a `Guide`, the rules that only the engine may add."""
     if KEY in (params.extra_args or {}):
         raise InvalidOptionError(
             f'{KEY} is reserved for the engine; leave it out, and ask for whole media by OutputParams(output="media")'
@@ -26,7 +26,10 @@ def refuse_foreign(params: SamplingParams) -> None:
 
 
 def follower_of(params: SamplingParams) -> Follower | None:
-    """Return the follower of a request's tokens, or None if the request is not guided. Never raises."""
+    """Return a `Follower` for the rules in a request's sampling params, or None if they hold no valid rules.
+
+    Never raises.
+    """
     if not params.extra_args or KEY not in params.extra_args:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Body, the base class that collects the codes of one medium, and the body of the frame-by-frame orders."""
+"""Body, the base class of collectors of a picture's or sound's codes, and FramesBody, for codes frame by frame."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Fit(NamedTuple):
     first: int
     stop: int
     after: int
-    """Minimum number of further tokens that complete the medium after one of these."""
+    """Minimum number of further tokens that a picture or sound needs after a token of this range."""
 
 
 class Body(ABC):
-    """A collector of the tokens between the markers of one medium. Each order of codes has its own subclass."""
+    """A collector of one picture's or sound's tokens, without its markers. Subclasses differ in the order of codes."""
 
     over: bool
-    """Whether the medium has all its codes, so that no further token fits. The grid or the codes tell its size."""
+    """Whether the picture or sound is complete, so that no further token fits. False while its size is unknown."""
 
     def __init__(self, layout: TokenLayout) -> None:
         self.over = False
@@ -39,7 +39,7 @@ class Body(ABC):
 
     @abstractmethod
     def take(self, token: int) -> bool:
-        """Accept a token if it fits here. Return whether it fits."""
+        """Accept a token if it may come next. Return whether it was accepted."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class Body(ABC):
     @property
     @abstractmethod
     def fits(self) -> list[Fit]:
-        """Return the tokens that `take` accepts next. The list is empty if the body is ``over``."""
+        """Return the ranges of tokens that `take` accepts next. Empty if the picture or sound is complete."""
 
     @property
     @abstractmethod
@@ -58,7 +58,7 @@ class Body(ABC):
 
     @property
     def least(self) -> int:
-        """Return the minimum number of further tokens after which the medium may end."""
+        """Return the minimum number of further tokens after which the picture or sound may end."""
         return 0 if self.may_end else 1 + min(fit.after for fit in self.fits)
 
     @property
@@ -68,7 +68,7 @@ class Body(ABC):
 
     @property
     def whole(self) -> bool:
-        """Return whether each row or frame that has begun is complete, for a medium that does not declare its size."""
+        """Return whether the last row or frame is complete. A picture or sound of unknown size may end there."""
         return self.may_end
 
     @property
@@ -108,7 +108,7 @@ def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.in
 
 
 class FramesBody(Body):
-    """The body of the orders "flattened" and "interleaved", and of any order with a single codebook."""
+    """The collector of codes in the order "flattened" or "interleaved", or in any order if there is one codebook."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__(layout)
@@ -123,10 +123,12 @@ class FramesBody(Body):
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """Number of codes after which a row end must come, or the medium is complete. None if unknown."""
+        """Number of codes after which the next row end must come.
+
+        Without row ends, the number of codes in the whole picture. None if unknown."""
 
     def take(self, token: int) -> bool:
-        """Accept a code where a code is due, or a row end where a row may end."""
+        """Accept a code or a row end if it may come next. Return whether it was accepted."""
         tokens = self._tokens
         first, stop = self._range
         if first <= token < stop and len(tokens) != self._limit:
@@ -200,7 +202,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _rest(self, taken: int, rows: int) -> int:
-        """Return the minimum number of tokens that complete the medium after ``taken`` codes and ``rows`` row ends."""
+        """Return the minimum number of tokens that must follow after ``taken`` codes and ``rows`` row ends."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends

@@ -1,4 +1,4 @@
-"""Bodies of the orders "delayed" and "sequential". Their codes of a frame are not adjacent."""
+"""DelayedBody and SequentialBody: collectors of codes whose order separates the codes of a frame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class DelayedBody(Body):
-    """The body of the order "delayed": step t holds the code of frame t - k for codebook k, or padding.
+    """The collector of codes in the order "delayed". Step t holds the code of frame t - k for codebook k, or padding.
 
-    See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. Without a grid, the first padding of codebook 0 tells the
-    number of frames.
+    See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. Without a grid, the number of frames is known from the
+    first padding of codebook 0.
     """
 
     def __init__(self, layout: TokenLayout) -> None:
@@ -66,7 +66,7 @@ class DelayedBody(Body):
         return self.over
 
     def _rest(self, frames: int) -> int:
-        """Return the number of tokens after the next token in a medium of ``frames`` frames."""
+        """Return how many tokens follow the next token if the picture or sound has ``frames`` frames."""
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _pads(self, step: int, book: int) -> bool:
@@ -75,7 +75,7 @@ class DelayedBody(Body):
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _may_stop(self, step: int, book: int) -> bool:
-        """Return whether padding fits here as the sign that all frames have begun."""
+        """Return whether padding may come in place of a code. It would end the codes of codebook 0."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:
@@ -86,10 +86,10 @@ class DelayedBody(Body):
 
 
 class SequentialBody(Body):
-    """The body of the order "sequential": all codes of codebook 0, then as many of codebook 1, and so on.
+    """The collector of codes in the order "sequential": all codes of codebook 0, then as many of codebook 1, and so on.
 
-    The grid tells the number of codes per codebook. Without a grid, the first code of codebook 1 tells it if each
-    codebook has its own token ids. Otherwise the end of the medium tells it.
+    The number of codes per codebook is known from the grid. Without a grid, it is known from the first code of
+    codebook 1 if each codebook has its own token ids, else only at the end of the picture or sound.
     """
 
     def __init__(self, layout: TokenLayout) -> None:
@@ -146,7 +146,7 @@ class SequentialBody(Body):
         return self._frame_count is None and self._apart and bool(self._tokens)
 
     def _frames(self) -> NDArray[np.int64]:
-        """Return the tokens of all frames whose code of the last codebook has come: [frames, codebooks]."""
+        """Return the tokens of all frames that have a code of every codebook: [frames, codebooks]."""
         taken = len(self._tokens)
         if self._frame_count is None:
             count = taken // self._books if self.may_end else 0

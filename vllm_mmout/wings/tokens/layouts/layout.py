@@ -59,7 +59,7 @@ class TokenLayout(LayoutFields):
         return frozenset(chain(single, self.begin, self.end, *codes))
 
     def opened_by(self, prompt: Sequence[int]) -> bool:
-        """Return whether the answer begins inside a medium: ``opened`` is set, or ``prompt`` ends with ``begin``."""
+        """Return whether the answer begins inside a picture or sound that the prompt has opened."""
         return self.opened or self.ends_with_begin(prompt)
 
     def ends_with_begin(self, tokens: Sequence[int]) -> bool:
@@ -68,7 +68,7 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return the number of steps that a medium has in addition to its frames."""
+        """Return the number of steps that a picture or sound has in addition to its frames."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
@@ -111,7 +111,7 @@ class TokenLayout(LayoutFields):
         return self._tokens(frames, opened=opened)
 
     def build(self, codes: Sequence[ArrayLike], *, opened: bool = False) -> list[int]:
-        """Return the tokens that encode the codes of one medium, including its markers.
+        """Return the tokens that encode the codes of one picture or sound, including its markers.
 
         Args:
             codes: integers, one array per codebook: [rows, columns] for an image, [n_k] for a sound.

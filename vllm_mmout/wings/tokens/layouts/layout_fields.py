@@ -1,4 +1,4 @@
-"""LayoutFields: the fields of a token layout, and the slots of a frame that follow from them."""
+"""LayoutFields: the fields of a token layout, and the positions of codes in a frame that follow from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LayoutFields:
     """The fields of a token layout, see `TokenLayout`, which checks them."""
 
     modality: Literal["image", "audio"]
-    """Kind of media that the tokens encode."""
+    """Whether the tokens encode pictures or sounds."""
     first: int | tuple[int, ...]
     """Token id of code 0: one number for all slots, or one number per slot. With one number, all codebooks share one
     range of token ids, and the position of a token tells its codebook. Only the order "interleaved" then has a separate
@@ -51,14 +51,14 @@ class LayoutFields:
     row_end: int | None = None
     """Token after each row of an image, including the last row."""
     begin: tuple[int, ...] = ()
-    """Tokens of the marker before a medium. If empty, a medium begins with its first code."""
+    """Tokens of the marker before a picture or sound. If empty, it begins with its first code."""
     end: tuple[int, ...] = ()
-    """Tokens of the marker after a medium. If empty, a medium ends with the last cell of its grid, or before the first
-    token that is not a code."""
+    """Tokens of the marker after a picture or sound. If empty, it ends with the last cell of its grid, or before the
+    first token that is not a code."""
     opened: bool = False
-    """Whether each prompt ends with ``begin``, or with ``begin`` and whole frames. The output then begins inside a
-    medium, unless it begins with text. Frames in the prompt are not part of that medium. A prompt that ends with
-    ``begin`` has the same effect if this is False."""
+    """Whether every prompt opens a picture or sound: it ends with ``begin``, or with ``begin`` and complete frames. The
+    output then continues with codes, unless it begins with text. Frames in the prompt are not decoded. If False, only
+    a prompt whose last tokens are ``begin`` opens a picture or sound."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text is part of the
     answer's text, and the sound continues after it. Without ``end``, the sound then continues until the end of the
@@ -66,7 +66,10 @@ class LayoutFields:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Return the slots of a frame. The orders "delayed" and "sequential" have one slot per codebook."""
+        """Return the positions of a frame, each with its codebook and token ids.
+
+        For the orders "delayed" and "sequential", a frame has one position per codebook.
+        """
         books = self.pattern or tuple(range(self.codebooks))
         sizes = (self.size,) * self.codebooks if isinstance(self.size, int) else self.size
         if not isinstance(self.first, int):

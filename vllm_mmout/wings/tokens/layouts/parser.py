@@ -1,4 +1,4 @@
-"""StreamParser, which separates text from media in a stream of tokens, and Medium, the codes of one medium."""
+"""StreamParser, which separates text from media in a stream of tokens, and Medium, the codes of a picture or sound."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class Next(NamedTuple):
-    """The tokens that may come next in a stream if every medium must be complete."""
+    """The tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Media tokens that may come next. Their ``after`` includes the tokens of the end marker."""
+    """Media tokens that may come next. `Fit.after` also counts the tokens of the end marker."""
     text: int | None = None
-    """Minimum number of tokens that complete the open medium after a token of text. None if text does not fit here."""
+    """Minimum number of tokens that the unfinished picture or sound still needs after a token of text.
+
+    0 outside pictures and sounds. None if text may not come next."""
     may_end: bool = False
-    """Whether the stream may end here."""
+    """Whether the answer may end here."""
 
 
 class StreamParser:
     """A parser of the output tokens of one request.
 
-    ``opened`` says whether the first token is inside a medium. With None, the layout decides. If the answer begins with
-    text nevertheless, no medium is opened.
+    ``opened`` says whether the answer begins inside a picture or sound that the prompt has opened. With None, the
+    layout decides. If the answer begins with text nevertheless, it does not begin inside a picture or sound.
     """
 
     error: TokenError | None
@@ -56,7 +58,7 @@ class StreamParser:
             self._body = _body_of(layout)
 
     def feed(self, token_ids: Sequence[int], *, stopped: bool = False) -> list[bool]:
-        """Take the tokens of a step. Return for each token whether it is text.
+        """Process the tokens of a step. Return for each token whether it is text.
 
         ``stopped`` says that the last token, an EOS or a stop token, ended the stream. It then need not fit the layout.
         """
@@ -70,12 +72,12 @@ class StreamParser:
 
     @property
     def inside(self) -> bool:
-        """Return whether a medium has begun and is not complete."""
+        """Return whether the parser is inside a picture or sound that is not complete."""
         return self._start is not None
 
     @property
     def next(self) -> Next:
-        """Return the tokens that may come next so that every medium becomes complete. After an error there are none."""
+        """Return the tokens that may come next if all pictures and sounds must be complete. Empty after an error."""
         layout, body = self._layout, self._body
         if self.error is not None:
             return Next()
@@ -93,31 +95,32 @@ class StreamParser:
         return Next(tuple(fits), text=0 if may_end else None, may_end=may_end)
 
     def take(self) -> list[Medium]:
-        """Return the media that ended since the last call."""
+        """Return the pictures and sounds that ended since the last call."""
         done, self._done = self._done, []
         return done
 
     @property
     def begun(self) -> tuple[int, int] | None:
-        """Return the first token's index and the number of complete rows or frames of the open medium, else None.
+        """Return the start of the unfinished picture or sound, and its number of complete rows or frames.
 
-        The result is also None before the begin marker is complete, and after an error.
+        The start is the index of its first output token. Return None outside pictures and sounds, before
+        the begin marker is complete, and after an error.
         """
         if self._body is None or self._start is None or self.error is not None:
             return None
         return self._start, self._body.ready
 
     def so_far(self) -> Medium:
-        """Return the open medium with the codes that have come so far."""
+        """Return the unfinished picture or sound with the codes that have come so far."""
         if self._body is None or self._start is None:
             raise TokenError("no medium has begun; ask begun first")
         return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
 
     def finish(self) -> list[Medium]:
-        """End the stream, and return the media that were not taken yet.
+        """End the stream, and return the pictures and sounds that `take` has not returned yet.
 
-        If the stream ended inside a medium, its ``complete`` is False, and it has only its whole rows or frames. It is
-        left out if it has no whole row or frame.
+        If the stream ended inside a picture or sound, its ``complete`` is False, and it has only its complete rows or
+        frames. It is left out if it has not even one complete row or frame.
         """
         if self._body is not None:
             self._close(complete=self._all_came(self._body))
@@ -125,7 +128,7 @@ class StreamParser:
         return self.take()
 
     def _take_token(self, token: int, at: int) -> bool:
-        """Take one token. Return whether it is text."""
+        """Process one token. Return whether it is text."""
         body = self._body
         if body is not None and not self._due and self.error is None:
             if body.take(token):
@@ -139,7 +142,7 @@ class StreamParser:
         return self._take_outside(token, at) if self._start is None else self._take_marker(token, at)
 
     def _take_outside(self, token: int, at: int) -> bool:
-        """Take a token outside media. Return whether it is text."""
+        """Process a token outside pictures and sounds. Return whether it is text."""
         if token not in self._media:
             return True
         begin = self._layout.begin
@@ -159,7 +162,7 @@ class StreamParser:
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
-        """Take a token where the next token of a begin or end marker must come. Return whether it is text."""
+        """Process a token that must be the next of a begin or end marker. Return whether it is text."""
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
@@ -173,7 +176,7 @@ class StreamParser:
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
-        """Take a token that does not fit the body of the open medium. Return whether it is text."""
+        """Process a token that is not the next code of the unfinished picture or sound. Return whether it is text."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
             self._due, self._complete = end, body.may_end
@@ -187,13 +190,13 @@ class StreamParser:
         return self._refuse(token, at, body.expected + or_end)
 
     def _fill(self) -> None:
-        """Complete the open medium, which has all its codes. Close it, or wait for its end marker."""
+        """Note that the picture or sound has all its codes. Close it, or wait for its end marker."""
         self._due, self._complete = self._layout.end, True
         if not self._due:
             self._close(complete=True)
 
     def _close(self, *, complete: bool) -> None:
-        """End the open medium. Keep it if it has at least one whole row or frame."""
+        """End the current picture or sound. Keep it if it has at least one complete row or frame."""
         body, start = self._body, self._start
         self._body, self._start, self._due = None, None, ()
         if body is None or start is None:
@@ -207,17 +210,17 @@ class StreamParser:
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _all_came(self, body: Body) -> bool:
-        """Return whether the open medium has all its codes at the end of the stream."""
+        """Return whether the picture or sound at the end of the stream has all its codes."""
         return self._complete if self._due else body.filled or (self._is_run and body.whole)
 
     @property
     def _is_run(self) -> bool:
-        """Return whether a medium ends at the first token that is not a code, because it has no end marker or grid."""
+        """Return whether end marker and grid are both missing. Any token except codes then ends a picture or sound."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
     def _beginning(self) -> tuple[Fit, ...]:
-        """Return the tokens that may begin a medium."""
+        """Return the tokens that may begin a picture or sound."""
         layout = self._layout
         body, begin = _body_of(layout), layout.begin
         if not begin:
@@ -225,7 +228,10 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record the error that a token does not fit, unless it ended the stream. Return whether the token is text."""
+        """Record an error for a token that may not come here. Return whether the token is text.
+
+        A token that ended the stream, such as an EOS, counts as text and is not an error.
+        """
         if at == self._last:
             return True
         self.error = TokenError(
@@ -245,7 +251,7 @@ def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], lis
 
 
 def _body_of(layout: TokenLayout) -> Body:
-    """Create the body that collects the codes of one medium."""
+    """Create the collector for the codes of one picture or sound."""
     if layout.codebooks == 1 or layout.order in {"flattened", "interleaved"}:
         return FramesBody(layout)
     return DelayedBody(layout) if layout.order == "delayed" else SequentialBody(layout)
@@ -256,14 +262,14 @@ class Medium:
     """The codes of one picture or sound, and the range of output tokens that encode it."""
 
     start: int
-    """Index of the first output token of the medium, including its begin marker."""
+    """Index of the first output token of the picture or sound, including its begin marker."""
     stop: int
-    """Index after the last output token of the medium, including its end marker: ``output_token_ids[start:stop]``. The
-    range includes text inside the medium if the layout allows such text."""
+    """Index after the last output token of the picture or sound, including its end marker. The range
+    ``output_token_ids[start:stop]`` includes text inside a sound if the layout allows such text."""
     codes: tuple[NDArray[np.int64], ...]
     """One int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Only whole rows and frames."""
     complete: bool
-    """Whether the medium has all its codes. False if the stream ended, or continued with text, too early."""
+    """Whether the picture or sound has all its codes. False if the stream ended, or continued with text, too early."""
     grid: tuple[int, int] | None = None
     """Rows and columns of the whole image. None if they are unknown, or for a sound."""
 

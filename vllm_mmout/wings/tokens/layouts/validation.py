@@ -86,7 +86,7 @@ def _check_codebooks(layout: LayoutFields) -> None:
 
 
 def _check_order(layout: LayoutFields) -> None:
-    """Check the fields that only one order has, and the fields that an order requires."""
+    """Check ``pattern``, ``pad`` and the number and size of the codebooks against the order of the codes."""
     order, books = layout.order, layout.codebooks
     if layout.pattern is not None:
         if order != "interleaved":
@@ -112,7 +112,7 @@ def _check_order(layout: LayoutFields) -> None:
 
 
 def _check_modality(layout: LayoutFields) -> None:
-    """Check the fields that only images or only sounds have, and the fields that images require."""
+    """Check the fields that are only for images or only for sounds, and the fields that images require."""
     if layout.modality == "audio":
         for field in ("grid", "row_end"):
             if getattr(layout, field) is not None:
