@@ -15,14 +15,14 @@ Modality: TypeAlias = Literal["image", "audio"]
 
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
-"""Names of the places that a template of each modality may have. The first is the place of the client's text."""
+"""Names of the placeholders that a template may have, by modality. The first is for the client's text."""
 _NUMBERS: Final = ("rows", "columns")
 _PART: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[a-z]+)(?::(?P<default>[^{}]*))?\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A place in a template into which a client's value is inserted."""
+    """A placeholder in a template. A client's value replaces it."""
 
     name: str
     default: str | None
@@ -31,10 +31,10 @@ class Field:
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """A prompt text with places for a client's values.
+    """A prompt text with placeholders for a client's values.
 
-    A place is written ``{name}``, or ``{name:default}`` with the text for clients that give no value. A brace that
-    does not belong to a place is doubled.
+    A placeholder is written ``{name}``, or ``{name:default}`` with the text for clients that give no value. A brace
+    that does not belong to a placeholder is doubled.
     """
 
     parts: tuple[str | Field, ...]
@@ -61,16 +61,16 @@ class PromptTemplate:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Return the names of the places."""
+        """Return the names of the template's placeholders, such as "prompt" or "rows"."""
         return frozenset(part.name for part in self.parts if isinstance(part, Field))
 
     def default(self, name: str) -> str | None:
-        """Return the default of the place ``name``, or None if it has no default."""
+        """Return the default text of the placeholder ``name``, or None if it has no default."""
         defaults = (part.default for part in self.parts if isinstance(part, Field) and part.name == name)
         return next((default for default in defaults if default is not None), None)
 
     def filled(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """Return the pieces of a prompt, each with whether it is a client's value. Missing values get their default."""
+        """Return the pieces of a prompt, each with a flag for a client's value. Missing values get their default."""
         return [
             (part, False)
             if isinstance(part, str)
@@ -82,7 +82,7 @@ class PromptTemplate:
 
 
 def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
-    """Return the brace or the place that a match stands for."""
+    """Return the placeholder that a match of `_PART` spells, or a single brace for a doubled brace."""
     name, default = match["name"], match["default"]
     if name is None:
         if len(match[0]) == 2:

@@ -97,7 +97,7 @@ class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
         int, said("number of previews sent as events before the picture; its rows must be known.", ge=0, le=3)
     ] = 0
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Values of the fields in `SAMPLING`."""
+    """Values of the sampling fields in the request, such as ``temperature``. `SAMPLING` lists all these fields."""
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
         said('"media": a sound and nothing else, always whole; "mixed": whole sounds with text around them.'),
     ] = None
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Values of the fields in `SAMPLING`."""
+    """Values of the sampling fields in the request, such as ``temperature``. `SAMPLING` lists all these fields."""
 
 
 class _TakenOfSpeech(msgspec.Struct, frozen=True, kw_only=True):

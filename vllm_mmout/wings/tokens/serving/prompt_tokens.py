@@ -77,12 +77,12 @@ class TextTokenizer:
         return [], []
 
     def begins_itself(self, text: str) -> bool:
-        """Return whether a text itself begins with the ids that the tokenizer puts before each text."""
+        """Return whether a text already begins with the special tokens that the tokenizer adds, such as BOS."""
         before = self.around[0]
         return bool(before) and self.whole(text, special=False)[: len(before)] == before
 
     def added_in(self, text: str) -> dict[str, Added]:
-        """Return the guarded tokens whose spelling occurs in a text, by that spelling. See ``guarded``."""
+        """Return the markers in a text, by their spelling. Markers are the added tokens among ``guarded``."""
         added_tokens = getattr(self._tokenizer, "added_tokens_decoder", {})
         spelled = {}
         for content, token in self._markers.items():
@@ -95,7 +95,7 @@ class TextTokenizer:
 
     @cached_property
     def _plain(self) -> Any:
-        """Return a copy of the tokenizer that reads guarded tokens in a text as letters. Other ids stay unchanged."""
+        """Return a copy of the tokenizer that reads tokens in ``guarded`` as letters. Other ids stay unchanged."""
         described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # called only if there is one
         for token in described["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.guarded
@@ -133,7 +133,7 @@ def _copy(described: str) -> Any:
 
 
 _PLAIN = "1"
-"""Placeholder for a client's text if only the template matters."""
+"""Text that replaces a client's text if only the template matters."""
 
 
 class PromptTokens:
@@ -141,7 +141,7 @@ class PromptTokens:
 
     If the client's text does not spell out a special token, the whole prompt is tokenized at once, as the model's own
     code would do. Otherwise the template's special tokens are put between texts that are tokenized without special
-    tokens. This is the exception, because it can split words at the edges of a place in ways unknown from training.
+    tokens. This is the exception, because it can split words at the edges of a placeholder otherwise than in training.
     """
 
     def __init__(self, tokenizer: Any, template: PromptTemplate, layout: TokenLayout) -> None:
@@ -153,10 +153,10 @@ class PromptTokens:
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled({})))
         self._expected: dict[frozenset[str], list[int]] = {}
-        """Ids that only the template may produce, by the names of the places that a client fills."""
+        """Special tokens that the template produces, by the names of the placeholders with a client's value."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
-        """Return the ids of a prompt with these values in its places. Errors name the field ``param``.
+        """Return the ids of the prompt with ``values`` in place of its placeholders. Errors name the field ``param``.
 
         Blocks for some milliseconds.
         """
@@ -178,9 +178,9 @@ class PromptTokens:
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _opening(self, ids: list[int]) -> Sequence[int]:
-        """Return the tokens to append to a prompt, so that the answer begins inside a medium.
+        """Return the tokens to append to a prompt, so that the answer begins inside a picture or sound.
 
-        No tokens are missing if the prompt ends with the begin marker or an open medium, such as a voice to continue.
+        No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
         """
         begin, end = list(self._layout.begin), self._layout.end
         if not self._layout.opened or not begin or self._layout.ends_with_begin(ids):
@@ -190,7 +190,10 @@ class PromptTokens:
         return () if is_open else begin
 
     def _expected_of(self, names: frozenset[str]) -> list[int]:
-        """Return the ids that only the template may produce, if a client fills the places with these names."""
+        """Return the special tokens that the template produces. All others in a prompt come from a client's text.
+
+        ``names`` are the placeholders for which the client gives a value. The others get their default text.
+        """
         if names not in self._expected:
             ids = self._together(self._template.filled(dict.fromkeys(names, _PLAIN)))
             self._expected[names] = self._guarded(ids)

@@ -37,7 +37,7 @@ _ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The processor, prompt template and sizes for media of one modality."""
+    """The processor, the prompt template and the sizes for making either pictures or sounds."""
 
     name: str
     """Name of the processor, as in requests."""
@@ -49,13 +49,13 @@ class Maker:
 
     @classmethod
     def of(cls, name: str, processor: TokenProcessor, tokenizer: Any) -> Self:
-        """Create the maker of a processor. Blocks."""
+        """Create the `Maker` that uses a processor. Blocks while the tokenizer is copied."""
         template = processor.prompt or PromptTemplate.parse(None, processor.layout.modality)
         prompts = None if tokenizer is None else PromptTokens(tokenizer, template, processor.layout)
         return cls(name, processor, template, prompts, Sizes(processor, template))
 
     def tokens(self, values: Mapping[str, str], param: str) -> list[int]:
-        """Return the token ids of the prompt with these values in its places. Errors name the field ``param``.
+        """Return the ids of the prompt with ``values`` in place of its placeholders. Errors name the field ``param``.
 
         Blocks for some milliseconds.
         """
@@ -74,7 +74,7 @@ class TokenService(Service):
 
     engine: BoundTokenAsyncLLM
     makers: Mapping[str, Maker]
-    """Makers by modality, each for the first processor of that modality."""
+    """`Maker` of each modality that the model generates. It uses the first output processor of that modality."""
     usual: Mapping[str, Any]
     """Default sampling fields from the model's ``generation_config.json``."""
 
@@ -82,7 +82,7 @@ class TokenService(Service):
     def of(
         cls, engine: BoundTokenAsyncLLM, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Self:
-        """Create the service from objects of vLLM's server. Blocks."""
+        """Create the service from objects of vLLM's server. Blocks while files are read and the tokenizer is copied."""
         makers: dict[str, Maker] = {}
         for name, processor in engine.output_processor.binding.processors.items():
             modality = processor.layout.modality
@@ -94,7 +94,7 @@ class TokenService(Service):
 
     @property
     def binding(self) -> TokenBinding:
-        """Return the engine's binding, which holds the processors."""
+        """Return the output processors and limits of the engine."""
         return self.engine.output_processor.binding
 
     @property
@@ -116,7 +116,7 @@ class TokenService(Service):
         return await generated_images(request, self)
 
     def maker(self, modality: Literal["image", "audio"]) -> Maker:
-        """Return the maker of media of a modality. Raise an ApiError if the model does not make them."""
+        """Return the `Maker` of a modality. Raise an ApiError if the model does not generate that modality."""
         if modality in self.makers:
             return self.makers[modality]
         lacking = {"image": "no pictures", "audio": "no speech"}[modality]

@@ -18,7 +18,7 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _TRIED: Final = (2, 2)
-"""Rows and columns of the test picture that measures a decoder without a fixed picture size."""
+"""Rows and columns of the test picture, which is decoded to measure a cell if the picture size is not fixed."""
 
 
 class Grid(NamedTuple):
@@ -56,7 +56,7 @@ class Sizes:
     def grid(self, size: str) -> Grid | None:
         """Return the rows and columns of a picture of ``size``, or None if the model decides.
 
-        Blocks, as the first size other than "auto" may run the decoder once.
+        The first call with a size other than "auto" may block while it decodes a test picture.
         """
         if size == AUTO:
             if self._usual is None and self._told:
@@ -81,7 +81,7 @@ class Sizes:
         return Grid(height // cell.height, width // cell.width)
 
     def cell(self) -> Cell:
-        """Return the size of a cell. The first call decodes a picture to measure it. Blocks."""
+        """Return the size of one grid cell in pixels. The first call blocks while it decodes a test picture."""
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()

@@ -29,7 +29,7 @@ from vllm_mmout.wings.tokens.serving.generations import PARTIAL, Run, nothing_ma
 from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 FIELD: Final = "response_format"
-"""Name of the field for the format of a sound, for error messages."""
+"""Request field with the file format of the sound, as error messages name it."""
 
 
 async def answer_of_forward(request: Request, service: ForwardService, fields: SpeechRequest) -> Response:
@@ -136,9 +136,10 @@ def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBud
 
 
 def check_format(name: str, rate: int | None, field: str = FIELD) -> None:
-    """Raise an ApiError if a format cannot hold sounds of ``rate`` Hz, before the model runs. Blocks.
+    """Raise an ApiError if a format cannot hold sounds of ``rate`` Hz, before the model runs.
 
-    Errors name ``field``, the field of the format. If ``rate`` is None, nothing is checked.
+    Blocks while it encodes a short silence. Errors name the request field ``field``. If ``rate`` is None, nothing is
+    checked.
     """
     if rate is not None:
         encoded(_silence(rate), name, field)

@@ -54,9 +54,10 @@ async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, r
 
 
 def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
-    """Return the length of the engine's chunks in seconds, from the client or by default. Blocks.
+    """Return the chunk length in seconds that a client asks for as ``seconds``, or the default length.
 
-    Return None if the decoder cannot decode in chunks and the client did not ask for chunks.
+    Return None if the decoder cannot decode in chunks and the client did not ask for chunks. The first call blocks
+    while the decoder is measured.
     """
     if isinstance(maker.processor, CodecAudioProcessor):
         try:

@@ -22,12 +22,12 @@ PCM: Final = "pcm16"
 FORMATS: Final = (PCM, *RESPONSE_FORMATS)
 _FIELDS: Final = ("format", "voice")
 FORMAT: Final = "audio.format"
-"""Name of the field for the format of a sound, for error messages."""
+"""Request field with the file format of sounds, as error messages name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedMedia:
-    """The media for the answer to a chat."""
+    """The kind of media that a chat asks for, and how to make and encode it."""
 
     maker: Maker
     text: bool
@@ -38,10 +38,10 @@ class AskedMedia:
     budget: AnswerBudget = field(default_factory=AnswerBudget)
     """Budget for the bytes of the answer's media."""
     output: str | None = None
-    """Guidance to complete media, as in `OutputParams.output`. None if the model writes freely."""
+    """Value of `OutputParams.output`, to get only complete pictures or sounds. None if they may be incomplete."""
 
     def check(self) -> None:
-        """Raise an ApiError if the format cannot hold the model's sounds. Blocks."""
+        """Raise an ApiError if the format cannot hold the model's sounds. Blocks while it encodes a short silence."""
         if self.form is not None:
             check_format(self.form, getattr(self.maker.processor, "sampling_rate", None), FORMAT)
 

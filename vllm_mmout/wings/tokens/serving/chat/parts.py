@@ -1,4 +1,4 @@
-"""Media as parts of a chat message: ``images`` with data URLs, and OpenAI's ``audio``, whole or in pieces."""
+"""Pictures in a chat message as ``images`` with data URLs, and sounds as OpenAI's ``audio``, also in pieces."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class AudioDeltas:
 
 
 def _begun(sound: Any) -> dict[str, Any]:
-    """Return the first fields of a sound, with rate and channels, as raw samples have no header."""
+    """Return the fields that are sent before a sound's data. They include the rate, which raw samples lack."""
     return {"id": f"audio_{uuid4().hex}", "sample_rate": sound.rate, "channels": sound.channels}
 
 
@@ -93,6 +93,6 @@ def _data(content: bytes) -> dict[str, Any]:
 
 
 def _ended(transcript: str, *, partial: bool) -> dict[str, Any]:
-    """Return the last fields of a sound. ``expires_at`` is now, as no sound is kept for later turns."""
+    """Return the fields that are sent after a sound's data. ``expires_at`` is now, because sounds are not stored."""
     note = {"partial": True} if partial else {}
     return {"transcript": transcript, "expires_at": int(time.time()), **note}

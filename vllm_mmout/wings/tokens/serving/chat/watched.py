@@ -1,4 +1,4 @@
-"""WatchedEngine: the engine that vLLM's handler uses for one chat. It sets the generated media aside."""
+"""WatchedEngine: the engine that vLLM's handler uses for one chat. It collects the generated pictures and sounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WatchedEngine:
-    """A wrapper of the engine for one chat, which generates with media and sets them aside."""
+    """A wrapper of the engine for one chat. It collects the pictures and sounds of the answers."""
 
     def __init__(
         self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None, output: str | None = None
@@ -28,15 +28,15 @@ class WatchedEngine:
         self._engine = engine
         self._processor = processor
         self._chunk_seconds = chunk_seconds
-        """Length in seconds of the chunks in which sounds are taken. None to take only complete media."""
+        """Length of the chunks of sounds to collect, in seconds. None to collect only complete pictures and sounds."""
         self._output = output
-        """Guidance to complete media, as in `OutputParams.output`. None if the model writes freely."""
+        """Value of `OutputParams.output`, to get only complete pictures or sounds. None if they may be incomplete."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
-        """Decoded media that are not taken yet, by the index of their answer."""
+        """Decoded pictures and sounds that `take` has not returned yet, by the index of their answer."""
         self.failure: ApiError | None = None
         """Error of this package that ended the generation."""
         self.partial: set[int] = set()
-        """Indices of the answers that ended inside a medium."""
+        """Indices of the answers that ended inside a picture or sound."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -44,7 +44,7 @@ class WatchedEngine:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate like the engine. The media of an output can be taken before it is yielded."""
+        """Generate like the engine. Once an output is yielded, `take` returns its pictures and sounds."""
         params = OutputParams(
             processor=self._processor,
             sampling=sampling_params,
@@ -61,7 +61,7 @@ class WatchedEngine:
             raise self.failure from error
 
     def take(self, index: int) -> list[Any]:
-        """Return the media of an answer that came since the last call, in order."""
+        """Return the pictures and sounds of an answer that were collected since the last call, in order."""
         return self._media.pop(index, [])
 
     async def _without_silence(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
@@ -87,7 +87,7 @@ class WatchedEngine:
             yield held
 
     def _keep(self, output: RequestOutput) -> bool:
-        """Keep the media of an output. Return whether it has media."""
+        """Collect the pictures and sounds of an output. Return whether it has any."""
         has_media = False
         for answer in output.outputs:
             whole = getattr(answer, "multimodal", ())
