@@ -1,4 +1,4 @@
-"""The wing of jobs: the server's job queue and its routes, the web page, the client and ``vllm-mmout submit``."""
+"""Extension package for jobs: the server's job queue and routes, the web page, the client, ``vllm-mmout submit``."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
 """Beginning of an input that is sent as text: a URL rather than the path of a file."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Default number of retries, some 90 seconds in all: a job of hours must outlive the restart of a router."""
+"""Default number of retries. They take about 90 seconds in all, so that a proxy can restart during a long job."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -159,7 +159,7 @@ def _check_together(options: argparse.Namespace, fields: dict[str, str]) -> None
 
 
 def _request_fields(options: argparse.Namespace) -> dict[str, str]:
-    """Return the form fields of all options that differ from their default, and of the model, as text."""
+    """Return the form fields of a request as text: the model, and all options that differ from their default."""
     values = {name: getattr(options, name) for name in OPTIONS}
     defaults = msgspec.structs.asdict(OutputParams())
     OutputParams(**values)  # raises OptionError for invalid values

@@ -126,7 +126,7 @@ class Session:
                 retries.wait(error)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
-        """Send a request once, and decode the JSON response as ``into``. ``request`` are further arguments of `answer`.
+        """Send a request once, and decode the JSON response as ``into``. Further arguments are passed to `answer`.
 
         Raises:
             TemporaryError: the request failed, but may succeed later.

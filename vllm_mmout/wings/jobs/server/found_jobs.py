@@ -33,7 +33,7 @@ class JobKind:
     """One kind of jobs, scenes or videos. The routes of one kind do not find jobs of the other kind."""
 
     prefix: str
-    """Prefix of the ids of these jobs."""
+    """Prefix of the job ids of this kind, such as "video_"."""
     parameter: str
     """Name of the path parameter that contains the id; error responses name it too."""
     again: str

@@ -125,7 +125,7 @@ class _EveryBand(BandChoice):
     """Choice of all bands of a file, in their order."""
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
-        """Return the index of every band."""
+        """Return the indices of all bands in ``there``, the bands of the file."""
         del dates
         return list(range(len(there.bands)))
 
@@ -189,7 +189,7 @@ class _Stretch(NamedTuple):
     """A range of the preview's pixels along one axis, and the range of raster pixels to read for it."""
 
     shown: slice
-    """Range of pixels in the preview."""
+    """Positions of the preview's pixels along the axis."""
     first: int
     """Index of the first raster pixel to read."""
     length: int

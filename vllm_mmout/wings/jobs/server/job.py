@@ -110,7 +110,9 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Results of a completed job. Before that, the results that the server is storing."""
     error: SceneError | None = None
     request: str | None = None
-    """Request as JSON of `kept`, if another server can start the job again. None after the job has ended."""
+    """Stored JSON of the client's request. Another server can start the job again from this JSON.
+
+    None if the request has uploaded files, which other servers lack, or after the job has ended."""
     starts: int = 0
     """Number of times that a server has started the job."""
     video: VideoAsked | None = None

@@ -124,7 +124,7 @@ def _work(
     name: str,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the work of a job and check all that can be checked before it runs."""
+    """Build the `Work` that runs a job's request. Check all that can be checked before it runs."""
     request = msgspec.structs.replace(request, as_file=True)
     return Work.of(service, request, inputs.data, name, trace_headers=headers)
 
@@ -136,7 +136,7 @@ def _serves(service: ForwardService, model: str) -> bool:
 
 
 def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
-    """Rebuild the work and the input of a job that another server started, from the stored request. Blocks."""
+    """Rebuild the `Work` and the input of another server's job from its request. Blocks while files are opened."""
     request = kept_request(job.request or "")
     if job.video is not None:
         return video_routes.again(service, job.video, request)

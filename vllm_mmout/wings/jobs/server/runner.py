@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Number of jobs that run at once, so that small jobs share forward passes. As many scenes are tiled at once anyway."""
+"""Maximum number of jobs that run at once. With several jobs, small jobs can share forward passes.
+
+The engine's setting ``max_scenes`` has the same default, so more jobs would wait there."""
 _PREVIEWS: Final = 2
 """Number of inputs that are reduced to a preview at once."""
 _LOOK_S: Final = 0.25
-"""Seconds between two polls of the database for jobs that were deleted, or whose preview was requested, elsewhere."""
+"""Seconds between two polls of the database for deletions and preview requests that other servers have received."""
 _SWEEP_S: Final = 5.0
 """Seconds between two searches for jobs of stopped servers and for expired jobs."""
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
@@ -59,7 +61,7 @@ class SceneRunner:
 
     board: SceneBoard
     again: Callable[[SceneJob], tuple[Work, SceneInputs]]
-    """Rebuilds the work and the input of a job that another server started. Blocks."""
+    """Function that rebuilds the `Work` and the input of another server's job. It blocks while files are opened."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
     """Limit of the inputs that are reduced for the web page at once, since each may need some hundred MiB."""
     _running: dict[str, _Running] = field(default_factory=dict)
@@ -122,7 +124,10 @@ class SceneRunner:
         task.add_done_callback(lambda task: self._ended(job.id, task))
 
     def _forget(self, job: SceneJob | int) -> None:
-        """Delete a job that will not run because its request was cancelled. Ignore a number in place of a job."""
+        """Delete a job that will not run because the request that created it was cancelled.
+
+        Do nothing if ``job`` is a number, because the server was full and no job was created.
+        """
         if isinstance(job, int):
             return
         try:
@@ -228,12 +233,12 @@ class SceneRunner:
 
 
 def _named(work: Work, job: SceneJob) -> Work:
-    """Return the work of a job under a request id that begins with the job's id, for the log and the trace."""
+    """Return a job's `Work` with a new request id that begins with the job's id, for the log and the trace."""
     return replace(work, request_id=f"{job.id}-{work.request_id}")
 
 
 class _Picture:
-    """The preview file of a running job, which every server of the folder can read."""
+    """The preview file of a running job. All servers that share the results folder can read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

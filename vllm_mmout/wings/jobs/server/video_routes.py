@@ -81,7 +81,7 @@ def described(job: SceneJob) -> dict[str, Any]:
 
 
 def again(service: ForwardService, video: VideoAsked, request: ImageRequest) -> tuple[Work, SceneInputs]:
-    """Rebuild the work and the input of a video job that another server started. Blocks."""
+    """Rebuild the `Work` and the input of another server's video job. Blocks while the input file is opened."""
     inputs = kept_reference(request.images, service.sources)
     try:
         return video_work(service, request, video, inputs.data, f"video-{uuid4().hex}"), inputs

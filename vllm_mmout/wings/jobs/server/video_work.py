@@ -1,4 +1,4 @@
-"""Build the work of a video job: the model's input, in the form that its input mapper takes, and the options."""
+"""Builds the `Work` of a video job: the model's input, in the form that its input mapper takes, and the options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def video_work(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the work of a video job and check all that can be checked before it runs.
+    """Build the `Work` that runs a video job. Check all that can be checked before it runs.
 
     Args:
         service: the model's service, with its input mapper and its processors.
@@ -74,7 +74,10 @@ def _processor(service: ForwardService) -> Any:
 
 
 def _chosen(service: ForwardService, video: VideoAsked, options: OutputParams) -> tuple[dict[str, int], OutputParams]:
-    """Return the size and length of the video as extra inputs of the model's mapper, and as options of the request."""
+    """Return the extra inputs and the changed options that give the model the video's size and length.
+
+    Models differ: some take the size as inputs, others as the option ``size``.
+    """
     inputs = service.binding.inputs
     fields = () if inputs is None else inputs.fields
     extra_inputs: dict[str, int] = {}
