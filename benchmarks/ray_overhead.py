@@ -70,11 +70,11 @@ def _on_a_cluster(model: Path, scene: Path, out: Path) -> float:
     from vllm_mmout.params import OutputParams
     from vllm_mmout.wings.ray.cluster import dataset_of, row_of
     from vllm_mmout.wings.ray.manifest import Manifest
-    from vllm_mmout.wings.ray.predictor import Job
+    from vllm_mmout.wings.ray.predictor import RunSettings
 
     ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False)
     try:
-        job = Job(
+        job = RunSettings(
             str(model),
             OutputParams(),
             ("--max-num-seqs", "4"),

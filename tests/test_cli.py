@@ -142,7 +142,7 @@ def test_run_on_several_files(scenes, tmp_path):
 
 def test_a_format_for_the_files_of_a_folder(tmp_path):
     """Each is named like its input, with the suffix of the format; the folder is made."""
-    wanted = [run_command.Wanted("a/b.tif"), run_command.Wanted("s3://bucket/c/d.tif", "c/")]
+    wanted = [run_command.RunInput("a/b.tif"), run_command.RunInput("s3://bucket/c/d.tif", "c/")]
     out = f"{tmp_path}/out/"
     assert run_command._paths(out, wanted, "jpeg") == [f"{out}b.jpg", f"{out}c/d.jpg"]
     assert run_command._paths(out, wanted, None) == [out, f"{out}c/"]

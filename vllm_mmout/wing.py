@@ -53,7 +53,7 @@ class Wing:
     model_families: Mapping[str, str] = field(default_factory=dict)
     """Maps architectures to the `models.model_folders.ModelFamily` that completes their folders' ``config.json``."""
     kinds: str = ""
-    """A `models.kind.Kind` of models that do not compute their answer in one forward pass."""
+    """A `models.kind.ModelKind` of models that do not compute their answer in one forward pass."""
     folders: str = ""
     """A function ``(config, folder, asked=..., settings=...)`` that translates the ``config.json`` of a folder in
     another format into this package's, or returns None for an unknown format. ``settings`` are those of the engine."""

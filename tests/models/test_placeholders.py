@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.models.inputs.placeholders import Place, derived_places, image_token_of, stated_places
+from vllm_mmout.models.inputs.placeholders import PicturePlaceholder, derived_places, image_token_of, stated_places
 
 T = 3
 """The image token."""
@@ -32,7 +32,7 @@ def derived(before, pieces, image_token=T, process=None):
 
 
 def place(offset, *tokens):
-    return Place(offset, tuple(token == T for token in tokens))
+    return PicturePlaceholder(offset, tuple(token == T for token in tokens))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_stated_places_are_taken():
     """Places may be dicts or objects. Tokens around the image tokens get no row."""
     ranges = [{"offset": 1, "length": 3}, SimpleNamespace(offset=4, length=2)]
     assert stated_places(ranges, [1, 8, T, 9, T, T, 5], 2, T) == [place(1, 8, T, 9), place(4, T, T)]
-    assert stated_places(ranges[1:], [1, 8, 8, 9, 6, 6], 1, None) == [Place(4, (True, True))]
+    assert stated_places(ranges[1:], [1, 8, 8, 9, 6, 6], 1, None) == [PicturePlaceholder(4, (True, True))]
 
 
 @pytest.mark.parametrize(

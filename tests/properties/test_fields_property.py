@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.inputs.sources import Form, Upload
+from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.body import read_form
 from vllm_mmout.serving.request.fields import (
@@ -111,7 +111,7 @@ def test_any_bytes_are_a_form_or_an_error(body: bytes, kind: str, piece: int, en
             assert ends == "disconnect"
         else:
             if read is read_form:
-                assert isinstance(found, Form)
+                assert isinstance(found, ReceivedForm)
                 found.close()
 
 
@@ -159,7 +159,7 @@ def test_any_fields_are_a_request_or_an_error(fields: dict[str, list[str]], file
     uploads = {name: [Upload("a.png", None, 5)] for name in files}
     for parse in (edit_request, as_variation):
         try:
-            assert isinstance(parse(Form({"image": ["data:,x"]} | fields, uploads)), ImageRequest)
+            assert isinstance(parse(ReceivedForm({"image": ["data:,x"]} | fields, uploads)), ImageRequest)
         except ApiError as error:
             check_answer(error)
 

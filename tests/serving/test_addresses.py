@@ -16,7 +16,7 @@ from vllm_mmout.geo.raster.remote import connections
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.http_file import open_remote
 from vllm_mmout.serving.inputs import addresses
-from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of, is_public
+from vllm_mmout.serving.inputs.addresses import Domains, GuardedConnections, host_of, is_public
 
 pytestmark = pytest.mark.engine
 
@@ -114,7 +114,7 @@ def an_internet(monkeypatch):
 
 def read(address, *listed):
     """The whole file, as a server fetches it that lists some hosts."""
-    with open_remote(address, QUICK, partial(Guarded, domains=Domains(listed))) as file:
+    with open_remote(address, QUICK, partial(GuardedConnections, domains=Domains(listed))) as file:
         return file.read()
 
 
@@ -175,7 +175,7 @@ def test_a_name_that_is_rebound(server, internet):
     address = named(address, "rebound.example")
     with (
         pytest.raises(InputError, match=f"'rebound.example', which {REFUSED}"),
-        open_remote(address, QUICK, partial(Guarded, domains=Domains())) as file,
+        open_remote(address, QUICK, partial(GuardedConnections, domains=Domains())) as file,
     ):
         file.read()
     assert internet.reached == [PUBLIC]
@@ -267,7 +267,7 @@ def test_no_redirects(server, internet):
     none = FetchOptions(timeout=10, retries=0, redirects=0)
     says = r"/data redirects to http://127.0.0.1:\d+/there, and redirects are not followed; give that address"
     with pytest.raises(InputError, match=says):
-        open_remote(address, none, partial(Guarded, domains=Domains(["127.0.0.1"])))
+        open_remote(address, none, partial(GuardedConnections, domains=Domains(["127.0.0.1"])))
     assert server.of("/there") == []
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import in_bucket, open_in_bucket
 from vllm_mmout.wings.ray.cluster import BATCH, Cluster
-from vllm_mmout.wings.ray.manifest import Record
+from vllm_mmout.wings.ray.manifest import SceneRecord
 from vllm_mmout.wings.ray.predictor import RECORD, Predictor
 
 
@@ -61,7 +61,7 @@ class ClusterHere(Cluster):
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
             columns = {name: np.array([row[name] for row in batch], object) for name in batch[0]}
-            yield from (msgspec.json.decode(record, type=Record) for record in self._insist(workers, columns))
+            yield from (msgspec.json.decode(record, type=SceneRecord) for record in self._insist(workers, columns))
 
     def _insist(self, workers, columns):
         while True:

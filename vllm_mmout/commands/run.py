@@ -114,7 +114,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunInput:
     """An input, and the folder below ``-o`` for its result, which ends with "/" or is empty."""
 
     data: str
@@ -140,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
         status: int | None = extension.run(options, chosen)
         if status is not None:
             return status
-    listed = [each for argument in options.inputs for each in Wanted.of(argument)]
+    listed = [each for argument in options.inputs for each in RunInput.of(argument)]
     faults = [each.fault for each in listed if each.fault is not None]
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _paths(out: str, inputs_to_run: Sequence[Wanted], output_format: str | None) -> list[str]:
+def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
     """Return the path of each input's result: a folder, or a file with the suffix of the requested format."""
     if output_format is None:
         return [out + each.folder for each in inputs_to_run]
@@ -194,7 +194,7 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
     return True
 
 
-def _checked_out(out: str, inputs_to_run: Sequence[Wanted], *, several: bool) -> str:
+def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) -> str:
     """Return the output path; raise the errors that can be detected before an engine is started."""
     inputs = [each.data for each in inputs_to_run]
     if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):

@@ -27,7 +27,7 @@ When the maximum is reached, new jobs of that processor are refused.
 """
 
 
-class Job:
+class DecodeJob:
     """Job of the pool. It is settled exactly once, by its result, its exception, its time limit or its cancellation."""
 
     __slots__ = ("_lock", "_on_done", "_settled", "_work", "deadline", "processors")
@@ -94,12 +94,12 @@ class DecodePool:
     def __init__(self, threads: int, timeout: float) -> None:
         self.threads = threads
         self.timeout = timeout
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[DecodeJob | None] = queue.SimpleQueue()
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
         self._changed = threading.Condition(self._lock)
-        self._running: dict[threading.Thread, Job] = {}
-        self._abandoned: dict[threading.Thread, Job] = {}
-        self._put_off: deque[Job] = deque()
+        self._running: dict[threading.Thread, DecodeJob] = {}
+        self._abandoned: dict[threading.Thread, DecodeJob] = {}
+        self._put_off: deque[DecodeJob] = deque()
         """Jobs of hanging processors that wait until fewer jobs of these processors run."""
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
@@ -107,7 +107,7 @@ class DecodePool:
 
     def submit(
         self, work: Callable[[], Any], on_done: Callable[[Outcome], None], processors: Collection[str] = ()
-    ) -> Job:
+    ) -> DecodeJob:
         """Queue a job.
 
         Args:
@@ -116,7 +116,7 @@ class DecodePool:
             processors: names of the output processors that the job uses.
 
         """
-        job = Job(work, on_done, processors)
+        job = DecodeJob(work, on_done, processors)
         with self._lock:  # until the job is queued, so that close() finds it
             refusal = self._admit() or self._refusal_of(job)
             if refusal is None:
@@ -146,7 +146,7 @@ class DecodePool:
             if worker not in running and worker is not threading.current_thread():
                 worker.join(max(0.0, deadline - time.monotonic()))
 
-    def _drain(self) -> list[Job]:
+    def _drain(self) -> list[DecodeJob]:
         with self._lock:
             jobs = [*self._put_off]
             self._put_off.clear()
@@ -177,7 +177,7 @@ class DecodePool:
         """Number of threads that the pool must have apart from the hanging threads."""
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
-    def _hanging(self, job: Job) -> int:
+    def _hanging(self, job: DecodeJob) -> int:
         """Return the number of hanging jobs that use the same processor as a job.
 
         If the job uses several processors, return the largest of their numbers.
@@ -185,7 +185,7 @@ class DecodePool:
         hanging = [abandoned.processors for abandoned in self._abandoned.values()]
         return max((sum(name in names for names in hanging) for name in job.processors), default=0)
 
-    def _refusal_of(self, job: Job) -> DecodeError | None:
+    def _refusal_of(self, job: DecodeJob) -> DecodeError | None:
         """Return an error if the job's processor has too many hanging jobs. The caller must hold the lock."""
         hanging = self._hanging(job)
         if hanging < max(self.threads, _LEAST_SHARE):
@@ -196,7 +196,7 @@ class DecodePool:
             " limit of its own, and restart the engine. Other output processors go on"
         )
 
-    def _waits(self, job: Job) -> bool:
+    def _waits(self, job: DecodeJob) -> bool:
         """Return whether a job must wait because other jobs of its processor hang. The caller must hold the lock.
 
         Otherwise such jobs could occupy all threads, and jobs of other processors could not run.

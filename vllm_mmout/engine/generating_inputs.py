@@ -28,7 +28,7 @@ from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.errors import HookError, InputError, MMOutError, OptionError
 from vllm_mmout.models.inputs.context import InputContext
 from vllm_mmout.models.inputs.picture_inputs import PictureInputs
-from vllm_mmout.models.inputs.placeholders import Place
+from vllm_mmout.models.inputs.placeholders import PicturePlaceholder
 from vllm_mmout.registry.input_registry import IMAGE
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check_release() -> None:
         )
 
 
-class _Parser(MultiModalDataParser):
+class _PictureParser(MultiModalDataParser):
     """Parser that passes pictures unchanged to the author's functions."""
 
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
@@ -77,7 +77,7 @@ class PictureInfo(BaseProcessingInfo):
 
     def get_data_parser(self) -> MultiModalDataParser:
         """Return the parser, which passes pictures on unchanged."""
-        return _Parser()
+        return _PictureParser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
         """Return no limit for the number of pictures. The engine's ``limit_mm_per_prompt`` still limits it."""
@@ -133,7 +133,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         options: Any = {}
         pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]
         most = self.info.inputs.max_tokens
-        places = [Place(most * number, (True,) * most) for number in range(len(pictures))]
+        places = [PicturePlaceholder(most * number, (True,) * most) for number in range(len(pictures))]
         inputs = ProcessorInputs([], MultiModalDataItems(), cache=cache)
         return self._rendered(inputs, [0] * (most * len(pictures)), pictures, places, TimingContext(enabled=False))
 
@@ -142,7 +142,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         inputs: ProcessorInputs,
         tokens: list[int],
         pictures: Sequence[Any],
-        places: Sequence[Place],
+        places: Sequence[PicturePlaceholder],
         timing_ctx: TimingContext,
     ) -> MultiModalInput:
         """Map the pictures that are not in vLLM's cache to tensors, and return the engine's input."""
@@ -202,7 +202,7 @@ def _as_seen(picture: Any) -> Any:
     return convert_image_mode(normalize_image(picture), "RGB") if isinstance(picture, Image) else picture
 
 
-def _range(place: Place) -> PlaceholderRange:
+def _range(place: PicturePlaceholder) -> PlaceholderRange:
     """Convert the place of a picture's tokens to vLLM's `PlaceholderRange`."""
     mask = None if all(place.embedded) else torch.tensor(place.embedded)
     return PlaceholderRange(offset=place.offset, length=len(place.embedded), is_embed=mask)

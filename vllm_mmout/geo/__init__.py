@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         can_hold,
         format_nodata,
     )
-    from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place, address_fault, key_fault
+    from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress, address_fault, key_fault
     from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
     from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
@@ -88,8 +88,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
     "RETRIES", "Affine", "Blend", "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions",
-    "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer",
-    "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Place", "Plan", "Polygons",
+    "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice",
+    "Layer", "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Plan", "Polygons",
     "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "address_fault",
     "are_classes", "area_km2", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights",
     "band_key", "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
@@ -129,7 +129,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.buckets.direct": "redirect_fault",
     "vllm_mmout.geo.raster.remote.buckets.bucket_errors": "errors_of",
     "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
-    "vllm_mmout.geo.raster.remote.buckets.bucket_address": "Place address_fault key_fault",
+    "vllm_mmout.geo.raster.remote.buckets.bucket_address": "FileAddress address_fault key_fault",
     "vllm_mmout.geo.raster.remote.buckets.stores": "object_store",
     "vllm_mmout.geo.raster.remote.buckets.writing": "check_bucket download identity_in_bucket remove_in_bucket",
     "vllm_mmout.geo.raster.remote.connections": "Connections ResolvedAddress proxy_of",

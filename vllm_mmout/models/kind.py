@@ -1,4 +1,4 @@
-"""`Kind`: a kind of model that does not answer in one forward pass. Extension packages define such kinds."""
+"""`ModelKind`: a kind of model that does not answer in one forward pass. Extension packages define such kinds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ModelKind:
     """A kind of model that needs several forward passes.
 
     Values of the form "module:name" are imported when a model of this kind is served.
@@ -48,7 +48,7 @@ class Kind:
         return tokens
 
 
-def kind_of(model: type) -> Kind | None:
+def kind_of(model: type) -> ModelKind | None:
     """Return the kind of a model class, or None if it answers in one forward pass."""
-    kinds: tuple[Kind, ...] = tuple(extensions("kinds"))
+    kinds: tuple[ModelKind, ...] = tuple(extensions("kinds"))
     return next((kind for kind in kinds if all(callable(getattr(model, name, None)) for name in kind.methods)), None)

@@ -35,7 +35,7 @@ def inputs_of(model_config: ModelConfig) -> ModelInputs:
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 
-class _Parser(MultiModalDataParser):
+class _InputParser(MultiModalDataParser):
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if isinstance(data, list) and len(data) == 1:
             data = data[0]
@@ -47,7 +47,7 @@ class SinglePassInfo(BaseProcessingInfo):
 
     def get_data_parser(self) -> MultiModalDataParser:
         """Return a parser that leaves an input unchanged."""
-        return _Parser()
+        return _InputParser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
         """Allow one input for each request."""

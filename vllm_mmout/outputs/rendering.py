@@ -104,7 +104,7 @@ def preview(
     height, width = source.size
     longer = max(height, width)
     size = [max(1, round(side * PREVIEW / longer)) for side in (height, width)]
-    rows, cols = _Axis.of(height, size[0], picked=classes), _Axis.of(width, size[1], picked=classes)
+    rows, cols = _PreviewAxis.of(height, size[0], picked=classes), _PreviewAxis.of(width, size[1], picked=classes)
     band_count = 3 if source.count == 3 else 1
     dtype = source.dtype if classes or source.dtype == np.uint8 else np.result_type(source.dtype, np.float32)
     reduced = np.zeros((band_count, *size), dtype)
@@ -125,7 +125,7 @@ def preview(
 
 def valid_mask(source: OpenRaster, nodata: float | None) -> NDArray[np.bool_] | None:
     """Read the mask of a raster, bool [height, width], False where a band is nodata or NaN. None if all are valid."""
-    rows, cols = (_Axis.of(side, side, picked=True) for side in source.size)
+    rows, cols = (_PreviewAxis.of(side, side, picked=True) for side in source.size)
     valid = np.ones(source.size, np.bool_)
     for across, down, raster in _pieces(source, rows, cols):
         piece = Raster(raster.array, nodata=nodata).valid()
@@ -135,7 +135,7 @@ def valid_mask(source: OpenRaster, nodata: float | None) -> NDArray[np.bool_] | 
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _PreviewAxis:
     """The range of raster pixels that each pixel of the preview covers, along an axis."""
 
     first: NDArray[np.intp]
@@ -144,7 +144,7 @@ class _Axis:
     """Index after the last raster pixel that each preview pixel covers."""
 
     @classmethod
-    def of(cls, old: int, new: int, *, picked: bool) -> _Axis:
+    def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:
         if picked:
             centres = (2 * np.arange(new) + 1) * old // (2 * new)
             return cls(centres, centres + 1)
@@ -157,7 +157,7 @@ class _Axis:
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 
 
-def _pieces(source: OpenRaster, rows: _Axis, cols: _Axis) -> Iterator[tuple[slice, slice, Raster]]:
+def _pieces(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
     """Yield slices of the preview's columns and rows, each with the raster pixels that it covers."""
     for down in rows.groups():
         row, end = int(rows.first[down.start]), int(rows.last[down.stop - 1])

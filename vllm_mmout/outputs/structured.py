@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
+class _SourceHolder:
     """Holder of the source that comparisons ignore, so results with equal fields but different inputs are equal."""
 
     source: Source | None = field(default=None, compare=False, repr=False)
@@ -40,7 +40,7 @@ class StructuredOutput(Savable, BaseModel):
     formats: ClassVar[dict[str, str]] = formats_of("structured", first="json")
 
     _path: str | None = PrivateAttr(default=None)
-    _input: _Input = PrivateAttr(default=_Input())
+    _input: _SourceHolder = PrivateAttr(default=_SourceHolder())
 
     @property
     def path(self) -> str | None:
@@ -64,7 +64,7 @@ class StructuredOutput(Savable, BaseModel):
     def placed(self, source: Source) -> Self:
         """Return a copy of the result that refers to its input."""
         placed = self.model_copy()
-        placed._input = _Input(source)  # noqa: SLF001 - an object of this class
+        placed._input = _SourceHolder(source)  # noqa: SLF001 - an object of this class
         return placed
 
     @property

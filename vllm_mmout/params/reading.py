@@ -25,7 +25,7 @@ FILE, STORED = "file", "stored"
 """Values of ``scale`` other than numbers: the scale that each file states, or the values as stored."""
 
 
-class Reading(Picks, frozen=True, kw_only=True):
+class ReadingOptions(Picks, frozen=True, kw_only=True):
     """Options for reading the input."""
 
     bands: Annotated[

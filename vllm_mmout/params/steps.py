@@ -10,7 +10,7 @@ import msgspec
 
 from vllm_mmout.option import said
 from vllm_mmout.params.processors import wrong
-from vllm_mmout.params.reading import Reading
+from vllm_mmout.params.reading import ReadingOptions
 
 OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
 """Options that only iterative models accept, such as diffusion models."""
@@ -19,7 +19,7 @@ OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negati
 _SIZE = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 
 
-class Stepping(Reading, frozen=True, kw_only=True):
+class SteppingOptions(ReadingOptions, frozen=True, kw_only=True):
     """Options for iterative models, such as diffusion models; named as in diffusers and OpenAI's API."""
 
     num_inference_steps: Annotated[

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from vllm_mmout.option import said
 from vllm_mmout.params.processors import wrong
-from vllm_mmout.params.steps import Stepping
+from vllm_mmout.params.steps import SteppingOptions
 
 
-class Tiling(Stepping, frozen=True, kw_only=True):
+class Tiling(SteppingOptions, frozen=True, kw_only=True):
     """Options for cutting an input that does not fit one forward pass into tiles, and joining the results."""
 
     tile: Annotated[

@@ -59,7 +59,7 @@ def resolve(
         processors = {name: registration.load() for name, registration in own.first.items()}
         source = ", ".join(dict.fromkeys(registration.origin for registration in own.first.values()))
         if not processors and fallback is not None:
-            processors = find_all((Wanted(fallback, None),), registry, own, "default")
+            processors = find_all((NamedProcessor(fallback, None),), registry, own, "default")
             source = "default: the model has none of its own"
     else:
         processors = find_all(wanted, registry, own, source)
@@ -94,7 +94,7 @@ def _table(value: object, source: str) -> Mapping[str, Any]:
     return value
 
 
-def _wanted_by_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Wanted, ...] | None:
+def _wanted_by_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[NamedProcessor, ...] | None:
     """Return the processors that ``config.json`` names, at its top or in its ``mmout`` table."""
     top, inner = config.get(KEY), table.get(KEY)
     if top is not None and inner is not None and top != inner:
@@ -115,7 +115,7 @@ def _refuse_useless(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NamedProcessor:
     """An output processor that a configuration names."""
 
     name: str
@@ -126,7 +126,7 @@ class Wanted:
     """Options of this processor alone."""
 
 
-def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
+def parse_names(value: object, source: str) -> tuple[NamedProcessor, ...] | None:
     """Parse the value of ``"output_processor"``. Return () for "none", and None if it is not set.
 
     The default processor comes first.
@@ -150,7 +150,7 @@ def parse_names(value: object, source: str) -> tuple[Wanted, ...] | None:
     return tuple(_wanted(alias, name, source) for alias, name in pairs)
 
 
-def _wanted(alias: object, name: object, source: str) -> Wanted:
+def _wanted(alias: object, name: object, source: str) -> NamedProcessor:
     options: dict[str, Any] = {}
     if alias is not None and isinstance(name, Mapping):
         options = {key: value for key, value in name.items() if key != KEY}
@@ -160,12 +160,12 @@ def _wanted(alias: object, name: object, source: str) -> Wanted:
     if name == NONE:
         raise OptionError(f"{KEY!r} in {source} has {NONE!r} among others; give it alone to switch processors off")
     if alias is None:
-        return Wanted(name, None)
+        return NamedProcessor(name, None)
     if not isinstance(alias, str) or not is_name(alias):
         raise OptionError(
             f"{KEY!r} in {source}: {alias!r} cannot be an alias; use letters, digits, '_', '-', '.'; not {NONE!r}"
         )
-    return Wanted(name, alias, options)
+    return NamedProcessor(name, alias, options)
 
 
 class ModelsOwn:
@@ -197,7 +197,7 @@ class ModelsOwn:
 
 
 def find_all(
-    wanted: Iterable[Wanted], registry: OutputRegistry, own: ModelsOwn, source: str
+    wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelsOwn, source: str
 ) -> dict[str, type[OutputProcessor]]:
     """Return the named processors by their name in requests, in the order of ``wanted``."""
     processors: dict[str, type[OutputProcessor]] = {}
@@ -228,7 +228,7 @@ def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedOptions:
     """Keyword arguments that a processor's constructor accepts."""
 
     names: tuple[str, ...]
@@ -241,14 +241,14 @@ class Taken:
         return self.anything or option in self.names
 
 
-def taken_by(processor: type[OutputProcessor]) -> Taken:
+def taken_by(processor: type[OutputProcessor]) -> AcceptedOptions:
     """Return the options that the constructor of ``processor`` accepts."""
     parameters = inspect.signature(processor).parameters.values()
     arguments = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     overrides_from_config = (
         getattr(processor.from_config, "__func__", None) is not vars(OutputProcessor)["from_config"].__func__
     )
-    return Taken(
+    return AcceptedOptions(
         names=tuple(p.name for p in arguments),
         required=() if overrides_from_config else tuple(p.name for p in arguments if p.default is p.empty),
         anything=any(p.kind is p.VAR_KEYWORD for p in parameters),
@@ -256,7 +256,7 @@ def taken_by(processor: type[OutputProcessor]) -> Taken:
 
 
 def check_options(
-    options: Mapping[str, Any], taken: Mapping[str, Taken], settings: Collection[str], source: str
+    options: Mapping[str, Any], taken: Mapping[str, AcceptedOptions], settings: Collection[str], source: str
 ) -> None:
     """Raise OptionError for an option that neither a processor nor the engine accepts."""
     for option in options:
@@ -272,7 +272,7 @@ def check_options(
 
 def deal(
     options: Mapping[str, Any],
-    taken: Mapping[str, Taken],
+    taken: Mapping[str, AcceptedOptions],
     settings: Collection[str],
     alone: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:

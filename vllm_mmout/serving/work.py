@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import Place, in_bucket, place_of
+from vllm_mmout.geo import FileAddress, in_bucket, place_of
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import api_error, client_errors
@@ -206,7 +206,7 @@ def _check_path(work: Work) -> None:
             param="path",
         )
     inputs = work.data if isinstance(work.data, list) else [work.data]
-    if any(in_bucket(source) and Place.of(source).name == Place.of(path).name for source in inputs):
+    if any(in_bucket(source) and FileAddress.of(source).name == FileAddress.of(path).name for source in inputs):
         raise OptionError("the result would be written over its own input; choose another path", param="path")
     for name in work.names:
         formats = formats_for(work.service.binding.processors[name], work.params)

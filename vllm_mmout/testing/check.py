@@ -70,7 +70,7 @@ def check_output_processor(
             f"make must be a class, or a function that makes an instance, got an instance of {type(make).__name__};"
             " every process has its own instance"
         )
-    checking = _Checking(make, equal, allow, promises)
+    checking = _ProcessorCheck(make, equal, allow, promises)
     test = _test(checking, outputs, output_params(make()) if params is None else params, _settings(settings))
     with _one_torch_thread(), WatchedThread(hangs_after_s) as checking.thread:
         try:
@@ -88,7 +88,9 @@ def check_output_processor(
         )
 
 
-def _test(checking: _Checking, outputs: Outputs, params: _Params, settings: hypothesis.settings) -> Callable[[], None]:
+def _test(
+    checking: _ProcessorCheck, outputs: Outputs, params: _Params, settings: hypothesis.settings
+) -> Callable[[], None]:
     """Return the hypothesis test of a processor.
 
     If ``outputs`` is a list, the test first checks each entry with the first of the ``params``.
@@ -123,7 +125,7 @@ def _one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class _Checking:
+class _ProcessorCheck:
     thread: WatchedThread
 
     def __init__(self, make: Make, equal: Equal | None, allow: Sequence[str], promises: Sequence[Promise]) -> None:

@@ -14,7 +14,7 @@ from gdal_files import RNG, UTM, jp2, tiff
 
 from vllm_mmout.errors import BucketError, InputError
 from vllm_mmout.geo import (
-    Place,
+    FileAddress,
     Window,
     check_bucket,
     file_stem,
@@ -190,7 +190,7 @@ def test_keys_that_no_store_takes_are_listed_with_the_others(bucket, monkeypatch
 
 def test_a_bucket_whose_server_redirects_is_told(bucket, s3, monkeypatch) -> None:  # noqa: F811
     """The redirect is refused, signed or not. Its target gets no request, and nothing is written there."""
-    place = Place.of(put(bucket + "a.tif", b"x"))
+    place = FileAddress.of(put(bucket + "a.tif", b"x"))
     assert redirect_fault(place) is None
     with redirecting(s3.address) as elsewhere:
         monkeypatch.setenv("AWS_ENDPOINT_URL", elsewhere)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.archives.contents import Axis, Contents, Input
+from vllm_mmout.wings.archives.contents import Contents, InputTensor, SizeRange
 from vllm_mmout.wings.archives.folders import _raster
 from vllm_mmout.wings.archives.mlm import entries_of, item_of
 
-AXES = (Axis(1, 8), Axis(2, 2), Axis(64, 64), Axis(64, 64))
+AXES = (SizeRange(1, 8), SizeRange(2, 2), SizeRange(64, 64), SizeRange(64, 64))
 PROGRAM = Contents(
-    Path("model.pt2"), "model", (Input("x", "float32", AXES),), (None,), (0,), ("",), (4,), {}, frozenset()
+    Path("model.pt2"), "model", (InputTensor("x", "float32", AXES),), (None,), (0,), ("",), (4,), {}, frozenset()
 )
 
 
@@ -104,7 +104,7 @@ def test_tiles_are_within_the_largest_size_that_config_json_allows():
     free = Contents(
         Path("model.pt2"),
         "model",
-        (Input("x", "float32", (*AXES[:2], Axis(2, 2**20), Axis(2, 2**20))),),
+        (InputTensor("x", "float32", (*AXES[:2], SizeRange(2, 2**20), SizeRange(2, 2**20))),),
         (None,),
         (0,),
         ("",),

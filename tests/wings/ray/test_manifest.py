@@ -16,8 +16,8 @@ from vllm_mmout import OutputParams
 from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.wings.ray.cluster_run import names_of
-from vllm_mmout.wings.ray.manifest import Manifest, Record
-from vllm_mmout.wings.ray.predictor import MOST_STARTS, RECORD, Job, Predictor
+from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
+from vllm_mmout.wings.ray.predictor import MOST_STARTS, RECORD, Predictor, RunSettings
 
 pytestmark = [
     pytest.mark.heavy,  # Ray's import
@@ -34,7 +34,7 @@ def manifest(tmp_path):
 def stored(manifest, tmp_path, scene="a.tif"):
     """The record of a scene whose result is a file of five bytes."""
     (tmp_path / "made").write_bytes(b"bytes")
-    record = Record(scene=scene, files=(manifest.objects.placed(tmp_path / "made", "day/a.tif"),))
+    record = SceneRecord(scene=scene, files=(manifest.objects.placed(tmp_path / "made", "day/a.tif"),))
     manifest.write(record)
     return record
 
@@ -48,7 +48,7 @@ def test_a_scene_is_done_while_its_files_are_there(manifest, tmp_path):
     assert manifest.find("a.tif", {}) is None
     file.unlink()
     assert manifest.find("a.tif", {}) is None
-    manifest.write(Record(scene="a.tif", error="no such file"))
+    manifest.write(SceneRecord(scene="a.tif", error="no such file"))
     assert manifest.find("a.tif", {}) is None
 
 
@@ -75,7 +75,7 @@ def test_a_report_has_a_line_for_each_scene(manifest, tmp_path):
         manifest.begin("run", "a.tif", {})
     assert manifest.begun("run", "a.tif", {}) == 3
     report = Path(manifest.report([record]))
-    assert msgspec.json.decode(report.read_bytes(), type=Record) == record
+    assert msgspec.json.decode(report.read_bytes(), type=SceneRecord) == record
     assert not (tmp_path / "out/.vllm-mmout/runs").exists()
 
 
@@ -108,13 +108,13 @@ def batch(*scenes):
 
 def test_what_was_begun_before_is_run_alone_and_given_up_in_the_end(manifest):
     """So that a scene which ends whatever runs it takes no other with it, and the run has an end."""
-    job = Job("water-index", OutputParams(), (), "scene", manifest, "run")
+    job = RunSettings("water-index", OutputParams(), (), "scene", manifest, "run")
     for _ in range(MOST_STARTS):
         manifest.begin("run", "bad.tif", {})
     manifest.begin("run", "late.tif", {})
     actor = Ending.of(job)()
     found = actor(batch("a.tif", "bad.tif", "late.tif", "b.tif"))[RECORD]
-    records = [msgspec.json.decode(record, type=Record) for record in found]
+    records = [msgspec.json.decode(record, type=SceneRecord) for record in found]
     assert actor.together == [["a.tif", "b.tif"], ["late.tif"]]
     assert [record.scene for record in records] == ["a.tif", "bad.tif", "late.tif", "b.tif"]
     assert [bool(record.error) for record in records] == [False, True, False, False]

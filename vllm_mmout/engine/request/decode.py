@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.output_processor import RequestState
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.decode_pool import Job
+    from vllm_mmout.engine.decode_pool import DecodeJob
     from vllm_mmout.engine.request.request import Request
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.processors.base import Raw
@@ -47,7 +47,7 @@ class Decoding:
     observer: Observer
     arrived: float = field(default_factory=time.monotonic)
     """Time when the engine's output arrived, in seconds of ``time.monotonic``."""
-    job: Job | None = None
+    job: DecodeJob | None = None
 
 
 class Decodings(dict[str, Decoding]):

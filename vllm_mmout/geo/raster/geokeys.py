@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_words
+from vllm_mmout.geo.raster.crs.syntax import CrsTextError, check_words
 from vllm_mmout.geo.raster.crs.text import checked_text
 from vllm_mmout.geo.raster.tags import SHORT, GeoTag
 
@@ -100,7 +100,7 @@ def _is_harmless(key: int, value: int | str | tuple[float, ...]) -> bool:
         return False
     try:
         check_words([name])
-    except RefusedError:
+    except CrsTextError:
         return False
     return True
 

@@ -230,7 +230,7 @@ def declared_size(file: BinaryIO) -> DeclaredSize:
 def _declared(file: BinaryIO, name: str) -> DeclaredSize:
     head = file.read(_HEAD)
     most = _WHOLE if head[4:8] == b"ftyp" else _MOST_BYTES
-    header = SharedFile(cast("BinaryIO", _Header(file, name, most)), name, owned=False)
+    header = SharedFile(cast("BinaryIO", _HeaderFile(file, name, most)), name, owned=False)
     if is_tiff(head):
         return _of_tiff(header)
     size = declared_picture(head, header)
@@ -239,7 +239,7 @@ def _declared(file: BinaryIO, name: str) -> DeclaredSize:
     return size
 
 
-class _Header:
+class _HeaderFile:
     """A file object that raises InputError once more is read than the header of an image needs."""
 
     def __init__(self, file: BinaryIO, name: str, limit: int) -> None:

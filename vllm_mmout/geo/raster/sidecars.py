@@ -47,7 +47,7 @@ def read_pam(file: SharedFile | None, raster: str) -> Pam:
     if file is None:
         return Pam()
     try:
-        return _Reader(file, raster).read()
+        return _PamParser(file, raster).read()
     finally:
         file.close()
 
@@ -72,7 +72,7 @@ def placed(
     return own if combined == base else combined
 
 
-class _Reader:
+class _PamParser:
     """A parser of PAM files that keeps only the elements it needs."""
 
     def __init__(self, file: SharedFile, raster: str) -> None:

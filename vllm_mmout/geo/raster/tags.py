@@ -130,7 +130,7 @@ def read_directories(file: BinaryIO, name: str) -> list[Directory]:
 
     """
     size = file.seek(0, 2)
-    reader = _Reader(file, name, size)
+    reader = _CheckedReader(file, name, size)
     order: Literal["<", ">"] = "<" if reader.read(0, 2, "the header") == b"II" else ">"
     big = struct.unpack(order + "H", reader.read(2, 2, "the header"))[0] == 43
     offset_format, first = ("Q", 8) if big else ("I", 4)
@@ -148,7 +148,7 @@ def read_directories(file: BinaryIO, name: str) -> list[Directory]:
     return directories
 
 
-def _entries(reader: _Reader, at: int, order: str, *, big: bool) -> tuple[dict[int, Entry], int]:
+def _entries(reader: _CheckedReader, at: int, order: str, *, big: bool) -> tuple[dict[int, Entry], int]:
     count_format, value_format = ("Q", "Q") if big else ("H", "I")
     count_size, inline = struct.calcsize(count_format), struct.calcsize(value_format)
     (count,) = struct.unpack(order + count_format, reader.read(at, count_size, "the directory"))
@@ -170,7 +170,7 @@ def _entries(reader: _Reader, at: int, order: str, *, big: bool) -> tuple[dict[i
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _CheckedReader:
     """A reader that checks each part against the file size and names the missing part in its error."""
 
     file: BinaryIO

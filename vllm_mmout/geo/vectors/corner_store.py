@@ -113,7 +113,7 @@ class WaitingCorners:
         return self._file
 
 
-class Segments:
+class BorderSegments:
     """Linked lists of segments. A segment is a sequence of corners of an open border, stored in `WaitingCorners`."""
 
     def __init__(self, waiting: WaitingCorners) -> None:

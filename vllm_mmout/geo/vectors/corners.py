@@ -41,13 +41,13 @@ _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
 class Verticals:
     """Vertical lines on the borders of regions, sorted by column and row. Left and right borders have separate tables.
 
-    The lines end at elements of `Linked`, which are pieces of borders.
+    The lines end at elements of `LinkedElements`, which are pieces of borders.
     """
 
     upper: NDArray[np.int32]
-    """Index of the border piece (see `Linked`) at the upper end of each vertical line."""
+    """Index of the border piece (see `LinkedElements`) at the upper end of each vertical line."""
     lower: NDArray[np.int32]
-    """Index of the border piece (see `Linked`) at the lower end of each vertical line."""
+    """Index of the border piece (see `LinkedElements`) at the lower end of each vertical line."""
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
@@ -63,7 +63,7 @@ class Verticals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Linked:
+class LinkedElements:
     """The pieces (elements) of the region borders in a band of rows, and the piece that follows each piece.
 
     The pieces are, in this order: stretches, which are horizontal lines of a border with their corners; unfinished
@@ -98,7 +98,7 @@ def link(
     tails: NDArray[np.int32],
     *,
     junctions: bool,
-) -> Linked:
+) -> LinkedElements:
     """Find the corners of the borders in a band of rows, and link them.
 
     Args:
@@ -139,7 +139,7 @@ def link(
     following[left.upper] = left.lower
     following[right.lower] = right.upper
     vertices = np.stack([flagged[stretches], lines[stretches] + row], axis=1).astype(np.int32)
-    return Linked(vertices, np.append(starts, len(stretches)), following, *ports, left, right)
+    return LinkedElements(vertices, np.append(starts, len(stretches)), following, *ports, left, right)
 
 
 def _lattice_points(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.geo.vectors.chains import Chains, connected, in_order, ranges
-from vllm_mmout.geo.vectors.corner_store import Segments, WaitingCorners
-from vllm_mmout.geo.vectors.corners import Linked, link
+from vllm_mmout.geo.vectors.corner_store import BorderSegments, WaitingCorners
+from vllm_mmout.geo.vectors.corners import LinkedElements, link
 from vllm_mmout.geo.vectors.polygon import OpenBorders, Polygons, Regions, Rings, doubled_areas, simple_rings
 from vllm_mmout.geo.vectors.simplify import simplified
 
@@ -74,7 +74,7 @@ class Tracer:
         self._height, self._width = size
         self._waiting = waiting
         self._junctions = junctions
-        self._segments = Segments(waiting)
+        self._segments = BorderSegments(waiting)
         self._row = 0
         self._above = np.full(self._width + 2, -1, np.int32)
         empty64 = np.zeros(0, np.int64)
@@ -118,7 +118,7 @@ class Tracer:
         return band
 
     def _joined(
-        self, band: NDArray[np.int32], linked: Linked, chains: Chains, areas: NDArray[np.float64] | None
+        self, band: NDArray[np.int32], linked: LinkedElements, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
         """Find out which borders belong to the same region after the rows of ``band`` were added.
 
@@ -153,7 +153,9 @@ class Tracer:
             sums = _sums(of_run, lengths * areas[rows], regions) + _sums(of_old, old.areas, regions)
         return number[:count], Regions(classes, pixels.astype(np.int64), sums)
 
-    def _closed(self, linked: Linked, chains: Chains, region: NDArray[np.intp]) -> tuple[NDArray[np.int32], Rings]:
+    def _closed(
+        self, linked: LinkedElements, chains: Chains, region: NDArray[np.intp]
+    ) -> tuple[NDArray[np.int32], Rings]:
         """Split the borders in ``chains`` into closed rings and unfinished borders, and store the unfinished borders.
 
         Return the corners of all rings that were closed by the rows just added, and the table of these rings.
@@ -180,7 +182,7 @@ class Tracer:
 
     def _continued(
         self,
-        linked: Linked,
+        linked: LinkedElements,
         chains: Chains,
         region: NDArray[np.intp],
         alone: NDArray[np.bool_],

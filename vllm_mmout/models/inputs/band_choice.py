@@ -10,7 +10,7 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import OTHER_SENSOR, band_key, possible_sensors
-from vllm_mmout.models.inputs.band_names import Listed, Reading, readings
+from vllm_mmout.models.inputs.band_names import NamedBand, NameMeanings, readings
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
@@ -27,7 +27,7 @@ class BandList:
 
     what: str
     """Subject of messages about the input, such as "the input"."""
-    bands: tuple[Listed, ...]
+    bands: tuple[NamedBand, ...]
     usual: tuple[int, ...] = ()
     """Indices, from 0, of the bands that are used by default; empty if only names can select bands."""
     numbered: bool = True
@@ -117,7 +117,7 @@ class BandChoice:
             raise self._untold(bands, read) if doubtful else self._not_named(bands, named, read)
         return self._in_order(bands, read, dates, doubtful=any(by_name))
 
-    def _in_order(self, bands: BandList, read: Sequence[Reading], dates: int, *, doubtful: bool) -> list[int]:
+    def _in_order(self, bands: BandList, read: Sequence[NameMeanings], dates: int, *, doubtful: bool) -> list[int]:
         """Return the default bands; raise InputError if names contradict their order.
 
         ``doubtful`` is True if names identify the bands for some sensors only.
@@ -154,7 +154,7 @@ class BandChoice:
         file_sensors = {bands.bands[place].sensor for places in named for place in places} - {None, OTHER_SENSOR}
         return own == {""} or not file_sensors or bool(own & file_sensors)
 
-    def _note(self, bands: BandList, reading: Reading, places: Sequence[int]) -> None:
+    def _note(self, bands: BandList, reading: NameMeanings, places: Sequence[int]) -> None:
         """Record the assumptions made about the chosen bands."""
         if reading.coloured(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
@@ -181,7 +181,7 @@ class BandChoice:
             f" order. {_capital(bands.what)} has {bands}"
         )
 
-    def _untold(self, bands: BandList, read: Sequence[Reading]) -> InputError:
+    def _untold(self, bands: BandList, read: Sequence[NameMeanings]) -> InputError:
         """Return the error for band numbers that mean different bands on different sensors."""
         return InputError(
             f"the names of the bands may be those of {_sensors(read)}, which number them differently, and the sensor is"
@@ -189,7 +189,7 @@ class BandChoice:
             " with bands=[...], in the model's order, or name the sensor in the file's name or its item SENSOR"
         )
 
-    def _not_named(self, bands: BandList, named: Sequence[Sequence[int]], read: Sequence[Reading]) -> InputError:
+    def _not_named(self, bands: BandList, named: Sequence[Sequence[int]], read: Sequence[NameMeanings]) -> InputError:
         meant = [indices or read[0].found(number) for number, indices in enumerate(named)]
         for name, indices in zip(self.wanted, meant, strict=True):
             if len(indices) > 1:
@@ -217,7 +217,7 @@ class BandChoice:
         )
 
 
-def _sensors(read: Sequence[Reading]) -> str:
+def _sensors(read: Sequence[NameMeanings]) -> str:
     return " and ".join(dict.fromkeys(sensor for reading in read for sensor in reading.sensors if sensor))
 
 

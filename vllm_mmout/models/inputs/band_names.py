@@ -10,7 +10,7 @@ from vllm_mmout.geo import NIR_BANDS, band_key, meanings, possible_sensors, says
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class NamedBand:
     """A band of an input, with its names."""
 
     names: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _BandMeaning:
     """The bands, such as red or narrow NIR, that the names of one band may mean."""
 
     known: frozenset[str]
@@ -38,26 +38,26 @@ class _Meant:
     by_colour: bool = False
     """Whether ``known`` comes from the band's colour interpretation in the file, and not from its names."""
 
-    def fits(self, other: _Meant) -> bool:
+    def fits(self, other: _BandMeaning) -> bool:
         """Return whether both may be the same band."""
         if self.known and other.known:
             return bool(self.known & other.known)
         return bool(self.texts & other.texts)
 
-    def is_near(self, other: _Meant) -> bool:
+    def is_near(self, other: _BandMeaning) -> bool:
         """Return whether one band is broad NIR and the other narrow NIR."""
         return bool(self.known & NIR_BANDS and other.known & NIR_BANDS) and not self.known & other.known
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NameMeanings:
     """Meanings of the band names of a model and an input, under one assumption about their sensors."""
 
     sensors: tuple[str, str]
     """The model's sensor and the input's sensor, "" if unknown."""
-    wanted: tuple[_Meant, ...]
+    wanted: tuple[_BandMeaning, ...]
     """Meanings of the model's bands, in its order."""
-    there: tuple[_Meant, ...]
+    there: tuple[_BandMeaning, ...]
     """Meanings of the input's bands, in its order."""
 
     def by_name(self, dates: int) -> list[int] | None:
@@ -75,7 +75,7 @@ class Reading:
         """Return the indices of the input's bands that may be the model's band ``number``."""
         return self._found(self.wanted[number], 1)
 
-    def _found(self, model_band: _Meant, count: int) -> list[int]:
+    def _found(self, model_band: _BandMeaning, count: int) -> list[int]:
         fitting = [place for place, band in enumerate(self.there) if model_band.fits(band)]
         named = [place for place in fitting if not self.there[place].by_colour]
         if named:  # names take precedence over colours
@@ -132,8 +132,8 @@ class Reading:
         return any(self.there[place].by_colour for place in places)
 
 
-def readings(wanted: Sequence[str], bands: Sequence[Listed]) -> Iterator[Reading]:
-    """Yield a `Reading` of the band names for each possible pair of the model's sensor and the input's sensor."""
+def readings(wanted: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:
+    """Yield a `NameMeanings` of the band names for each possible pair of the model's sensor and the input's sensor."""
     model_names = [(name,) for name in wanted]
     input_names = [() if _are_counted(bands) else band.names for band in bands]
     sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]
@@ -141,21 +141,21 @@ def readings(wanted: Sequence[str], bands: Sequence[Listed]) -> Iterator[Reading
         model_bands = meanings(model_names, [model] * len(model_names))
         file_bands = meanings(input_names, [file if band.sensor is None else band.sensor for band in bands])
         colours = meanings([_colour(band) for band in bands], [""] * len(bands))
-        yield Reading(
+        yield NameMeanings(
             (model, file),
-            tuple(_Meant(known, _texts(names)) for known, names in zip(model_bands, model_names, strict=True)),
+            tuple(_BandMeaning(known, _texts(names)) for known, names in zip(model_bands, model_names, strict=True)),
             tuple(
-                _Meant(known or colour, _texts(names), by_colour=bool(colour) and not known)
+                _BandMeaning(known or colour, _texts(names), by_colour=bool(colour) and not known)
                 for known, colour, names in zip(file_bands, colours, input_names, strict=True)
             ),
         )
 
 
-def _colour(band: Listed) -> tuple[str, ...]:
+def _colour(band: NamedBand) -> tuple[str, ...]:
     return (band.colour,) if band.colour and all(map(says_nothing, band.names)) else ()
 
 
-def _are_counted(bands: Sequence[Listed]) -> bool:
+def _are_counted(bands: Sequence[NamedBand]) -> bool:
     """Return whether bands are called b1, b2, b3, ... or b0, b1, b2, ..., as programs name bands without names.
 
     No sensor has a band 0, so that B0 marks such a numbering too.

@@ -31,7 +31,7 @@ from vllm_mmout.geo import (
     trailing_band,
 )
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
-from vllm_mmout.models.inputs.band_names import Listed
+from vllm_mmout.models.inputs.band_names import NamedBand
 from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, dates_of, in_order_of_dates, miscounted, note_order
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, native, without_file_scheme
 from vllm_mmout.models.inputs.other_forms import other_form
@@ -108,7 +108,7 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
     if dates != frames:
         raise InputError(f"the array has {dates} dates, model {choice.model!r} takes {frames}, of {list(data.shape)}")
     raster = opened.enter_context(opened_raster(data.reshape(bands * dates, height, width)))
-    band_list = BandList("the array", (Listed(),) * bands, tuple(range(bands)))
+    band_list = BandList("the array", (NamedBand(),) * bands, tuple(range(bands)))
     chosen = choice.places(band_list)
     return [Layer(raster, band * dates + date) for band in chosen for date in range(dates)]
 
@@ -134,19 +134,19 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
 
 
 @dataclass(frozen=True, slots=True)
-class _Band:
+class _FileBand:
     """A band of a file."""
 
     file: OpenRaster | Path
     """The open file, or its path if it is opened only when a band of it is chosen, as in a large folder."""
     place: int
     """Index of the band in the file, from 0."""
-    listed: Listed
+    listed: NamedBand
     area: float = math.inf
     """Area of a pixel, in square units of the coordinate system; infinite if unknown."""
 
 
-def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
+def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     if isinstance(data, FilesOfDate):
         return _by_name_alone(data.files, data.folder, open_one, f"the files of {data.date} in {data.folder}")
     if (folder := as_folder(data)) is not None:
@@ -164,18 +164,18 @@ def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band]
     return _of_one(data, "the input", opened, open_one)
 
 
-def _of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
+def _of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     """Return the bands of an input that is one file."""
     raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
     listed = _listed(raster, _names(raster, data), "")
     by_tags = alpha is not None and listed[alpha].colour != "alpha"
     usual = tuple(place for place in range(raster.count) if place != alpha)
-    bands = [_Band(raster, place, band) for place, band in enumerate(listed)]
+    bands = [_FileBand(raster, place, band) for place, band in enumerate(listed)]
     return bands, BandList(subject, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
 
 
-def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_Band], BandList]:
+def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     """Return the bands of a list of files, in the order of the list."""
     if not data:
         raise InputError("the input is an empty list; give one file at least")
@@ -188,39 +188,39 @@ def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple
 
 def _by_name_alone(
     files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
-) -> tuple[list[_Band], BandList]:
+) -> tuple[list[_FileBand], BandList]:
     """Return the bands of unordered files, and of a band at several resolutions only the finest."""
     bands = _finest(_of_files(files, folder, open_one))
     listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
     return bands, BandList(subject, tuple(listed), numbered=False)
 
 
-def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_Band]:
+def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_FileBand]:
     bands = []
     for path in files:
         try:
             with open_one(path) as raster:
                 bands += _of_raster(path, raster, _names(raster, path))
         except InputError:  # raised again if the file is chosen
-            listed = Listed((band_of_file(path.name),), path.name, sensor_of(path, {}))
-            bands.append(_Band(path, 0, listed))
+            listed = NamedBand((band_of_file(path.name),), path.name, sensor_of(path, {}))
+            bands.append(_FileBand(path, 0, listed))
     if not bands:
         suffixes = ", ".join(RASTER_SUFFIXES)
         raise InputError(f"{folder} is a folder without a raster ({suffixes}); give the folder that holds the files")
     return bands
 
 
-def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[Listed]:
+def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[NamedBand]:
     """Return the names, sensor and colour of each band. ``names`` are used only if the raster has a single band."""
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:
-        return [Listed(names, file, sensor)]
+        return [NamedBand(names, file, sensor)]
     described = [tuple(filter(None, [description])) for description in raster.descriptions]
-    return [Listed(own_names, file, sensor, colour) for own_names, colour in zip(described, colours, strict=True)]
+    return [NamedBand(own_names, file, sensor, colour) for own_names, colour in zip(described, colours, strict=True)]
 
 
-def _finest(bands: Sequence[_Band]) -> list[_Band]:
+def _finest(bands: Sequence[_FileBand]) -> list[_FileBand]:
     """Drop bands that also exist with smaller pixels, as in a Sentinel-2 product."""
     areas: dict[str, float] = {}
     for band in bands:
@@ -229,18 +229,18 @@ def _finest(bands: Sequence[_Band]) -> list[_Band]:
     return [band for band in bands if not band.listed.names or band.area <= areas[band.listed.names[0]] / FINER]
 
 
-def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_Band]:
+def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_FileBand]:
     names = _names(raster, data) if name is None else (str(name),)
     return _of_raster(raster, raster, names)
 
 
-def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_Band]:
+def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_FileBand]:
     """Return the bands of a raster except its alpha band. ``names`` are used only if a single band is left."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:
-        return [_Band(file, places[0], replace(listed[places[0]], names=names), pixel_area(raster))]
-    return [_Band(file, place, listed[place]) for place in places]
+        return [_FileBand(file, places[0], replace(listed[places[0]], names=names), pixel_area(raster))]
+    return [_FileBand(file, place, listed[place]) for place in places]
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:

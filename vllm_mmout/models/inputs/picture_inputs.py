@@ -12,7 +12,13 @@ import numpy as np
 from vllm_mmout.errors import InputError, ModelError, RegistrationError, raise_interrupt
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, tokens_of
 from vllm_mmout.models.inputs.make_mapper import FolderImageProcessor, called
-from vllm_mmout.models.inputs.placeholders import STATED, Place, derived_places, image_token_of, stated_places
+from vllm_mmout.models.inputs.placeholders import (
+    STATED,
+    PicturePlaceholder,
+    derived_places,
+    image_token_of,
+    stated_places,
+)
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.registry.input_registry import IMAGE
 
@@ -21,13 +27,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
+class ExpandedPrompt:
     """A prompt with the tokens of its pictures inserted."""
 
     tokens: list[int]
     pictures: list[Any]
     """The pictures that the input processor returned, for the mapper."""
-    places: list[Place]
+    places: list[PicturePlaceholder]
     """Position of each picture's tokens in the prompt."""
 
 
@@ -90,7 +96,7 @@ class PictureInputs:
         """Largest number of tokens of one picture."""
         return tokens_of(self._context, self._registered.max_tokens, self._model)
 
-    def expand(self, tokens: Sequence[int], pictures: Sequence[Any]) -> Expanded:
+    def expand(self, tokens: Sequence[int], pictures: Sequence[Any]) -> ExpandedPrompt:
         """Call the input processor on a prompt and find the tokens of each picture.
 
         Raises:
@@ -114,7 +120,7 @@ class PictureInputs:
                 f"a picture takes {rows} tokens, and register_max_image_tokens of {self._model} says"
                 f" {self.max_tokens} at most; give a smaller picture, or correct the number or the input processor"
             )
-        return Expanded(after, kept, places)
+        return ExpandedPrompt(after, kept, places)
 
     def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
         """Call the input processor. Return the tokens, the pictures and the token positions in its result, if any."""

@@ -19,7 +19,7 @@ _TOKEN_NAMES: Final = ("image_token_id", "image_token_index")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PicturePlaceholder:
     """The tokens of one picture in a prompt."""
 
     offset: int
@@ -39,8 +39,10 @@ def image_token_of(config: Any) -> int | None:
     return next((token for token in candidates if isinstance(token, int)), None)
 
 
-def stated_places(ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None) -> list[Place]:
-    """Check the positions of picture tokens that an input processor returned, and convert them to `Place` objects.
+def stated_places(
+    ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None
+) -> list[PicturePlaceholder]:
+    """Check the positions of picture tokens that an input processor returned, and return them as `PicturePlaceholder`.
 
     Args:
         ranges: one range for each picture, with ``offset`` and ``length``, as a dict or an object.
@@ -54,7 +56,7 @@ def stated_places(ranges: Sequence[Any], tokens: Sequence[int], count: int, imag
     """
     if len(ranges) != count:
         raise InputError(f'the input processor gave {len(ranges)} places as "{STATED}" for {count} pictures')
-    places: list[Place] = []
+    places: list[PicturePlaceholder] = []
     end = 0
     for stated in ranges:
         offset, length = _offset_and_length(stated)
@@ -64,7 +66,7 @@ def stated_places(ranges: Sequence[Any], tokens: Sequence[int], count: int, imag
                 " tokens; places must follow one another inside the prompt"
             )
         end = offset + length
-        places.append(Place(offset, _embedded(tokens[offset:end], image_token)))
+        places.append(PicturePlaceholder(offset, _embedded(tokens[offset:end], image_token)))
     _refuse_strays(tokens, places, image_token)
     return places
 
@@ -75,7 +77,7 @@ def derived_places(
     count: int,
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
-) -> list[Place]:
+) -> list[PicturePlaceholder]:
     """Find the tokens of each picture by comparing a prompt before and after its expansion.
 
     Args:
@@ -118,8 +120,8 @@ def derived_places(
     return places
 
 
-def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> Place:
-    """Return the `Place` of a prompt's only picture, from the first image token to the last."""
+def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> PicturePlaceholder:
+    """Return the `PicturePlaceholder` of a prompt's only picture, from the first image token to the last."""
     if marks > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
@@ -133,15 +135,15 @@ def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: 
     return _place(after[indices[0] : indices[-1] + 1], token, indices[0])
 
 
-def _place(piece: Sequence[int], token: int, offset: int) -> Place:
-    """Return the `Place` of a picture with the tokens ``piece``, which begin at index ``offset`` of the prompt."""
+def _place(piece: Sequence[int], token: int, offset: int) -> PicturePlaceholder:
+    """Return the `PicturePlaceholder` of a picture whose tokens ``piece`` begin at index ``offset`` of the prompt."""
     embedded = tuple(value == token for value in piece)
     if not any(embedded):
         raise InputError(
             f"the input processor made {len(piece)} tokens for a picture, and none of them is the image token"
             f" (id {token}); {_REMEDY}"
         )
-    return Place(offset, embedded)
+    return PicturePlaceholder(offset, embedded)
 
 
 def _is_run(tokens: Sequence[int], token: int) -> bool:
@@ -188,7 +190,7 @@ def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]
     )
 
 
-def _refuse_strays(tokens: Sequence[int], places: Sequence[Place], image_token: int | None) -> None:
+def _refuse_strays(tokens: Sequence[int], places: Sequence[PicturePlaceholder], image_token: int | None) -> None:
     """Raise InputError if image tokens belong to no picture in ``places``. The model would read them as text."""
     inside = {index for place in places for index in range(place.offset, place.offset + len(place.embedded))}
     strays = [index for index, token in enumerate(tokens) if token == image_token and index not in inside]

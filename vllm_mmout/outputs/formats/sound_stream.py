@@ -37,7 +37,7 @@ class SoundStream:
         if name not in FORMATS or "audio" not in FORMATS[name].writers:
             raise SaveError(f"a sound cannot be written as {name!r}")
         self._name, self._rate, self._channels = name, rate, channels
-        self._sent = _Sent()
+        self._sent = _StreamBuffer()
         self._samples = 0
         self._plain = name in {"wav", "pcm"}
         # Without a table of the whole MP3, readers compute its length from the bit rate of the first frame.
@@ -47,7 +47,7 @@ class SoundStream:
             self._sound = opened(self._sent, FORMATS[name], rate, channels, **options)
         if name == "wav":  # libsndfile would write the size of an empty sound, and correct it only when it is closed
             self._sound.close()
-            self._sent = _Sent()
+            self._sent = _StreamBuffer()
             self._sent.write(_wav_header(rate, channels))
 
     def write(self, samples: NDArray[np.float32]) -> bytes:
@@ -70,7 +70,7 @@ class SoundStream:
         return self._sent.take()
 
 
-class _Sent:
+class _StreamBuffer:
     """File object whose written bytes are taken out by `take`. Later writes to bytes already taken are dropped."""
 
     def __init__(self) -> None:

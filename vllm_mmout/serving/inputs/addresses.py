@@ -83,7 +83,7 @@ class Domains:
     def check_host(self, host: str) -> None:
         """Raise InputError if the name of a host, as urllib3 parses it, is not allowed."""
         if self._listed and not self.lists(host):
-            raise _RefusedError(
+            raise _HostRefusedError(
                 f"host {_shown(host)}, which is not among those that this server fetches from; send the file itself, or"
                 f" have the host added to {FLAG}"
             )
@@ -91,17 +91,17 @@ class Domains:
     def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
         """Raise InputError unless the host is listed, or all its IP addresses are public and of other machines."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
-            raise _RefusedError(
+            raise _HostRefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
                 f" added to {FLAG}"
             )
 
 
-class _RefusedError(InputError):
-    """Error for a refused host. `Guarded` puts the URL in front of its text."""
+class _HostRefusedError(InputError):
+    """Error for a refused host. `GuardedConnections` puts the URL in front of its text."""
 
 
-class Guarded(Connections):
+class GuardedConnections(Connections):
     """Connections that reach only allowed hosts.
 
     The host of each request and redirect is checked, and then the IP address to which the socket connects. If only
@@ -126,7 +126,7 @@ class Guarded(Connections):
             if proxy_of(url) is not None:
                 self._check_behind_proxy(host, port)
             return super().request(url, headers)
-        except _RefusedError as error:
+        except _HostRefusedError as error:
             how = "is on" if url == self._first else "redirects to"
             raise InputError(f"{without_secrets(self._first)} {how} {error}") from None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import Place, in_bucket
+from vllm_mmout.geo import FileAddress, in_bucket
 
 _TRICKS: Final = re.compile(r"%(2e|2f|5c)|\\", re.IGNORECASE)
 """Escapes that a store less strict than S3 could read as a path out of a folder."""
@@ -27,7 +27,7 @@ class Prefixes:
             if not in_bucket(address):
                 raise OptionError(f"{flag} must be a folder in a bucket, as s3://bucket/scenes/, got {address!r}")
         try:
-            return cls(tuple(f"{Place.of(address).name.rstrip('/')}/" for address in addresses))
+            return cls(tuple(f"{FileAddress.of(address).name.rstrip('/')}/" for address in addresses))
         except InputError as error:
             raise OptionError(f"{flag}: {error}") from None
 
@@ -35,5 +35,5 @@ class Prefixes:
         """Return whether an address is a file below one of the folders. Raise InputError if it is malformed."""
         if not self.folders:
             return False
-        name = Place.of(address).name
+        name = FileAddress.of(address).name
         return not _TRICKS.search(name) and not name.endswith("/") and name.startswith(self.folders)

@@ -18,9 +18,9 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
     PICTURE_ERRORS,
     FetchOptions,
+    FileAddress,
     FileWithNeighbours,
     Neighbours,
-    Place,
     in_bucket,
     is_address,
     open_in_bucket,
@@ -29,7 +29,7 @@ from vllm_mmout.geo import (
     redirect_fault,
     without_secrets,
 )
-from vllm_mmout.serving.inputs.addresses import Domains, Guarded, host_of
+from vllm_mmout.serving.inputs.addresses import Domains, GuardedConnections, host_of
 from vllm_mmout.serving.inputs.data_urls import open_data_url
 from vllm_mmout.serving.inputs.local_files import LocalFiles
 from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
@@ -56,7 +56,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ReceivedForm:
     """Fields and files of a form, by name, in the order sent."""
 
     fields: dict[str, list[str]]
@@ -199,7 +199,7 @@ class Sources:
         """
         most = most or PixelLimit(self._options.max_pixels, flag("max_pixels"))
         with ExitStack() as stack:
-            yield _Request(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
+            yield _RequestFiles(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
         """Open the file that a text names: a data URL, an address, or a file URL."""
@@ -208,7 +208,7 @@ class Sources:
         if is_address(text):
             return self._fetched(text)
         if in_bucket(text) and self._reads.allows(text):
-            place = Place.of(text)
+            place = FileAddress.of(text)
             if (fault := redirect_fault(place)) is not None:
                 raise InputError(f"{place.name}: {fault}")
             return cast("BinaryIO", open_in_bucket(text, self._fetching.limit))
@@ -224,13 +224,13 @@ class Sources:
         if _FORBIDDEN.search(text):
             raise InputError("the address has a space, a backslash or a control character; write it as %20, %5C, ...")
         host_of(text)
-        file = open_remote(text, self._fetching, partial(Guarded, domains=self._domains))
+        file = open_remote(text, self._fetching, partial(GuardedConnections, domains=self._domains))
         if isinstance(file.name, str):
             return file
         return named(file, without_secrets(text))
 
 
-class _Request:
+class _RequestFiles:
     """The open files of one request."""
 
     def __init__(

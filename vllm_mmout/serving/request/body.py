@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.data_urls import form_field
-from vllm_mmout.serving.inputs.sources import Form, Spool
+from vllm_mmout.serving.inputs.sources import ReceivedForm, Spool
 from vllm_mmout.serving.response.responses import discard, discard_rest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _SMALL = 1 << 16
 """Maximum number of bytes that are parsed on the event loop."""
 
 
-async def read_form(request: Request, options: ServingOptions) -> Form:
+async def read_form(request: Request, options: ServingOptions) -> ReceivedForm:
     """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``. The caller must close the form."""
     kind, parameters = parse_options_header(request.headers.get("content-type"))
     if kind == b"multipart/form-data":
@@ -115,7 +115,7 @@ async def _received(request: Request, options: ServingOptions) -> AsyncIterator[
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > options.max_upload):
         raise await _refused(request, _too_large(options))
-    body = _Body(request, options)
+    body = _BodyReader(request, options)
     try:
         async with aclosing(body.pieces()) as pieces:
             yield pieces
@@ -125,7 +125,7 @@ async def _received(request: Request, options: ServingOptions) -> AsyncIterator[
         raise
 
 
-class _Body:
+class _BodyReader:
     def __init__(self, request: Request, options: ServingOptions) -> None:
         self.complete = False
         self._request = request
@@ -166,8 +166,8 @@ class _Body:
         return bytes(message.get("body", b""))
 
 
-def _urlencoded(body: bytearray) -> Form:
-    form = Form({}, {})
+def _urlencoded(body: bytearray) -> ReceivedForm:
+    form = ReceivedForm({}, {})
     if body.count(b"&") >= MAX_FIELDS:
         raise _too_many("fields", MAX_FIELDS)
     try:
@@ -183,8 +183,8 @@ def _too_many(what: str, most: int) -> ApiError:
     return ApiError(413, f"the form has more than {most} {what}, the most that are taken; send fewer")
 
 
-async def _multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> Form:
-    parts = _Parts()
+async def _multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> ReceivedForm:
+    parts = _FormParts()
     try:
         await parts.read(pieces, boundary)
         return await run_in_threadpool(parts.form)
@@ -194,7 +194,7 @@ async def _multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> Form:
         raise
 
 
-class _Parts:
+class _FormParts:
     """The parts of a form that the parser has found so far."""
 
     def __init__(self) -> None:
@@ -232,8 +232,8 @@ class _Parts:
         if not self._ended:
             raise ApiError(400, "the form is incomplete: the boundary that ends it is missing; send it again")
 
-    def form(self) -> Form:
-        form = Form({}, {})
+    def form(self) -> ReceivedForm:
+        form = ReceivedForm({}, {})
         for name, text in self._fields:
             form.fields.setdefault(name, []).append(text)
         for name, spool in self._files:

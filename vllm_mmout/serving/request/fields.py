@@ -14,7 +14,7 @@ from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as OF_PARAMS
 from vllm_mmout.serving.errors import ApiError, api_error, client_errors
-from vllm_mmout.serving.inputs.sources import Form, Upload
+from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
 from vllm_mmout.serving.request.body import MAX_FILES
 from vllm_mmout.serving.response.format_choice import SERVERS, FormatChoice, check_beside
 
@@ -50,11 +50,11 @@ class Fields:
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
-    def values(self, body: Form | Any) -> dict[str, Any]:
+    def values(self, body: ReceivedForm | Any) -> dict[str, Any]:
         """Return the typed values of a form, or of a JSON object. Empty fields are left out."""
-        return self.of_form(body) if isinstance(body, Form) else self.of_object(body)
+        return self.of_form(body) if isinstance(body, ReceivedForm) else self.of_object(body)
 
-    def of_form(self, form: Form) -> dict[str, Any]:
+    def of_form(self, form: ReceivedForm) -> dict[str, Any]:
         """Return the typed values of a form's fields. Empty fields are left out."""
         for key, uploads in form.files.items():
             name = key.partition("[")[0]
@@ -136,7 +136,7 @@ class ImageRequest(PictureFields, frozen=True, kw_only=True):
     """Options for the engine: how to read the input, and which result to make."""
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class IgnoredFields(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's fields that are checked, and then ignored."""
 
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
@@ -148,7 +148,7 @@ OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not
 """Options of `OutputParams` that a client may set, besides OpenAI's fields."""
 FIELDS: Final = {
     **options_of(ImageRequest, without=("images", "options", *SERVERS)),
-    **options_of(Taken),
+    **options_of(IgnoredFields),
     "path": Option(
         "path",
         str,
@@ -192,7 +192,7 @@ POOLING: Final = _EVERY.without(
 ).without(("path",), _NOT_WRITTEN, path="/pooling", apart=("data",))
 
 
-def edit_request(body: Form | Any, fields: Fields = EDITS) -> ImageRequest:
+def edit_request(body: ReceivedForm | Any, fields: Fields = EDITS) -> ImageRequest:
     """Return the request in a form or JSON with images.
 
     JSON has URLs in "image", or OpenAI's "images", a list of {"image_url": ...}.
@@ -226,9 +226,9 @@ def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) 
     return made(ImageRequest, given, ImageRequest.__struct_fields__, images=images, options=options)
 
 
-def images_of(body: Form | Any) -> tuple[Upload | str, ...]:
+def images_of(body: ReceivedForm | Any) -> tuple[Upload | str, ...]:
     """Return the images in a form or JSON: files, or addresses."""
-    return form_images(body) if isinstance(body, Form) else json_images(body)
+    return form_images(body) if isinstance(body, ReceivedForm) else json_images(body)
 
 
 def _check_path(given: Mapping[str, Any]) -> None:
@@ -245,7 +245,7 @@ def _check_path(given: Mapping[str, Any]) -> None:
             raise ApiError(400, message, param=name)
 
 
-def form_images(form: Form, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
+def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
     """Return the images in a field of a form. Raise ApiError if an image is ``needed`` and missing."""
     uploads = [
         upload

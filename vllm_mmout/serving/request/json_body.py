@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from vllm_mmout.serving.inputs.sources import Form
+    from vllm_mmout.serving.inputs.sources import ReceivedForm
     from vllm_mmout.serving.options import ServingOptions
 
 
 async def read_request(
     request: Request, options: ServingOptions, held: AsyncExitStack, *, json: bool = True
-) -> Form | Any:
+) -> ReceivedForm | Any:
     """Read a form or JSON, by the header ``Content-Type``. The files of a form are closed with ``held``.
 
     With ``json`` False a body of JSON is refused.
@@ -47,7 +47,7 @@ async def read_request(
     return form
 
 
-async def _close(form: Form) -> None:
+async def _close(form: ReceivedForm) -> None:
     await asyncio.shield(asyncio.to_thread(form.close))
 
 

@@ -62,7 +62,7 @@ class AnswerBudget:
 
     def buffer(self, what: str) -> BytesIO:
         """Return a file in memory whose writes raise if the budget is exceeded or the client is gone."""
-        return _Bounded(self, what)
+        return _BudgetedFile(self, what)
 
 
 def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
@@ -80,7 +80,7 @@ def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
         budget.check(raster.nbytes, f"{what} as npz, which is made in memory,", "choose output_format tiff")
 
 
-class _Bounded(BytesIO):
+class _BudgetedFile(BytesIO):
     """A file in memory within a budget."""
 
     def __init__(self, budget: AnswerBudget, what: str) -> None:

@@ -49,7 +49,7 @@ def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _NextEvent:
     """Next event to send, or the failure that ends the stream."""
 
     event: Event | None
@@ -78,7 +78,7 @@ class EventsResponse(StreamingResponse):
         )
         self._events = events
         self._request_id = request_id
-        self._made: asyncio.Queue[_Made] = asyncio.Queue(1)
+        self._made: asyncio.Queue[_NextEvent] = asyncio.Queue(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -147,11 +147,11 @@ class EventsResponse(StreamingResponse):
             failure = AbortedError("the request was cancelled by the server")
         except Exception as error:  # noqa: BLE001 - the error is the answer to this request
             failure = error
-        await self._made.put(_Made(None, failure, last=True))
+        await self._made.put(_NextEvent(None, failure, last=True))
 
     async def _offer(self, event: Event | None) -> None:
         try:
-            await self._made.put(_Made(event))
+            await self._made.put(_NextEvent(event))
         except asyncio.CancelledError:
             await _close(event)
             raise

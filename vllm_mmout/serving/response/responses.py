@@ -229,13 +229,13 @@ async def send_in_time(
 
     The limit is ``--mmout-send-timeout``. If one response wraps another, only the outer one measures the time.
     """
-    if isinstance(send, _Timed):
+    if isinstance(send, _TimedSend):
         await answer(scope, receive, send)
         return
     # uvicorn's own method, unless middleware wraps it. An exception would be logged by uvicorn with its traceback.
     connection: asyncio.Transport | None = getattr(getattr(receive, "__self__", None), "transport", None)
     try:
-        await answer(scope, receive, _Timed(send, _limit(scope), connection))
+        await answer(scope, receive, _TimedSend(send, _limit(scope), connection))
     except CutOff as ended:
         logger.info("%s", ended)
         if connection is not None:
@@ -248,7 +248,7 @@ class CutOff(Exception):  # noqa: N818 - not an error: it only ends the response
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _TimedSend:
     """ASGI's ``send`` with a time limit for each message."""
 
     send: Send

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SizeRange:
     """The range of sizes of one axis of a tensor."""
 
     least: int
@@ -57,12 +57,12 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputTensor:
     """One input tensor of the program."""
 
     name: str
     dtype: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SizeRange, ...]
     """All axes, including the batch axis."""
 
 
@@ -73,7 +73,7 @@ class Contents:
     file: Path
     name: str
     """Name of the program, usually "model"."""
-    inputs: tuple[Input, ...]
+    inputs: tuple[InputTensor, ...]
     """The input tensors, in the order of ``arguments``."""
     arguments: tuple[Any, ...]
     """Arguments of the program's call: None in the places of tensors, and values that were constant at export."""
@@ -184,10 +184,10 @@ def _stored(
         yield info
 
 
-def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, Input]]:
+def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
     """Return the arguments of a program's call, and its input tensors by their index among the arguments."""
     arguments: list[Any] = []
-    inputs: dict[int, Input] = {}
+    inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:
         if spec.user_input:
             if not spec.user_input.arg.as_tensor:
@@ -205,23 +205,23 @@ def _constant(value: Argument) -> Any:
     return None if kind == "as_none" else content
 
 
-def _input(name: str, meta: TensorMeta, program: Program) -> Input:
+def _input(name: str, meta: TensorMeta, program: Program) -> InputTensor:
     if meta.dtype not in _DTYPES:
         raise OptionError(f"the input {name} is complex or an 8-bit float; export it as float32")
-    return Input(name, _DTYPES[meta.dtype], tuple(_axis(size, program) for size in meta.sizes))
+    return InputTensor(name, _DTYPES[meta.dtype], tuple(_axis(size, program) for size in meta.sizes))
 
 
-def _axis(size: Size, program: Program) -> Axis:
+def _axis(size: Size, program: Program) -> SizeRange:
     if isinstance(size.as_int, int):
-        return Axis(size.as_int, size.as_int)
+        return SizeRange(size.as_int, size.as_int)
     expression = msgspec.to_builtins(size)["as_expr"]
     text = expression["expr_str"]
     symbol = text.removeprefix("Symbol('").partition("'")[0]
     bounds = program.range_constraints.get(symbol) if text.startswith("Symbol(") else None
     if bounds is None:  # a multiple of a symbol: only its size at export is known to work
         hint = (expression.get("hint") or {}).get("as_int", 1)
-        return Axis(hint, hint)
-    return Axis(bounds.min_val or 1, bounds.max_val or UNBOUNDED)
+        return SizeRange(hint, hint)
+    return SizeRange(bounds.min_val or 1, bounds.max_val or UNBOUNDED)
 
 
 def _outputs(program: Program) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.wings.archives import mlm
-from vllm_mmout.wings.archives.contents import SUFFIX, Axis, Contents, contents_of
+from vllm_mmout.wings.archives.contents import SUFFIX, Contents, SizeRange, contents_of
 from vllm_mmout.wings.archives.operators import TRUST, trusted_by
-from vllm_mmout.wings.archives.scaling import Scaling
+from vllm_mmout.wings.archives.scaling import BandScaling
 
 ARCHITECTURE: Final = "ExportedProgram"
 FILE: Final = "archive"
@@ -97,7 +97,7 @@ def _raster(contents: Contents, entries: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(f'"bands" must be a list of names, got {bands!r:.200}')
     if len(bands) != count:
         raise OptionError(f"the program takes {count} bands, and {len(bands)} are named: {', '.join(bands)}")
-    Scaling.of(entries.get("value_scaling"), count)  # reports errors before a process starts
+    BandScaling.of(entries.get("value_scaling"), count)  # reports errors before a process starts
     frames = {"num_frames": _frames(axes["time"], entries)} if "time" in axes else {}
     return {ORDER: order, "bands": list(bands), **frames, **_sides(axes["height"], axes["width"], entries)}
 
@@ -106,7 +106,7 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
-def _frames(size: Axis, entries: Mapping[str, Any]) -> int:
+def _frames(size: SizeRange, entries: Mapping[str, Any]) -> int:
     count = size.fixed or entries.get("num_frames")
     if not isinstance(count, int):
         raise OptionError(
@@ -115,14 +115,14 @@ def _frames(size: Axis, entries: Mapping[str, Any]) -> int:
     return count
 
 
-def _sides(height: Axis, width: Axis, entries: Mapping[str, Any]) -> dict[str, int]:
+def _sides(height: SizeRange, width: SizeRange, entries: Mapping[str, Any]) -> dict[str, int]:
     least, most = max(height.least, width.least), min(height.most, width.most)
     if least > most:
         raise OptionError(
             f"the program takes {height.least} x {width.least} pixels, and no square size fits;"
             " export it with a square size, or with dynamic_shapes"
         )
-    sides = {"min_size": least, "max_size": Axis(least, most).usual}
+    sides = {"min_size": least, "max_size": SizeRange(least, most).usual}
     sides |= {name: entries[name] for name in (*sides, "tile_size") if name in entries}
     if all(isinstance(side, int) for side in sides.values()):  # other values are reported later
         sides.setdefault("tile_size", min(max(_TILE, sides["min_size"]), sides["max_size"]))

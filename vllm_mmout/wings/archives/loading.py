@@ -49,13 +49,13 @@ def _exported(contents: Contents) -> Any:
     from torch.export.pt2_archive import _package
     from torch.export.pt2_archive.constants import ARCHIVE_FORMAT_PATH
 
-    class Reader(_package.PT2ArchiveReader):
+    class ArchiveReader(_package.PT2ArchiveReader):
         def get_file_names(self) -> list[str]:
             return list(contents.files)
 
         def read_bytes(self, name: str) -> bytes:
             return super().read_bytes(name) if name == ARCHIVE_FORMAT_PATH else contents.files[name]
 
-    with Reader(str(contents.file)) as reader:
+    with ArchiveReader(str(contents.file)) as reader:
         programs = _package._load_exported_programs(reader, reader.get_file_names(), None)  # noqa: SLF001 - see above
     return programs[contents.name]

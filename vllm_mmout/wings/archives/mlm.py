@@ -64,7 +64,7 @@ class ModelInput(Struct):
     scaling: Any = None
 
 
-class Class(Struct):
+class OutputClass(Struct):
     """A class of an output, with its value and name."""
 
     value: int
@@ -84,8 +84,8 @@ class ModelOutput(Struct):
     result: ResultStructure | None = None
     bands: list[str | Band] = []
     variables: list[str | Band] = []
-    classes: list[Class] | None = field(name="classification:classes", default=None)
-    classes_of_stac_model: list[Class] | None = field(name="classification_classes", default=None)
+    classes: list[OutputClass] | None = field(name="classification:classes", default=None)
+    classes_of_stac_model: list[OutputClass] | None = field(name="classification_classes", default=None)
     """The classes, under the other key that files written by the package stac-model use."""
     post_processing_function: Any = None
 

@@ -26,7 +26,7 @@ from vllm_mmout.wings.archives.contents import contents_of
 from vllm_mmout.wings.archives.folders import FILE, ORDER
 from vllm_mmout.wings.archives.loading import network_of
 from vllm_mmout.wings.archives.operators import trusted_by
-from vllm_mmout.wings.archives.scaling import Scaling
+from vllm_mmout.wings.archives.scaling import BandScaling
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
@@ -94,7 +94,7 @@ class ExportedModel(nn.Module):
         # The tuple keeps the network from being a submodule, whose weights vLLM would fill with dummy values.
         self._held = (network,)
         self._order = tuple(config.get(ORDER, ()))
-        self._scaling = Scaling.of(config.get("value_scaling"), len(config.get("bands", ())))
+        self._scaling = BandScaling.of(config.get("value_scaling"), len(config.get("bands", ())))
         batch = {spec.axes[0] for spec in self._contents.inputs if spec.axes}
         if len(batch) != 1:
             raise ModelError(

@@ -31,7 +31,7 @@ from vllm_mmout.wings.archives.tensors import (
 _SIGNS: Final = re.compile(r"[^A-Za-z0-9_ .,:;>+-]")
 
 
-class Named(Struct):
+class TensorName(Struct):
     """A reference to a tensor of the graph by its name."""
 
     name: Name
@@ -46,7 +46,7 @@ class NumberOrName(Number):
 class TensorOrNone(Union):
     """A tensor, or None for a tensor that is left out."""
 
-    as_tensor: Named | UnsetType = UNSET
+    as_tensor: TensorName | UnsetType = UNSET
     as_none: bool | UnsetType = UNSET
 
 
@@ -68,8 +68,8 @@ class Argument(Union):
     """An argument or a result of an operator. Operators as arguments and objects of classes are not supported."""
 
     as_none: bool | UnsetType = UNSET
-    as_tensor: Named | UnsetType = UNSET
-    as_tensors: list[Named] | UnsetType = UNSET
+    as_tensor: TensorName | UnsetType = UNSET
+    as_tensors: list[TensorName] | UnsetType = UNSET
     as_int: int | UnsetType = UNSET
     as_ints: list[int] | UnsetType = UNSET
     as_float: Float | UnsetType = UNSET
@@ -89,7 +89,7 @@ class Argument(Union):
     as_bools: list[bool] | UnsetType = UNSET
     as_optional_tensor: TensorOrNone | UnsetType = UNSET
     as_optional_tensors: list[TensorOrNone] | UnsetType = UNSET
-    as_nested_tensors: list[list[Named]] | UnsetType = UNSET
+    as_nested_tensors: list[list[TensorName]] | UnsetType = UNSET
     as_int_lists: list[list[int]] | UnsetType = UNSET
     as_float_lists: list[list[Float]] | UnsetType = UNSET
     as_complex: Complex | UnsetType = UNSET
@@ -164,7 +164,7 @@ class OfConstant(Struct):
 class OfState(Struct, omit_defaults=True):
     """A parameter, buffer or constant of the program."""
 
-    arg: Named
+    arg: TensorName
     parameter_name: Path | UnsetType = UNSET
     buffer_name: Path | UnsetType = UNSET
     tensor_constant_name: Path | UnsetType = UNSET

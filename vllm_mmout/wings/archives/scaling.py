@@ -21,7 +21,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
     "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
     "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
 }
-"""The entries of each type in the table "Value Scaling Object" of MLM 1.4, and the fields of `Scaling` for them."""
+"""The entries of each type in the table "Value Scaling Object" of MLM 1.4, and the fields of `BandScaling` for them."""
 
 
 _LARGEST: Final = 3.4e38
@@ -29,7 +29,7 @@ _LARGEST: Final = 3.4e38
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class BandScaling:
     """Scaling by (value - subtract) / divide, then clamping to least and most. Each field has a number per band."""
 
     subtract: tuple[float, ...]
@@ -38,7 +38,7 @@ class Scaling:
     most: tuple[float, ...]
 
     @classmethod
-    def of(cls, value: Any, bands: int) -> Scaling | None:
+    def of(cls, value: Any, bands: int) -> BandScaling | None:
         """Read ``value_scaling``, a table or a list of 1 or ``bands`` tables. Raise OptionError if it is invalid."""
         entries = [value] if isinstance(value, Mapping) else value
         if not entries:
@@ -67,7 +67,7 @@ class Scaling:
 
 
 def _numbers(entry: Any) -> tuple[float, float, float, float]:
-    """Return the numbers of one band in the order of the fields of `Scaling`: subtract, divide, least, most."""
+    """Return the numbers of one band in the order of the fields of `BandScaling`: subtract, divide, least, most."""
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
     if kind is None or entry is None:
         return 0.0, 1.0, -math.inf, math.inf

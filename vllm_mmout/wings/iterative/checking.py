@@ -16,7 +16,7 @@ from vllm_mmout.errors import MMOutError
 from vllm_mmout.processors.raw import named
 from vllm_mmout.testing.case import BrokenPromiseError
 from vllm_mmout.testing.equality import difference
-from vllm_mmout.wings.iterative.running import Running, Steps
+from vllm_mmout.wings.iterative.running import ActiveRequest, Steps
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +58,7 @@ def check_iterative_model(
     for number, (_, params) in enumerate(requests):
         if params.num_inference_steps is None or params.seed is None:
             raise ValueError(f"request {number} must set num_inference_steps and seed, because it is run twice")
-    checked = _Checked(model, requests, tolerance)
+    checked = _CheckedModel(model, requests, tolerance)
     with torch.inference_mode():
         expected = [checked.together([number], [0])[0] for number in range(len(requests))]
         for number, result in enumerate(expected):
@@ -85,18 +85,18 @@ def check_iterative_model(
     quick(hypothesis.given(begins)(check))()
 
 
-class _Checked:
+class _CheckedModel:
     """A model under test, whose states are compared before and after each call."""
 
     def __init__(self, model: nn.Module, requests: Sequence[Request], tolerance: float) -> None:
         self._name = type(model).__name__
         self._requests = requests
         self._tolerance = tolerance
-        self._steps = Steps(_Watched(model), self._name)  # type: ignore[arg-type]  # has the methods that Steps calls
+        self._steps = Steps(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that Steps calls
 
     def together(self, numbers: Sequence[int], begins: Sequence[int]) -> list[Outcome]:
         """Run some requests together, each beginning at its own step, and return their results."""
-        running: dict[int, Running] = {}
+        running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}
         moment = 0
         while len(results) < len(numbers):
@@ -128,7 +128,7 @@ class _Checked:
                 raise BrokenPromiseError(f"{self._name}: {where} differs by {apart:.3g} from the result it has alone")
 
 
-class _Watched:
+class _WatchedModel:
     """A wrapper of a model that raises if a call changes the states passed to it."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_mmout.errors import ModelError, OptionError
-from vllm_mmout.models.kind import Kind
+from vllm_mmout.models.kind import ModelKind
 
 if TYPE_CHECKING:
     from vllm_mmout.models.inputs.mapped_input import MappedInput
@@ -17,7 +17,7 @@ STEPS: Final = 50
 MOST_STEPS: Final = 1000
 """Maximum number of steps of a request, unless ``config.json`` sets another. Most models are trained with 1000."""
 
-ITERATIVE: Final = Kind(
+ITERATIVE: Final = ModelKind(
     name="iterative",
     methods=("begin", "step", "finish"),
     adapter="vllm_mmout.wings.iterative.adapter:IterativeModel",

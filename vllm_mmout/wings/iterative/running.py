@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _ATTRIBUTE: Final = "mmout"
 """Name of our attribute of a request's ``PoolingStates``. vLLM drops them when the request ends or is aborted."""
 
-Given: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
+TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
 """A request's tensors by keyword, or the error that explains why they are missing."""
 
 
 @dataclass(slots=True)
-class Running:
+class ActiveRequest:
     """A request between its first and its last step."""
 
     state: Any
@@ -59,9 +59,9 @@ class Steps:
     def __init__(self, model: nn.Module, name: str | None = None) -> None:
         self._model: Any = model
         self._name = name or type(model).__name__
-        self._arrived: Sequence[Given] = ()
+        self._arrived: Sequence[TensorsOrError] = ()
 
-    def arrive(self, given: Sequence[Given]) -> None:
+    def arrive(self, given: Sequence[TensorsOrError]) -> None:
         """Store the tensors of new requests. Model Runner V2 passes the tensors of all requests at each step."""
         self._arrived = given
 
@@ -75,7 +75,7 @@ class Steps:
         """
         states, cursor = metadata.pooling_states, metadata.get_pooling_cursor()
         self._begin_new(states, metadata.pooling_params, metadata.prompt_lens.tolist())
-        running: list[Running] = [getattr(state, _ATTRIBUTE) for state in states]
+        running: list[ActiveRequest] = [getattr(state, _ATTRIBUTE) for state in states]
         due = cursor.num_scheduled_tokens_cpu.tolist()
         early: dict[int, Outcome] = {}
         for number in range(max(due, default=0)):
@@ -112,16 +112,16 @@ class Steps:
             setattr(states[row], _ATTRIBUTE, request)
 
     def begin(
-        self, tensors: Given, params: OutputParams | MMOutError, total: int, shown_after: Sequence[int] = ()
-    ) -> Running:
+        self, tensors: TensorsOrError, params: OutputParams | MMOutError, total: int, shown_after: Sequence[int] = ()
+    ) -> ActiveRequest:
         """Return a request of ``total`` steps before its first step. Its state is an error if its inputs are faulty."""
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
-        return Running(fault or self._called(self._begun, tensors, params, total), total, shown_after)
+        return ActiveRequest(fault or self._called(self._begun, tensors, params, total), total, shown_after)
 
     def _begun(self, tensors: Mapping[str, torch.Tensor], params: OutputParams, total: int) -> Any:
         return self._model.begin(dict(tensors), msgspec.structs.replace(params, num_inference_steps=total))
 
-    def step(self, running: Sequence[Running]) -> None:
+    def step(self, running: Sequence[ActiveRequest]) -> None:
         """Run one step of each request."""
         alive = [request for request in running if not request.failed]
         for group in _alike(alive):
@@ -130,7 +130,7 @@ class Steps:
         for request in running:
             request.taken += 1
 
-    def _stepped(self, group: Sequence[Running]) -> list[Any]:
+    def _stepped(self, group: Sequence[ActiveRequest]) -> list[Any]:
         states, steps = [request.state for request in group], [request.taken for request in group]
         new_states = self._called(self._states_after, states, steps)
         if isinstance(new_states, MMOutError):
@@ -144,7 +144,7 @@ class Steps:
             raise ModelError(f"{self._name}.step must return a list of the {len(states)} states, got {got}")
         return [*new_states]
 
-    def results(self, ended: Sequence[Running], method: str) -> list[Outcome]:
+    def results(self, ended: Sequence[ActiveRequest], method: str) -> list[Outcome]:
         """Return the output of the model's ``finish`` or ``preview`` for each request, or the request's error."""
         results: dict[int, Outcome] = {id(request): request.state for request in ended if request.failed}
         call = getattr(self._model, method, None) or self._model.finish
@@ -152,7 +152,7 @@ class Steps:
             results |= zip(map(id, group), self._finished(group, call, method), strict=True)
         return [results[id(request)] for request in ended]
 
-    def _finished(self, group: Sequence[Running], call: Callable[..., Any], method: str) -> list[Outcome]:
+    def _finished(self, group: Sequence[ActiveRequest], call: Callable[..., Any], method: str) -> list[Outcome]:
         results: list[Outcome] | MMOutError = self._called(self._parts, call, [run.state for run in group], method)
         if not isinstance(results, MMOutError):
             return results
@@ -188,9 +188,9 @@ class Steps:
             return ModelError(f"model {self._name} failed: {type_and_message(error)}; correct its code, or its input")
 
 
-def _alike(running: Iterable[Running]) -> list[list[Running]]:
+def _alike(running: Iterable[ActiveRequest]) -> list[list[ActiveRequest]]:
     """Group requests whose states have tensors of the same shapes and dtypes."""
-    groups: dict[object, list[Running]] = {}
+    groups: dict[object, list[ActiveRequest]] = {}
     for request in running:
         groups.setdefault(_likeness(request.state), []).append(request)
     return [*groups.values()]

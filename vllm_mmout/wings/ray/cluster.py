@@ -15,9 +15,9 @@ import ray.data
 
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.wings.ray.cluster_token import check_listening, refusal
-from vllm_mmout.wings.ray.manifest import Record
+from vllm_mmout.wings.ray.manifest import SceneRecord
 from vllm_mmout.wings.ray.pipeline import mapped
-from vllm_mmout.wings.ray.predictor import NAME, OPTIONS, RECORD, Job
+from vllm_mmout.wings.ray.predictor import NAME, OPTIONS, RECORD, RunSettings
 from vllm_mmout.wings.ray.tasks import P, R, on_a_node
 
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ class Cluster:
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise MMOutError(refusal(address, error)) from error
 
-    def records(self, rows: Sequence[Mapping[str, str]], job: Job) -> Iterator[Record]:
+    def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
         """Run rows made by `row_of`, and yield the record of each scene when it is done."""
         for row in dataset_of(rows, job, **self._places).iter_rows():
-            yield msgspec.json.decode(row[RECORD], type=Record)
+            yield msgspec.json.decode(row[RECORD], type=SceneRecord)
 
     def call(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function on any node, and return its result. Ray's dashboard shows the function under ``name``."""
         return on_a_node(name, function, *args, **kwargs)
 
 
-def dataset_of(rows: Sequence[Mapping[str, str]], job: Job, **places: Any) -> Dataset:
+def dataset_of(rows: Sequence[Mapping[str, str]], job: RunSettings, **places: Any) -> Dataset:
     """Return a dataset of the scenes with the column `RECORD`, which holds the record of each scene.
 
     ``places`` has the entries ``workers``, ``num_cpus`` and ``num_gpus`` of `vllm_mmout.ray.predict`.

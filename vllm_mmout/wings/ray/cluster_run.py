@@ -16,8 +16,8 @@ from vllm_mmout.geo import address_fault, file_stem, in_bucket, is_address, key_
 from vllm_mmout.wings.ray.cluster import SCENE, Cluster, row_of
 from vllm_mmout.wings.ray.driver_mark import DriverMark
 from vllm_mmout.wings.ray.join import planned
-from vllm_mmout.wings.ray.manifest import Manifest, Record
-from vllm_mmout.wings.ray.predictor import Job
+from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
+from vllm_mmout.wings.ray.predictor import RunSettings
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
@@ -36,7 +36,7 @@ class ClusterRun:
         self._manifest = Manifest(out, _absolute(options.model, only_if_there=True), params)
         self._mark = DriverMark(self._manifest.objects)
         run = secrets.token_hex(8)
-        self._job = Job(self._manifest.model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
+        self._job = RunSettings(self._manifest.model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
 
     def status(self) -> int:
         """Run the model on input rasters without a result, and return the exit status: 1 if any failed, otherwise 0."""
@@ -45,7 +45,7 @@ class ClusterRun:
 
     def _status(self) -> int:
         faults = {scene: fault for scene, name in self._names.items() if (fault := _fault(scene, name)) is not None}
-        records = {scene: Record(scene=_printable(scene), error=fault) for scene, fault in faults.items()}
+        records = {scene: SceneRecord(scene=_printable(scene), error=fault) for scene, fault in faults.items()}
         possible = [scene for scene in self._names if scene not in faults]
         done = zip(possible, self._manifest.done((scene, {}) for scene in possible), strict=True)
         records |= {scene: record for scene, record in done if record is not None}
@@ -70,7 +70,7 @@ class ClusterRun:
             print(f"{failed} of {len(records)} scenes failed; {report} says why", file=sys.stderr)
         return 1 if failed else 0
 
-    def _made(self, names: Mapping[str, str]) -> Iterator[Record]:
+    def _made(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
         """Run scenes, join the windows of a cut scene when all are done, and yield the record of each scene."""
         if not names:
             return
@@ -132,7 +132,7 @@ def _absolute(path: str, *, only_if_there: bool = False) -> str:
     return f"{Path(path).absolute()}{end}"
 
 
-def _show(record: Record, out: TextIO) -> None:
+def _show(record: SceneRecord, out: TextIO) -> None:
     """Print the main file of a scene's result, or its error."""
     if record.error is None:
         tqdm.write(record.files[0].address, file=out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError
-from vllm_mmout.wings.ray.manifest import Manifest, Record
+from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
 from vllm_mmout.wings.ray.objects import FOLDER
 from vllm_mmout.wings.ray.tasks import this_node
 from vllm_mmout.wings.ray.windows import ScenePart, joined, parts_of
@@ -17,7 +17,7 @@ from vllm_mmout.wings.ray.windows import ScenePart, joined, parts_of
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.wings.ray.cluster import Cluster
-    from vllm_mmout.wings.ray.predictor import Job
+    from vllm_mmout.wings.ray.predictor import RunSettings
 
 PARTS = f"{FOLDER}/parts"
 
@@ -31,7 +31,7 @@ class CutScene:
     size: tuple[int, int]
     """Height and width, in pixels of the input."""
     parts: list[ScenePart]
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, SceneRecord] = field(default_factory=dict)
     """The records of windows that are done or have failed, by their number."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
@@ -39,18 +39,18 @@ class CutScene:
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
-    def take(self, record: Record) -> bool:
+    def take(self, record: SceneRecord) -> bool:
         """Store the record of a window. Return whether all windows have a record now."""
         windows = [_options(part)["window"] for part in self.parts]
         self.records[windows.index(record.options["window"])] = record
         return len(self.records) == len(self.parts)
 
-    def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> Record:
+    def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> SceneRecord:
         """Join the windows' results on any node, and return the scene's record."""
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:
-            record = Record(scene=self.scene, error=failed[0].error, seconds=seconds, node=failed[0].node)
+            record = SceneRecord(scene=self.scene, error=failed[0].error, seconds=seconds, node=failed[0].node)
             manifest.write(record)
             return record
         return cluster.call(f"join {self.name}", _join, self, manifest, run)
@@ -61,7 +61,7 @@ def _options(part: ScenePart) -> dict[str, Any]:
     return {"window": [window.row, window.col, window.height, window.width], "bbox": None, "bbox_crs": None}
 
 
-def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
+def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
     """Join the results of a scene's windows, write the scene's record, and return it."""
     records = [scene.records[number] for number in range(len(scene.parts))]
     facts: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
@@ -74,9 +74,9 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
                 manifest.objects.placed(file, f"{scene.name}{file.name.removeprefix('joined')}")
                 for file in sorted(folder.glob("joined*"), key=lambda file: len(file.name), reverse=True)
             ]
-        record = Record(**facts, files=tuple(reversed(files)), node=this_node())
+        record = SceneRecord(**facts, files=tuple(reversed(files)), node=this_node())
     except MMOutError as error:
-        record = Record(**facts, error=str(error))
+        record = SceneRecord(**facts, error=str(error))
     manifest.write(record)
     if record.error is None:
         for part in records:
@@ -84,12 +84,12 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> Record:
     return record
 
 
-def planned(cluster: Cluster, job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
+def planned(cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
     """Return the scenes to be cut, by address: those higher or wider than ``side``. Faulty scenes are not cut."""
     return cluster.call("cut scenes", _planned, job, rows, side)
 
 
-def _planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
+def _planned(job: RunSettings, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
     from vllm_mmout.commands.engine import binding_of
 
     binding = cast("Binding", binding_of(job.model, cast("Sequence[str]", job.engine)))
@@ -97,7 +97,7 @@ def _planned(job: Job, rows: Sequence[tuple[str, str]], side: int) -> dict[str, 
     return {cut.scene: cut for cut in scenes if cut is not None}
 
 
-def _cut(binding: Binding, job: Job, scene: str, name: str, side: int) -> CutScene | None:
+def _cut(binding: Binding, job: RunSettings, scene: str, name: str, side: int) -> CutScene | None:
     from vllm_mmout.engine.scene.scene import cut
     from vllm_mmout.models.inputs.mapped_input import MappedInput
 

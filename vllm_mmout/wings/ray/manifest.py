@@ -21,7 +21,7 @@ REPORT: Final = "report.jsonl"
 _READERS: Final = 16
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of a scene: its files, or its error."""
 
     scene: str
@@ -62,28 +62,28 @@ class Manifest:
         parts = [scene, self.model, self.params.to_wire(), dict(options)]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
 
-    def find(self, scene: str, options: Mapping[str, Any]) -> Record | None:
+    def find(self, scene: str, options: Mapping[str, Any]) -> SceneRecord | None:
         """Return the record of a scene whose result files exist in full size, or None if the scene must be run."""
         stored = self.objects.read(f"{FOLDER}/{self.key(scene, options)}.json")
         if stored is None:
             return None
         try:
-            record = msgspec.json.decode(stored, type=Record)
+            record = msgspec.json.decode(stored, type=SceneRecord)
         except msgspec.MsgspecError:  # another program's file, or another release's: run the scene again
             return None
         whole = all(self.objects.size(file.address) == file.nbytes for file in record.files)
         return record if whole and record.error is None else None
 
-    def done(self, scenes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Record | None]:
+    def done(self, scenes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[SceneRecord | None]:
         """Return the record of each scene in order, or None for scenes that must be run."""
         with ThreadPoolExecutor(_READERS, "mmout-manifest") as pool:
             return list(pool.map(lambda scene: self.find(*scene), scenes))
 
-    def write(self, record: Record) -> None:
+    def write(self, record: SceneRecord) -> None:
         """Store a record, and replace an older record of its scene."""
         self.objects.write(f"{FOLDER}/{self.key(record.scene, record.options)}.json", msgspec.json.encode(record))
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: SceneRecord) -> None:
         """Remove a record, and the files that it names."""
         for file in record.files:
             self.objects.remove(file.address)
@@ -100,7 +100,7 @@ class Manifest:
     def _starts(self, run: str, scene: str, options: Mapping[str, Any]) -> str:
         return f"{RUNS}/{run}/{self.key(scene, options)}"
 
-    def report(self, records: Iterable[Record]) -> str:
+    def report(self, records: Iterable[SceneRecord]) -> str:
         """Write a report with one line per scene, remove the notes of runs, and return the report's address."""
         self.objects.write(REPORT, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         self.objects.remove_below(RUNS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo import Place, errors_of, in_bucket, object_store
+from vllm_mmout.geo import FileAddress, errors_of, in_bucket, object_store
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -49,7 +49,7 @@ class Objects:
                 self._local.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise SaveError(f"the folder {root} cannot be made: {error.strerror}; choose another folder") from error
-        self._place = Place.of(self._root)
+        self._place = FileAddress.of(self._root)
         self._store: ObjectStore = object_store(self._root)[0]
 
     def address(self, name: str) -> str:

@@ -11,7 +11,7 @@ from vllm_mmout.params import OutputParams
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from vllm_mmout.wings.ray.predictor import Job
+    from vllm_mmout.wings.ray.predictor import RunSettings
 
 __all__ = ["predict"]
 
@@ -51,7 +51,7 @@ def predict(
         OptionError: the options do not fit together.
 
     """
-    from vllm_mmout.wings.ray.predictor import Job
+    from vllm_mmout.wings.ray.predictor import RunSettings
 
     params = OutputParams() if params is None else params
     if params.sampling is not None or params.partial_images:
@@ -59,13 +59,13 @@ def predict(
         raise OptionError(f"{option} does not work with datasets; leave it out", param=option)
     if column not in (dataset.columns() or [column]):
         raise OptionError(f"the dataset has no column {column!r} ({', '.join(dataset.columns() or ())}); name it")
-    job = Job(model, params, dict(engine or {}), column)
+    job = RunSettings(model, params, dict(engine or {}), column)
     return mapped(dataset, job, batch_size=batch_size, workers=workers, num_cpus=num_cpus, num_gpus=num_gpus)
 
 
 def mapped(
     dataset: Dataset,
-    job: Job,
+    job: RunSettings,
     *,
     batch_size: int,
     workers: int | tuple[int, int] | None = None,

@@ -20,7 +20,7 @@ from vllm_mmout.models.embedded.folders import found_model
 from vllm_mmout.models.inputs.input_forms import name_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.ray.columns import columns_of, rows_of
-from vllm_mmout.wings.ray.manifest import Manifest, Record
+from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
 from vllm_mmout.wings.ray.tasks import this_node
 from vllm_mmout.wings.ray.windows import facts_of
 
@@ -35,14 +35,14 @@ OPTIONS: Final = "options"
 NAME: Final = "name"
 """Column with the name of a scene's result files below the folder of results, without suffix."""
 RECORD: Final = "record"
-"""Column with the `Record` of a scene as JSON."""
+"""Column with the `SceneRecord` of a scene as JSON."""
 MOST_STARTS: Final = 4
 """Maximum number of attempts at a scene in a run. The first attempt runs it in a batch. If its worker crashes, further
 attempts run it alone."""
 
 
 @dataclass(frozen=True)
-class Job:
+class RunSettings:
     """The settings that all actors of a run share."""
 
     model: str
@@ -57,7 +57,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ManifestRow:
     """A row of a run with a manifest: a scene with its options and the name of its result."""
 
     scene: str
@@ -72,7 +72,7 @@ class Predictor:
     Each actor of Ray Data creates one. `of` returns the subclass for the settings of a job.
     """
 
-    job: Job
+    job: RunSettings
 
     def __init__(self) -> None:
         # Ray limits the threads of each actor. Several actors on a machine must not be bound to the same processors.
@@ -81,7 +81,7 @@ class Predictor:
         self._llm = self._open.enter_context(_started(self.job))
 
     @classmethod
-    def of(cls, job: Job) -> type[Predictor]:
+    def of(cls, job: RunSettings) -> type[Predictor]:
         """Return a subclass for the actors of a job. Ray's dashboard lists the actors under the model's name."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
@@ -94,7 +94,8 @@ class Predictor:
         if self.job.manifest is None:
             return {**batch, **columns_of(self._run(scenes, params), self.job.params)}
         entries = [
-            _Asked(scene, *more) for scene, *more in zip(scenes, options, batch[NAME].tolist(), params, strict=True)
+            _ManifestRow(scene, *more)
+            for scene, *more in zip(scenes, options, batch[NAME].tolist(), params, strict=True)
         ]
         records = [msgspec.json.encode(record).decode() for record in self._recorded(entries, self.job.manifest)]
         return {**batch, RECORD: np.array(records, object)}
@@ -108,7 +109,7 @@ class Predictor:
     def _run(self, scenes: Sequence[Any], params: Sequence[OutputParams]) -> list[MultimodalRequestOutput]:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False)
 
-    def _recorded(self, entries: Sequence[_Asked], manifest: Manifest) -> list[Record]:
+    def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
         """Return the record of each scene. Run scenes without a record: together, or alone if a run of them failed."""
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
@@ -127,7 +128,7 @@ class Predictor:
                 records[place] = record
         return [record for record in records if record is not None]
 
-    def _stored(self, entries: Sequence[_Asked], manifest: Manifest) -> list[Record]:
+    def _stored(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
         """Run scenes, move their files to the results, and write a record of each."""
         started = time.monotonic()
         with manifest.objects.workshop(self.job.run) as folder:
@@ -149,11 +150,13 @@ class Predictor:
         return records
 
 
-def _record(entry: _Asked, result: MultimodalRequestOutput, place: Path, manifest: Manifest, **facts: Any) -> Record:
+def _record(
+    entry: _ManifestRow, result: MultimodalRequestOutput, place: Path, manifest: Manifest, **facts: Any
+) -> SceneRecord:
     """Move a scene's files to the results, and return its record."""
     facts |= {"scene": entry.scene, "options": entry.options, "node": this_node()}
     if result.error is not None:
-        return Record(**facts, error=str(result.error))
+        return SceneRecord(**facts, error=str(result.error))
     # The main file, which has the shortest name, is moved last: readers take its presence as the end of the run.
     made = sorted(place.iterdir(), key=lambda file: len(file.name), reverse=True)
     try:
@@ -161,21 +164,21 @@ def _record(entry: _Asked, result: MultimodalRequestOutput, place: Path, manifes
             manifest.objects.placed(file, entry.name + file.name.removeprefix(name_of(entry.scene))) for file in made
         ]
     except SaveError as error:
-        return Record(**facts, error=str(error))
+        return SceneRecord(**facts, error=str(error))
     known = dict(facts_of(result.outputs)) if "window" in entry.options else {}
-    return Record(**facts, files=tuple(reversed(files)), known=known)
+    return SceneRecord(**facts, files=tuple(reversed(files)), known=known)
 
 
-def _given_up(entry: _Asked, manifest: Manifest) -> Record:
+def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
     """Write and return the record of a scene that crashed its worker too often."""
     error = f"whatever ran this scene ended {MOST_STARTS} times before it was done; run it alone to see why"
-    record = Record(scene=entry.scene, options=entry.options, error=error)
+    record = SceneRecord(scene=entry.scene, options=entry.options, error=error)
     manifest.write(record)
     return record
 
 
 @contextmanager
-def _started(job: Job) -> Iterator[BoundLLM]:
+def _started(job: RunSettings) -> Iterator[BoundLLM]:
     """Yield the engine of an actor, and end it afterwards."""
     if not isinstance(job.engine, Mapping):
         with engine(job.model, job.engine) as llm:

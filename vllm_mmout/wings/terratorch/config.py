@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, Scaling, nested, scaling_of
+from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, ImageScaling, nested, scaling_of
 
 ARCHITECTURE: Final = "Terratorch"
 
@@ -41,7 +41,7 @@ class Modality:
     """Number of dates, or None for a tensor without an axis for dates."""
     size: tuple[int, int]
     """Height and width in pixels."""
-    scaling: Scaling
+    scaling: ImageScaling
 
 
 @dataclass(frozen=True, slots=True)

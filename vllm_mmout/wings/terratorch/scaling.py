@@ -18,7 +18,7 @@ _LARGEST: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ImageScaling:
     """The scale and statistics of one image, as far as ``config.json`` sets them."""
 
     scale: float | None
@@ -46,7 +46,7 @@ def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
 
 
 def no_scale(image: str) -> str:
-    """Return the error message for an image of integers for which `Scaling.lacks_scale` is true."""
+    """Return the error message for an image of integers for which `ImageScaling.lacks_scale` is true."""
     return (
         f"{image} holds integers, and the model's means and standard deviations are for reflectance, while its"
         f" {SCALE} is 1, so digital numbers would be used as reflectance; give scale=0.0001 in the request, or set it"
@@ -75,7 +75,7 @@ def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
-) -> Scaling:
+) -> ImageScaling:
     """Return the scale and statistics of one image.
 
     ``module`` is the table ``pretrained_cfg.data`` of config.json, which describes TerraTorch's data module.
@@ -84,7 +84,7 @@ def scaling_of(
     data = nested(module, "init_args")
     statistics = statistics_said(data, overrides)
     means, stds = (_flat(of_image(statistics.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
-    return Scaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)
+    return ImageScaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)
 
 
 def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:

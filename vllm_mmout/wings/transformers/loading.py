@@ -63,7 +63,7 @@ def processor_of(folder: str) -> Any:
     return processor if isinstance(processor, ProcessorMixin) else image_processor_of(folder)
 
 
-class Output(dict[str, Any]):
+class HeadOutput(dict[str, Any]):
     """Output of a model of transformers, as ``post_process_*`` expects it: missing attributes are None."""
 
     def __getattr__(self, name: str) -> Any:

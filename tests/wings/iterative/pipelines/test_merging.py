@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("greenlet")
 
-from vllm_mmout.wings.iterative.pipelines.calls import Call  # noqa: E402 - after the imports that may skip
-from vllm_mmout.wings.iterative.pipelines.merging import Together  # noqa: E402 - as above
+from vllm_mmout.wings.iterative.pipelines.calls import NetworkCall  # noqa: E402 - after the imports that may skip
+from vllm_mmout.wings.iterative.pipelines.merging import CallBatcher  # noqa: E402 - as above
 
 
 class Output(NamedTuple):
@@ -39,10 +39,10 @@ def ran(function, *arguments, name="unet", times=2):
         rows.append(len(call.args[0]))
         return call.function(*call.args, **call.kwargs)
 
-    together = Together(run)
+    together = CallBatcher(run)
     for _ in range(times):
         rows.clear()
-        results = together([Call(name, function, args, kwargs) for args, kwargs in arguments])
+        results = together([NetworkCall(name, function, args, kwargs) for args, kwargs in arguments])
     return results, rows
 
 

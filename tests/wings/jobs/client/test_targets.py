@@ -8,28 +8,28 @@ import pytest
 
 from vllm_mmout.errors import OptionError
 from vllm_mmout.outputs.formats import SENT, format_named
-from vllm_mmout.wings.jobs.client.jobs import Output
-from vllm_mmout.wings.jobs.client.targets import Target
+from vllm_mmout.wings.jobs.client.jobs import JobOutput
+from vllm_mmout.wings.jobs.client.targets import DownloadTarget
 
 
 @pytest.mark.parametrize("suffix", [suffix for form in SENT.values() for suffix in form.suffixes])
 def test_a_suffix_asks_for_its_format(suffix: str, tmp_path: Path) -> None:
     """Each of the table, in any case; a folder asks for none, and names the file by its result."""
     name = format_named(suffix).name
-    file, folder = (Target.of(f"{tmp_path}/{end}") for end in (f"x{suffix.upper()}", ""))
+    file, folder = (DownloadTarget.of(f"{tmp_path}/{end}") for end in (f"x{suffix.upper()}", ""))
     assert file.output_format(None) == file.output_format(suffix[1:]) == name
     assert (folder.output_format(None), folder.output_format(name)) == (None, name)
-    made = [Output("segmentation", name, 9)]
+    made = [JobOutput("segmentation", name, 9)]
     assert file.files("scene", made) == [tmp_path / f"x{suffix.upper()}"]
     assert folder.files("scene", made) == [tmp_path / f"scene{SENT[name].suffixes[0]}"]
 
 
 def test_json_of_polygons_is_geojson(tmp_path: Path) -> None:
     """A server makes it where JSON is asked for; JSON of other results is none."""
-    polygons, areas = Output("segmentation", "geojson", 9), Output("segmentation", "json", 9)
-    assert Target.of(f"{tmp_path}/x.json").files("scene", [polygons]) == [tmp_path / "x.json"]
+    polygons, areas = JobOutput("segmentation", "geojson", 9), JobOutput("segmentation", "json", 9)
+    assert DownloadTarget.of(f"{tmp_path}/x.json").files("scene", [polygons]) == [tmp_path / "x.json"]
     with pytest.raises(OptionError, match=r"the result is json, but -o .* means geojson; .* ends in \.json"):
-        Target.of(f"{tmp_path}/x.geojson").files("scene", [areas])
+        DownloadTarget.of(f"{tmp_path}/x.geojson").files("scene", [areas])
 
 
 def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
@@ -38,5 +38,5 @@ def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
         with pytest.raises(
             OptionError, match=r"servers do not write \.\w+ files \(known: \.png, .*\.gpkg, \.fgb, \.mp4, \.gif\)"
         ):
-            Target.of(f"{tmp_path}/{name}").output_format(None)
-    assert Target.of(f"{tmp_path}/").files("scene", [Output("x", "bin", 9)]) == [tmp_path / "scene.bin"]
+            DownloadTarget.of(f"{tmp_path}/{name}").output_format(None)
+    assert DownloadTarget.of(f"{tmp_path}/").files("scene", [JobOutput("x", "bin", 9)]) == [tmp_path / "scene.bin"]

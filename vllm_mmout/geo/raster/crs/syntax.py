@@ -28,7 +28,7 @@ _REMARK = "PROJ CRS string: "
 """Prefix of a REMARK in WKT. PROJ writes it before the PROJ string from which a coordinate system was made."""
 
 
-class RefusedError(ValueError):
+class CrsTextError(ValueError):
     """The error of a text that may make PROJ open a file or cannot be parsed; its message is the reason."""
 
 
@@ -38,23 +38,23 @@ def shown(text: str) -> str:
 
 
 def checked_proj_string(text: str) -> str:
-    """Return a PROJ string in normal form ("+key=value ..."), or raise RefusedError if a parameter is not allowed."""
+    """Return a PROJ string in normal form ("+key=value ..."), or raise CrsTextError if a parameter is not allowed."""
     parameters: list[str] = []
     for word in text.split() if "=" in text else ():
         key, equals, value = word.removeprefix("+").partition("=")
         _check_key(key)
         if equals and not _is_harmless(key, value):
-            raise RefusedError(f"its {key} is {shown(value)}")
+            raise CrsTextError(f"its {key} is {shown(value)}")
         parameters.append(f"+{key}{equals}{value}")
     if not any(parameter.startswith("+proj=") for parameter in parameters):
-        raise RefusedError("it is neither a code nor WKT nor a PROJ string")
+        raise CrsTextError("it is neither a code nor WKT nor a PROJ string")
     return " ".join(parameters)
 
 
 def check_words(words: Iterable[str]) -> None:
     """Check the names and remarks in the text of a coordinate system.
 
-    Raise RefusedError if PROJ would read a name or remark as a PROJ string with parameters that are not allowed.
+    Raise CrsTextError if PROJ would read a name or remark as a PROJ string with parameters that are not allowed.
     """
     for word in words:
         if _LIKE.search(word):
@@ -64,13 +64,13 @@ def check_words(words: Iterable[str]) -> None:
 def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
     """Check the names of a coordinate system's projections and of their parameters.
 
-    Raise RefusedError if a name could make PROJ open a file.
+    Raise CrsTextError if a name could make PROJ open a file.
     """
     of_proj = False
     for method in methods:
         match = _METHOD.fullmatch(method)
         if match is None and (method.upper().startswith("PROJ") or _LIKE.search(method)):
-            raise RefusedError(f"its projection is {shown(method)}")
+            raise CrsTextError(f"its projection is {shown(method)}")
         if match is not None:
             of_proj = True
             checked_proj_string(f"proj={match[1]}")
@@ -81,7 +81,7 @@ def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
 
 def _check_key(key: str) -> None:
     if key not in _KEYS:
-        raise RefusedError(f"{shown(key)} is not an allowed parameter of a PROJ string")
+        raise CrsTextError(f"{shown(key)} is not an allowed parameter of a PROJ string")
 
 
 def _is_harmless(key: str, value: str) -> bool:
@@ -118,17 +118,17 @@ _TOKEN = re.compile(
 
 
 def check_wkt(text: str) -> None:
-    """Check each part of a WKT, and raise RefusedError if it may name a file or is malformed."""
+    """Check each part of a WKT, and raise CrsTextError if it may name a file or is malformed."""
     methods, parameters = [], []
     nodes = _nodes(text)
     if nodes[0][0] not in _ROOTS:  # pyproj might read it as a PROJ string
-        raise RefusedError(f"it is not the WKT of a coordinate system: it begins with {shown(nodes[0][0])}")
+        raise CrsTextError(f"it is not the WKT of a coordinate system: it begins with {shown(nodes[0][0])}")
     for keyword, words in nodes:
         if keyword not in _KEYWORDS:
-            raise RefusedError(f"{shown(keyword)} is not an allowed part of WKT")
+            raise CrsTextError(f"{shown(keyword)} is not an allowed part of WKT")
         if keyword == "EXTENSION":
             if len(words) != 2 or words[0] != "PROJ4":
-                raise RefusedError(f"its extension is {shown(' '.join(words))}")
+                raise CrsTextError(f"its extension is {shown(' '.join(words))}")
             checked_proj_string(words[1])
         elif keyword in ("METHOD", "PROJECTION"):
             methods += words
@@ -146,9 +146,9 @@ def _nodes(text: str) -> list[tuple[str, list[str]]]:
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None or full != (token["mark"] is not None) or len(within) > _DEEPEST:
-            raise RefusedError(f"it is not valid WKT from {shown(text[at:])} on")
+            raise CrsTextError(f"it is not valid WKT from {shown(text[at:])} on")
         if not within and token["open"] is None and token["mark"] != ",":  # Esri joins two systems with a comma
-            raise RefusedError(f"it is not valid WKT from {shown(text[at:])} on")
+            raise CrsTextError(f"it is not valid WKT from {shown(text[at:])} on")
         at = token.end()
         if token["open"] is not None:
             nodes.append((token["open"].upper(), []))
@@ -159,7 +159,7 @@ def _nodes(text: str) -> list[tuple[str, list[str]]]:
             within.pop()
         full = token["open"] is None and token["mark"] != ","
     if within or not full:
-        raise RefusedError("it is WKT that ends too early")
+        raise CrsTextError("it is WKT that ends too early")
     return nodes
 
 
@@ -181,24 +181,24 @@ _OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "pro
 
 
 def checked_projjson(text: str) -> str:
-    """Return PROJJSON without duplicate keys, which parsers read differently. Raise RefusedError if it is unsafe."""
+    """Return PROJJSON without duplicate keys, which parsers read differently. Raise CrsTextError if it is unsafe."""
     try:
         system = json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"it is not valid JSON ({str(error)[:60]})") from None
+        raise CrsTextError(f"it is not valid JSON ({str(error)[:60]})") from None
     if not isinstance(system, dict) or not _is_one(system.get("type"), _JSON_SYSTEMS):
-        raise RefusedError("it is not the PROJJSON of a system without grids")
+        raise CrsTextError("it is not the PROJJSON of a system without grids")
     methods, parameters = [], []
     for part in _parts(system):
         if _OTHERS & part.keys() or not _is_one(part.get("type", "Unit"), _TYPES):
-            raise RefusedError(
+            raise CrsTextError(
                 f"{shown(str(part.get('type')))} is not an allowed part, or has a member that is not allowed"
             )
         check_words(value for value in part.values() if isinstance(value, str))
         methods += [str(method.get("name")) for method in _tables(part.get("method"))]
         for parameter in _tables(part.get("parameters")):
             if not isinstance(parameter.get("value"), int | float):
-                raise RefusedError("a parameter of its projection is not a number")
+                raise CrsTextError("a parameter of its projection is not a number")
             parameters.append(str(parameter.get("name")))
     check_methods(methods, parameters)
     return json.dumps(system)
@@ -210,7 +210,7 @@ def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
     while waiting:
         value, depth = waiting.pop()
         if depth > _DEEPEST:
-            raise RefusedError("its parts are nested too deeply")
+            raise CrsTextError("its parts are nested too deeply")
         if isinstance(value, dict):
             yield value
             waiting += [(inner, depth + 1) for key, inner in value.items() if key != "method"]

@@ -17,7 +17,7 @@ from rasterio.errors import CRSError
 from rasterio.session import DummySession
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.crs.syntax import RefusedError, check_wkt, checked_proj_string, checked_projjson, shown
+from vllm_mmout.geo.raster.crs.syntax import CrsTextError, check_wkt, checked_proj_string, checked_projjson, shown
 
 _LONGEST = 2**15
 """Largest number of characters in the text of a coordinate system. Real WKT has at most a third of this."""
@@ -70,7 +70,7 @@ def checked_text(text: str) -> str:
             check_wkt(text)
             return text
         return checked_proj_string(text)
-    except RefusedError as error:
+    except CrsTextError as error:
         raise InputError(f"{shown(text)} is refused as a coordinate system: {error}; {REMEDY}") from None
 
 

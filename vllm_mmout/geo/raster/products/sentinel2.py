@@ -92,12 +92,12 @@ def _read(path: Path, changed: int) -> _Metadata:
     if file is None:
         raise wrong_metadata(str(path), "is gone")
     try:
-        return _Reader(str(path)).read(file)
+        return _MetadataParser(str(path)).read(file)
     finally:
         file.close()
 
 
-class _Reader:
+class _MetadataParser:
     """A parser of the metadata file that keeps only the elements it needs."""
 
     def __init__(self, path: str) -> None:

@@ -29,7 +29,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 
 @dataclass(eq=False, slots=True)
-class _Run:
+class _BlockRun:
     """Consecutive blocks that a single request fetches. They are kept and dropped together."""
 
     first: int
@@ -68,11 +68,11 @@ class BlockCache:
         self._longest = max(1, at_once // block)
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _BlockRun] = {}
         """Block index -> request (run of blocks) that has fetched or is fetching the block."""
-        self._read: OrderedDict[_Run, None] = OrderedDict()
+        self._read: OrderedDict[_BlockRun, None] = OrderedDict()
         """Cached requests (runs of blocks) whose blocks have all been read, the most recently read request last."""
-        self._unread: OrderedDict[_Run, None] = OrderedDict()
+        self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Cached requests (runs of blocks) that were made ahead, with blocks that have not been read yet."""
         self._kept = 0
         """Number of blocks in `_read` and `_unread`."""
@@ -112,7 +112,7 @@ class BlockCache:
     def put(self, data: bytes) -> None:
         """Cache the first bytes of the file, which the caller already has. An incomplete last block is dropped."""
         count = -(-self.size // self._block) if len(data) >= self.size else len(data) // self._block
-        run = _Run(0, count, set())
+        run = _BlockRun(0, count, set())
         run.done.set_result(memoryview(data)[: count * self._block])
         with self._lock:
             self._runs.update(dict.fromkeys(range(count), run))
@@ -147,7 +147,7 @@ class BlockCache:
             except CancelledError:  # the thread that was fetching the run was interrupted
                 continue
 
-    def _count_as_read(self, run: _Run, index: int, last: int) -> None:
+    def _count_as_read(self, run: _BlockRun, index: int, last: int) -> None:
         run.unread.difference_update(range(index, min(last + 1, run.stop)))
         if run in self._unread and not run.unread:
             del self._unread[run]
@@ -155,7 +155,7 @@ class BlockCache:
         elif run in self._read:
             self._read.move_to_end(run)
 
-    def _claim(self, index: int, last: int, *, ahead: bool) -> _Run:
+    def _claim(self, index: int, last: int, *, ahead: bool) -> _BlockRun:
         """Register and return a run of uncached blocks that begins at ``index`` and that the caller must fetch.
 
         It extends to ``last`` or, if reading continues after a cached block, further. It ends before the next cached
@@ -168,11 +168,11 @@ class BlockCache:
         stop = index + 1
         while stop < end and stop not in self._runs:
             stop += 1
-        run = _Run(index, stop, set(range(index, stop)) if ahead else set())
+        run = _BlockRun(index, stop, set(range(index, stop)) if ahead else set())
         self._runs.update(dict.fromkeys(range(index, stop), run))
         return run
 
-    def _fetched(self, run: _Run) -> memoryview:
+    def _fetched(self, run: _BlockRun) -> memoryview:
         try:
             data = memoryview(self._fetch(run.first * self._block, min(run.stop * self._block, self.size)))
         except BaseException as error:
@@ -188,18 +188,18 @@ class BlockCache:
             self._keep(run)
         return data
 
-    def _keep(self, run: _Run) -> None:
+    def _keep(self, run: _BlockRun) -> None:
         (self._unread if run.unread else self._read)[run] = None
         self._kept += run.count
         while self._kept > self._room:
             self._drop(next(iter(self._read or self._unread)))
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: _BlockRun) -> None:
         self._read.pop(run, None)
         self._unread.pop(run, None)
         self._kept -= run.count
         self._forget(run)
 
-    def _forget(self, run: _Run) -> None:
+    def _forget(self, run: _BlockRun) -> None:
         for index in range(run.first, run.stop):
             self._runs.pop(index, None)

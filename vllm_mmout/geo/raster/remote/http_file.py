@@ -29,7 +29,7 @@ _CONTENT_RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContentRange:
     """The byte range that a response contains, and the version of the file that it belongs to."""
 
     start: int
@@ -52,7 +52,7 @@ class Part:
         modified = response.headers.get("Last-Modified")
         return cls(int(match[1]), int(match[2]) + 1, size, tag and tag.removeprefix("W/"), modified)
 
-    def same_file(self, other: Part) -> bool:
+    def same_file(self, other: ContentRange) -> bool:
         """Return False if size, ETag or Last-Modified show that the two parts are of different versions of a file.
 
         ``If-Range`` is not sent instead, since responses to it may leave out these headers.
@@ -67,7 +67,7 @@ class HttpFile(BlockFile):
     The file must not change while it is open: a response with another version raises InputError.
     """
 
-    def __init__(self, fetcher: Fetcher, first: Part, head: bytes) -> None:
+    def __init__(self, fetcher: Fetcher, first: ContentRange, head: bytes) -> None:
         super().__init__(fetcher.name, first.size or 0, fetcher.options.limit, head)
         self._fetcher = fetcher
         self._first = first
@@ -94,13 +94,13 @@ class HttpFile(BlockFile):
             if part.stop < min(stop, at + BLOCK):
                 raise BrokenError(f"the server gave {part.stop - at} bytes of {stop - at}")
 
-    def _expected(self, response: BaseHTTPResponse, at: int, stop: int) -> Part:
+    def _expected(self, response: BaseHTTPResponse, at: int, stop: int) -> ContentRange:
         if response.status != HTTPStatus.PARTIAL_CONTENT:
             raise InputError(
                 f"{self.name} was changed while it was read, or its server ignores range requests now: asked for"
                 f" bytes {at} to {stop} of {self.size}, the server answered {response.status}; send it again"
             )
-        part = Part.of(response)
+        part = ContentRange.of(response)
         if part is not None and not part.same_file(self._first):
             raise InputError(f"{self.name} was changed on its server while it was read; send it again")
         if part is None or part.start != at or part.stop > stop:
@@ -112,7 +112,7 @@ class HttpFile(BlockFile):
         return part
 
 
-def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str) -> None:
+def read_into(data: bytearray, response: BaseHTTPResponse, part: ContentRange, name: str) -> None:
     """Append the body of a response to ``data``, also the bytes that arrive before the connection breaks."""
     missing = part.stop - part.start
     length = response.headers.get("Content-Length", str(missing)).strip()
@@ -127,7 +127,7 @@ def read_into(data: bytearray, response: BaseHTTPResponse, part: Part, name: str
         raise _contradiction(name, part, "more")
 
 
-def _contradiction(name: str, part: Part, received: str) -> InputError:
+def _contradiction(name: str, part: ContentRange, received: str) -> InputError:
     return InputError(
         f"{name}: the server announced bytes {part.start} to {part.stop}, but sent {received}; download the file"
         " and give its path"
@@ -164,7 +164,7 @@ def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
             return _downloaded(fetcher, response)
         if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise InputError(f"{fetcher.name} is empty, or its server refuses to send its first byte (416)")
-        part = Part.of(response)
+        part = ContentRange.of(response)
         if part is None or part.start != 0 or part.size is None or part.stop > BLOCK:
             return None
         head = bytearray()

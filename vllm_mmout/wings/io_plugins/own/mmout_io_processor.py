@@ -77,7 +77,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
         """Return a prompt that only refers to the request. Its files are read later, as this runs on the event loop."""
-        request = _Request(prompt, self._sources, self._options)
+        request = _ClientRequest(prompt, self._sources, self._options)
         _NAMED.set(request)
         return {"prompt_token_ids": [1], KEY: request}
 
@@ -116,7 +116,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Request(NamedRequest):
+class _ClientRequest(NamedRequest):
     """One request of a client, which the engine's ``encode`` runs."""
 
     asked: PluginData

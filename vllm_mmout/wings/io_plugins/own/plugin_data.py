@@ -25,7 +25,7 @@ from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
 from vllm_mmout.serving.request.fields import OPTIONS, Fields, made
 from vllm_mmout.serving.response.format_choice import FormatChoice, chosen_format
-from vllm_mmout.wings.io_plugins.own.target import Target
+from vllm_mmout.wings.io_plugins.own.target import OutputPath
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
@@ -62,7 +62,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     out_data_format: Literal["b64_json", "path", "url"] = "b64_json"
     params: OutputParams = OutputParams()
     """Options of the request. Their ``path`` is the client's ``out_path``."""
-    target: Target | None = None
+    target: OutputPath | None = None
     """File or folder to which a server writes the result, or None."""
     folder: Path | None = None
     """Folder for a result without ``out_path``. The file gets a unique name. None if the folder is not needed."""
@@ -165,7 +165,7 @@ def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None
     out_data_format = _choice(fields, "out_data_format", out_formats, "b64_json")
     root = None if served is None else served.output_root
     path = _out_path(fields, out_data_format, local=local or root is not None)
-    target = None if root is None or out_data_format != "path" else Target.below(root, path or "")
+    target = None if root is None or out_data_format != "path" else OutputPath.below(root, path or "")
     image_format = _image_format(fields)
     if target is not None:
         image_format, path = target.format_of(image_format), None

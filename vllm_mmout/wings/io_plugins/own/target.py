@@ -24,7 +24,7 @@ _COPIED: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputPath:
     """A folder, or a file whose suffix determines the format."""
 
     path: Path

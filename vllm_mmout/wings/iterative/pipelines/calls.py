@@ -26,7 +26,7 @@ _BESIDE: Final = ("text_encoder", "image_encoder", "vae", "vqvae", "movq", "safe
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NetworkCall:
     """One call of a pipeline's network."""
 
     name: str
@@ -54,7 +54,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
     def __init__(self, run: Callable[[], Any], generator: torch.Generator | None = None) -> None:
         super().__init__(run)
         self.generator = generator
-        self.call: Call | None = None
+        self.call: NetworkCall | None = None
         """The call whose result the run waits for, or None while it runs and after it has ended."""
         self.steps = 0
         """Number of denoising steps that are finished."""
@@ -110,7 +110,7 @@ def _resting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         task = greenlet.getcurrent()
         if not isinstance(task, Task) or task.parent is None:
             return function(*args, **kwargs)
-        return task.parent.switch(Call(name, function, args, kwargs))
+        return task.parent.switch(NetworkCall(name, function, args, kwargs))
 
     return rest
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vllm_mmout.errors import raise_interrupt
-from vllm_mmout.wings.iterative.pipelines.calls import Call
+from vllm_mmout.wings.iterative.pipelines.calls import NetworkCall
 
 _LATENTS: Final = 1 << 17
 """Maximum number of latent values that a GPU decodes in one batch. The decoder's output is many times larger."""
@@ -28,7 +28,7 @@ _NEAR_HALF: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _BatchSignature:
     """The shapes and arguments of a call. Calls with equal keys can be batched."""
 
     key: tuple[Any, ...]
@@ -40,7 +40,7 @@ class _Form:
     tensor that must be equal in all calls of a batch), or "" (no tensor)."""
 
     @classmethod
-    def of(cls, call: Call) -> _Form | None:
+    def of(cls, call: NetworkCall) -> _BatchSignature | None:
         """Describe a call's arguments. Return None if no tensor has two or more axes: the rows are then unknown."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
@@ -56,14 +56,14 @@ class _Form:
         """The part of the key without sizes and values. It identifies networks that can run as a batch."""
         return self.key[:3]
 
-    def shares(self, other: _Form) -> bool:
+    def shares(self, other: _BatchSignature) -> bool:
         """Return whether another call with an equal ``key`` also has equal tensors of the kind "shared"."""
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
 
 @dataclass(slots=True)
-class Together:
+class CallBatcher:
     """A callable that runs network calls in batches.
 
     It remembers for which networks a batch gives the same results as separate calls.
@@ -73,10 +73,10 @@ class Together:
 
     """
 
-    run: Callable[[Call], Any]
+    run: Callable[[NetworkCall], Any]
     _batches: dict[Any, bool] = field(default_factory=dict)
 
-    def __call__(self, calls: Sequence[Call]) -> list[Any]:
+    def __call__(self, calls: Sequence[NetworkCall]) -> list[Any]:
         """Return the result of each call in the same order, or the exception that the call raised."""
         results: list[Any] = [None] * len(calls)
         for group in _groups(calls):
@@ -85,7 +85,7 @@ class Together:
                 results[row] = result
         return results
 
-    def _of_group(self, calls: Sequence[Call], forms: Sequence[_Form | None]) -> list[Any]:
+    def _of_group(self, calls: Sequence[NetworkCall], forms: Sequence[_BatchSignature | None]) -> list[Any]:
         known_forms = [form for form in forms if form is not None]
         fits = self._batches.get(known_forms[0].structure) if len(calls) == len(known_forms) > 1 else False
         merged = self._as_batch(calls, known_forms) if fits else None
@@ -97,7 +97,7 @@ class Together:
             self._batches[known_forms[0].structure] = merged is not None and all(map(_near, merged, alone))
         return alone
 
-    def _as_batch(self, calls: Sequence[Call], forms: Sequence[_Form]) -> list[Any] | None:
+    def _as_batch(self, calls: Sequence[NetworkCall], forms: Sequence[_BatchSignature]) -> list[Any] | None:
         """Return the result of each call from one batch, or None if it fails, as each call may still work alone."""
         try:
             return _parts(self.run(_merged(calls[0], forms)), [form.rows for form in forms])
@@ -105,7 +105,7 @@ class Together:
             raise_interrupt(error)
             return None
 
-    def _tried(self, call: Call) -> Any:
+    def _tried(self, call: NetworkCall) -> Any:
         try:
             return self.run(call)
         except BaseException as error:  # noqa: BLE001 - an error of the request that made the call
@@ -113,11 +113,11 @@ class Together:
             return error
 
 
-def _groups(calls: Sequence[Call]) -> list[list[tuple[int, _Form | None]]]:
+def _groups(calls: Sequence[NetworkCall]) -> list[list[tuple[int, _BatchSignature | None]]]:
     """Group calls that can be batched. Each call comes with its index and its form."""
-    groups: list[list[tuple[int, _Form | None]]] = []
+    groups: list[list[tuple[int, _BatchSignature | None]]] = []
     for row, call in enumerate(calls):
-        form = _Form.of(call)
+        form = _BatchSignature.of(call)
         fitting = (group for group in groups if form and _joins(form, group, call))
         group = next(fitting, None)
         if group is None:
@@ -126,7 +126,7 @@ def _groups(calls: Sequence[Call]) -> list[list[tuple[int, _Form | None]]]:
     return groups
 
 
-def _joins(form: _Form, group: Sequence[tuple[int, _Form | None]], call: Call) -> bool:
+def _joins(form: _BatchSignature, group: Sequence[tuple[int, _BatchSignature | None]], call: NetworkCall) -> bool:
     first = group[0][1]
     if first is None or first.key != form.key or not form.shares(first):
         return False
@@ -159,7 +159,7 @@ def _likeness(leaf: Any, kind: str) -> Any:
     return (type(leaf), leaf) if by_value else id(leaf)
 
 
-def _merged(first: Call, forms: Sequence[_Form]) -> Call:
+def _merged(first: NetworkCall, forms: Sequence[_BatchSignature]) -> NetworkCall:
     leaves = []
     for kind, *values in zip(forms[0].kinds, *(form.leaves for form in forms), strict=True):
         if kind == "rows":
@@ -170,7 +170,7 @@ def _merged(first: Call, forms: Sequence[_Form]) -> Call:
             leaves.append(_copied(values[0]))
     following = iter(leaves)
     args, kwargs = _changed((first.args, dict(first.kwargs)), lambda _: next(following))
-    return Call(first.name, first.function, args, kwargs)
+    return NetworkCall(first.name, first.function, args, kwargs)
 
 
 def _copied(leaf: Any) -> Any:

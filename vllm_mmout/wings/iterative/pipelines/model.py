@@ -16,7 +16,7 @@ from vllm_mmout.wings.iterative.pipelines.arguments import STEPS, arguments_of, 
 from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, load
 from vllm_mmout.wings.iterative.pipelines.mapper import mapper_of
 from vllm_mmout.wings.iterative.pipelines.results import result_of
-from vllm_mmout.wings.iterative.pipelines.run import TILED_ABOVE, Request, Runs
+from vllm_mmout.wings.iterative.pipelines.run import TILED_ABOVE, PipelineRun, Runs
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
@@ -56,23 +56,23 @@ class PipelineModel(nn.Module):
         strength = float(tensors.get("strength", strength))
         return max(min(int(count * strength), count), 1)
 
-    def begin(self, inputs: Mapping[str, Tensor], params: OutputParams) -> Request:
+    def begin(self, inputs: Mapping[str, Tensor], params: OutputParams) -> PipelineRun:
         """Start a request and encode its inputs. Raise InputError or OptionError if the pipeline refuses them."""
         pipeline = type(self._runs.pipeline)
         arguments = {**arguments_of(pipeline, inputs, params), "output_type": "pt", "return_dict": False}
         parameters = inspect.signature(pipeline.__call__).parameters
         return self._runs.begin({name: value for name, value in arguments.items() if name in parameters})
 
-    def step(self, states: Sequence[Request], steps: Sequence[int]) -> list[Request | MMOutError]:
+    def step(self, states: Sequence[PipelineRun], steps: Sequence[int]) -> list[PipelineRun | MMOutError]:
         """Run one step of each request. Return an MMOutError in place of each request that fails."""
         del steps
         return self._runs.step(states)
 
-    def finish(self, states: Sequence[Request]) -> list[Raw | MMOutError]:
+    def finish(self, states: Sequence[PipelineRun]) -> list[Raw | MMOutError]:
         """Return each result: uint8 [3, height, width], frames [frames, 3, height, width], or float32 bands."""
         return [self._result(output) for output in self._runs.finish(states)]
 
-    def preview(self, states: Sequence[Request]) -> list[Raw | MMOutError]:
+    def preview(self, states: Sequence[PipelineRun]) -> list[Raw | MMOutError]:
         """Return each request's intermediate result."""
         return [self._result(output) for output in self._runs.preview(states)]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from vllm_mmout.errors import InputError, MMOutError, RequestError, message_of, type_and_message
-from vllm_mmout.wings.iterative.pipelines.calls import Call, Task, counting, intercept
-from vllm_mmout.wings.iterative.pipelines.merging import Together
+from vllm_mmout.wings.iterative.pipelines.calls import NetworkCall, Task, counting, intercept
+from vllm_mmout.wings.iterative.pipelines.merging import CallBatcher
 from vllm_mmout.wings.iterative.pipelines.previews import preview_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _placed(pipeline: type[Any]) -> type[Any]:
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 
 
-class Request:
+class PipelineRun:
     """One request's run, which is ended when the object is deleted."""
 
     def __init__(self, task: Task) -> None:
@@ -56,23 +56,23 @@ class Runs:
 
     pipeline: Any
     tiled_above: int = TILED_ABOVE
-    _together: Together = field(init=False)
+    _together: CallBatcher = field(init=False)
     _device: torch.device = field(init=False)
 
     def __post_init__(self) -> None:
         self._device = getattr(self.pipeline, "_execution_device", self.pipeline.device)
         self.pipeline.set_progress_bar_config(disable=True)
         intercept(self.pipeline.components)
-        self._together = Together(self._run)
+        self._together = CallBatcher(self._run)
 
-    def begin(self, arguments: Mapping[str, Any]) -> Request:
+    def begin(self, arguments: Mapping[str, Any]) -> PipelineRun:
         """Run a request up to its first step. Raise InputError if the pipeline refuses it, RequestError if it fails."""
         own = self._own_copy()
         for name, component in self.pipeline.components.items():
             if hasattr(component, "set_timesteps"):
                 vars(own)[name] = counting(component)
         task = Task(lambda: own(**arguments), arguments.get("generator"))
-        request = Request(task)
+        request = PipelineRun(task)
         with torch.inference_mode():
             task.go_on()
             self._advance([task], lambda task: task.call is not None and task.call.denoises)
@@ -87,7 +87,7 @@ class Runs:
         vars(own).update({**vars(self.pipeline), _DEVICE: self._device})
         return own
 
-    def step(self, requests: Sequence[Request]) -> list[Request | MMOutError]:
+    def step(self, requests: Sequence[PipelineRun]) -> list[PipelineRun | MMOutError]:
         """Run one step of each request. Return an MMOutError in place of each request that fails."""
         tasks = [request.task for request in requests]
         targets = {id(task): task.steps + 1 for task in tasks}
@@ -95,14 +95,14 @@ class Runs:
             self._advance(tasks, lambda task: task.steps >= targets[id(task)])
         return [self._error_of(request.task) if request.task.error is not None else request for request in requests]
 
-    def finish(self, requests: Sequence[Request]) -> list[Any]:
+    def finish(self, requests: Sequence[PipelineRun]) -> list[Any]:
         """Run each request to its end, and return the pipeline's output or the error of each."""
         tasks = [request.task for request in requests]
         with torch.inference_mode():
             self._advance(tasks, lambda _: False)
         return [self._error_of(task) if task.error is not None else task.result for task in tasks]
 
-    def preview(self, requests: Sequence[Request]) -> list[Any]:
+    def preview(self, requests: Sequence[PipelineRun]) -> list[Any]:
         """Return a preview of each request, or an error if the latents cannot be decoded."""
         name = type(self.pipeline).__name__
         no_preview = RequestError(f"{name} keeps its latents in a form that cannot be shown; leave out partial_images")
@@ -117,12 +117,12 @@ class Runs:
             for task, result in zip(waiting, results, strict=True):
                 task.go_on(result)
 
-    def _run(self, call: Call) -> Any:
+    def _run(self, call: NetworkCall) -> Any:
         with self._tiled(call):
             return call.function(*call.args, **call.kwargs)
 
     @contextmanager
-    def _tiled(self, call: Call) -> Iterator[None]:
+    def _tiled(self, call: NetworkCall) -> Iterator[None]:
         """Decode a large picture in the tiles of the pipeline's own decoder."""
         network = getattr(self.pipeline, call.name.removesuffix(".decode"))
         arguments = (*call.args, *call.kwargs.values())

@@ -10,7 +10,7 @@ import msgspec
 
 from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.inputs.sources import Form, Upload
+from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
 from vllm_mmout.serving.request import fields as common
 from vllm_mmout.serving.request.fields import Fields, ImageRequest
 
@@ -18,13 +18,13 @@ MASK: Final = "mask"
 _OTHERS_SEED: Final = 2**63
 
 
-class _Several(msgspec.Struct, frozen=True, kw_only=True):
+class _CountField(msgspec.Struct, frozen=True, kw_only=True):
     n: Annotated[int, said("how many results, each of a seed of its own: the next ones.", ge=1, le=10)] = 1
 
 
 def _several(fields: Fields, *apart: str) -> Fields:
     """Return the fields of a route with ``n`` added, for a model whose result depends on the seed."""
-    options: Mapping[str, Option] = {**fields.options, **options_of(_Several)}
+    options: Mapping[str, Option] = {**fields.options, **options_of(_CountField)}
     refused = {name: why for name, why in fields.refused.items() if name not in apart}
     return replace(fields, options=options, refused=refused, apart=(*fields.apart, *apart))
 
@@ -55,14 +55,14 @@ def generation_request(body: Any) -> tuple[ImageRequest, int]:
     return image_request, count_of(values)
 
 
-def edit_request(body: Form | Any) -> tuple[ImageRequest, int, Upload | str | None]:
+def edit_request(body: ReceivedForm | Any) -> tuple[ImageRequest, int, Upload | str | None]:
     """Return the request in a form or JSON with an image, the number of results it asks for, and the mask or None."""
     values = EDITS.values(body)
-    mask = _form_mask(body) if isinstance(body, Form) else _json_mask(body)
+    mask = _form_mask(body) if isinstance(body, ReceivedForm) else _json_mask(body)
     return common.request_of(values, common.images_of(body)), count_of(values), mask
 
 
-def _form_mask(form: Form) -> Upload | None:
+def _form_mask(form: ReceivedForm) -> Upload | None:
     masks = [mask for mask in form.files.get(MASK, ()) if mask.size or mask.name]
     if len(masks) > 1 or form.fields.get(MASK):
         raise ApiError(400, "mask must be one file, a picture that is white where the result is new", param=MASK)

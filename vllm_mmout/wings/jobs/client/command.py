@@ -20,10 +20,10 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.geo import RETRIES, FetchOptions, file_stem, without_secrets
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.jobs.client.download import PartFile, download, result_path
-from vllm_mmout.wings.jobs.client.form import Form
+from vllm_mmout.wings.jobs.client.form import MultipartForm
 from vllm_mmout.wings.jobs.client.jobs import Job, check_server, get_job, remove, submit, wait
 from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
-from vllm_mmout.wings.jobs.client.targets import Target, place
+from vllm_mmout.wings.jobs.client.targets import DownloadTarget, place
 
 _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
 """Beginning of an input that is sent as text: a URL rather than the path of a file."""
@@ -36,7 +36,7 @@ def run_command(options: argparse.Namespace) -> int:
     """Run ``vllm-mmout submit`` with its parsed arguments. Returns the exit status."""
     fields = _request_fields(options)
     _check_together(options, fields)
-    target = None if options.out is None else Target.of(options.out)
+    target = None if options.out is None else DownloadTarget.of(options.out)
     output_format = options.output_format
     if target is not None and options.resume is None:
         output_format = target.output_format(output_format)
@@ -86,7 +86,7 @@ def api_key(option: str | None, environment: Mapping[str, str]) -> str | None:
     return key
 
 
-def _finish(session: Session, job: Job, target: Target | None, options: argparse.Namespace) -> None:
+def _finish(session: Session, job: Job, target: DownloadTarget | None, options: argparse.Namespace) -> None:
     """Wait for a job, write its results, and delete the job on the server unless ``--keep`` is given."""
     # The command that is printed does not contain the API key, which would stay visible in the terminal.
     resuming = f"vllm-mmout submit --resume {job.id} --server {options.server} -o {options.out}"
@@ -117,7 +117,7 @@ def _finish(session: Session, job: Job, target: Target | None, options: argparse
             _say(f"the result is saved, but the job {job.id} could not be deleted on the server: {error}")
 
 
-def _fetch(session: Session, job: Job, target: Target, name: str) -> list[Path]:
+def _fetch(session: Session, job: Job, target: DownloadTarget, name: str) -> list[Path]:
     """Download the results of a job. Returns the files that were written."""
     files = target.files(name, job.outputs)
     for file, output in zip(files, job.outputs, strict=True):
@@ -174,12 +174,12 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _form(inputs: Sequence[str], fields: dict[str, str]) -> Form:
+def _form(inputs: Sequence[str], fields: dict[str, str]) -> MultipartForm:
     urls = [name for name in inputs if _ADDRESS.match(name)]
     files = [Path(name) for name in inputs if not _ADDRESS.match(name)]
     if urls and files:
         raise OptionError(f"{urls[0][:100]} is a URL and {files[0]} a file; send only URLs, or only files")
-    return Form([*(("image", text) for text in urls), *fields.items()], [("image", file) for file in files])
+    return MultipartForm([*(("image", text) for text in urls), *fields.items()], [("image", file) for file in files])
 
 
 def _bar(label: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:

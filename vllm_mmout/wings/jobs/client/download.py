@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.wings.jobs.client.jobs import ROUTE, Output
+from vllm_mmout.wings.jobs.client.jobs import ROUTE, JobOutput
 from vllm_mmout.wings.jobs.client.session import ServerError, Session, TemporaryError
 
 _PIECE = 256 << 10
@@ -23,7 +23,7 @@ _PIECE = 256 << 10
 _NO_SUCH_PART = frozenset({int(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)})
 
 
-def result_path(job: str, output: Output) -> str:
+def result_path(job: str, output: JobOutput) -> str:
     """Return the URL path of a result, relative to the server's base URL."""
     return f"{ROUTE}/{job}/content?{urlencode({'processor': output.processor})}"
 
@@ -83,7 +83,7 @@ def _continue(session: Session, path: str, size: int, part: PartFile, show: Call
             show(part.size)
 
 
-class _Record(msgspec.Struct):
+class _PartialDownload(msgspec.Struct):
     """Record of a partial download: the URL of the result, and the ETag that the server sent with it."""
 
     source: str
@@ -112,7 +112,7 @@ class PartFile:
         self.size = self._file.seek(0, os.SEEK_END)
         """Number of bytes in the file."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            record = msgspec.json.decode(self._record.read_bytes(), type=_Record)
+            record = msgspec.json.decode(self._record.read_bytes(), type=_PartialDownload)
             self.etag = record.etag if record.source == source else None
 
     def begin(self, etag: str | None) -> None:
@@ -122,7 +122,7 @@ class PartFile:
             self.cut(0)
             self.etag = None if etag is None or etag.startswith("W/") else etag
             if self.etag is not None:
-                self._record.write_bytes(msgspec.json.encode(_Record(self._source, self.etag)))
+                self._record.write_bytes(msgspec.json.encode(_PartialDownload(self._source, self.etag)))
 
     def cut(self, size: int) -> None:
         """Truncate the file to ``size`` bytes."""

@@ -1,4 +1,4 @@
-"""Form: a ``multipart/form-data`` body (RFC 7578) whose files are read from disk while it is sent."""
+"""MultipartForm: a ``multipart/form-data`` body (RFC 7578) whose files are read from disk while it is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 256 << 10
 """Bytes of a file that are in memory at once."""
 
 
-class Form:
+class MultipartForm:
     """A form with fields and files. Its body can be sent several times, for retries."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], files: Sequence[tuple[str, Path]] = ()) -> None:

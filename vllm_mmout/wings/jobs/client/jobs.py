@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from vllm_mmout.wings.jobs.client.form import Form
+from vllm_mmout.wings.jobs.client.form import MultipartForm
 from vllm_mmout.wings.jobs.client.session import ServerError, Session, TemporaryError
 
 ROUTE = "/v1/scenes"
@@ -31,20 +31,20 @@ class Tiles(msgspec.Struct, frozen=True):
     total: int
 
 
-class Class(msgspec.Struct, frozen=True):
+class ResultClass(msgspec.Struct, frozen=True):
     """One class of a result."""
 
     id: int
     name: str | None = None
 
 
-class Output(msgspec.Struct, frozen=True):
+class JobOutput(msgspec.Struct, frozen=True):
     """One result of a job."""
 
     processor: Name
     output_format: str
     bytes: int
-    classes: tuple[Class, ...] | None = None
+    classes: tuple[ResultClass, ...] | None = None
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -54,7 +54,7 @@ class Output(msgspec.Struct, frozen=True):
         return names if names and len(names) == len(self.classes or ()) else None
 
 
-class Failure(msgspec.Struct, frozen=True):
+class JobError(msgspec.Struct, frozen=True):
     """The error of a failed job."""
 
     message: str
@@ -67,8 +67,8 @@ class Job(msgspec.Struct, frozen=True):
     status: Literal["queued", "in_progress", "completed", "failed"]
     name: str = ""
     tiles: Tiles | None = None
-    outputs: tuple[Output, ...] = ()
-    error: Failure | None = None
+    outputs: tuple[JobOutput, ...] = ()
+    error: JobError | None = None
     warnings: tuple[str, ...] = ()
     """Assumptions that the server made about the input, as sentences. Older servers do not send them."""
 
@@ -86,7 +86,7 @@ def check_server(session: Session) -> None:
         ) from error
 
 
-def submit(session: Session, form: Form, sent: Callable[[int], None]) -> Job:
+def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -> Job:
     """Upload a scene and create a job. The upload is repeated if the server is full or the connection breaks.
 
     Args:

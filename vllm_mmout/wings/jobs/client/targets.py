@@ -11,11 +11,11 @@ from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import atomic_file
 from vllm_mmout.outputs.formats import SENT, Format, format_named
 from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
-from vllm_mmout.wings.jobs.client.jobs import Output
+from vllm_mmout.wings.jobs.client.jobs import JobOutput
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DownloadTarget:
     """The file or folder that ``-o`` names."""
 
     path: Path
@@ -23,7 +23,7 @@ class Target:
     """Whether `path` is a folder. Results in a folder are named after their input."""
 
     @classmethod
-    def of(cls, out: str) -> Target:
+    def of(cls, out: str) -> DownloadTarget:
         """Return the target that the text of ``-o`` names."""
         return cls(Path(out), folder=out_file(out) is None)
 
@@ -51,7 +51,7 @@ class Target:
             )
         return requested if suffix_format is None else suffix_format.name
 
-    def files(self, stem: str, outputs: Sequence[Output]) -> list[Path]:
+    def files(self, stem: str, outputs: Sequence[JobOutput]) -> list[Path]:
         """Return the path of each result, named as by ``vllm-mmout run``. If the target is a folder, create it.
 
         Args:
@@ -80,7 +80,7 @@ class Target:
         form = None if self.folder else format_named(self.path.suffix)
         return form if form is not None and form.name in SENT else None
 
-    def _check(self, output: Output) -> None:
+    def _check(self, output: JobOutput) -> None:
         suffix_format = self._format()
         result_format = output.output_format
         # A file of GeoJSON may also end in .json.
@@ -95,13 +95,13 @@ class Target:
             )
 
 
-def place(part: Path, target: Path, output: Output) -> None:
+def place(part: Path, target: Path, output: JobOutput) -> None:
     """Rename a complete download to its target. Write the class names of a GeoTIFF to a sidecar file."""
     sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
     with atomic_file(target, sidecars) as hidden:
         part.replace(hidden)
 
 
-def _suffix(output: Output) -> str:
+def _suffix(output: JobOutput) -> str:
     """Return the default suffix of a result's format."""
     return SENT[output.output_format].suffixes[0] if output.output_format in SENT else ".bin"

@@ -17,7 +17,7 @@ from vllm_mmout.wings.jobs.server.database import MOST_STARTS, SceneDatabase
 from vllm_mmout.wings.jobs.server.job import PREFIX, VIDEO_PREFIX, SceneError, SceneJob, SceneOutput
 
 if TYPE_CHECKING:
-    from vllm_mmout.wings.jobs.server.job import VideoAsked
+    from vllm_mmout.wings.jobs.server.job import VideoSettings
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 FILE: Final = "scenes.sqlite"
@@ -64,7 +64,7 @@ class SceneBoard:
         most: int,
         most_bytes: int,
         request: str | None = None,
-        video: VideoAsked | None = None,
+        video: VideoSettings | None = None,
     ) -> SceneJob | int:
         """Add a job that this server will run.
 

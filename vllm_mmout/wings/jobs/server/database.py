@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from vllm_mmout.wings.jobs.server.database_file import connected, identity
-from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput, VideoAsked
+from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput, VideoSettings
 
 _COLUMNS: Final = SceneJob.__struct_fields__
 _JSON: Final = ("outputs", "error", "video")
@@ -268,7 +268,7 @@ def _jobs(rows: list[dict[str, Any]]) -> list[SceneJob]:
 def _job(values: dict[str, Any]) -> SceneJob:
     values["outputs"] = msgspec.json.decode(values["outputs"], type=tuple[SceneOutput, ...])
     values["error"] = msgspec.json.decode(values["error"], type=SceneError | None)
-    values["video"] = msgspec.json.decode(values["video"], type=VideoAsked | None)
+    values["video"] = msgspec.json.decode(values["video"], type=VideoSettings | None)
     return SceneJob(**values)
 
 

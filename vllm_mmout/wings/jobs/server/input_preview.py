@@ -47,7 +47,7 @@ _NOT_IT: Final = {"edge", "coastal"}
 _SPLIT: Final = re.compile(r"[\W_]+")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class PreviewSize(msgspec.Struct, frozen=True):
     """Width and height of a preview in pixels."""
 
     width: int
@@ -61,7 +61,7 @@ class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.p
     """Width of the full input in pixels."""
     height: int
     """Height of the full input in pixels."""
-    shown: Shown
+    shown: PreviewSize
     """Size of the preview."""
     dtype: str
     """Name of the input's dtype."""
@@ -111,7 +111,7 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
         return InputPreview(
             width=raster.size[1],
             height=raster.size[0],
-            shown=Shown(size[1], size[0]),
+            shown=PreviewSize(size[1], size[0]),
             dtype=raster.dtype.name,
             bands=tuple(names[:MOST_BANDS]),
             nodata=_nodata(raster, dtype),

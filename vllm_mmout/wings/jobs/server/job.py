@@ -77,7 +77,7 @@ class SceneError(msgspec.Struct, frozen=True):
     message: str
 
 
-class VideoAsked(msgspec.Struct, frozen=True, kw_only=True):
+class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a video request that the server repeats in its descriptions of the job."""
 
     prompt: str = ""
@@ -115,7 +115,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     None if the request has uploaded files, which other servers lack, or after the job has ended."""
     starts: int = 0
     """Number of times that a server has started the job."""
-    video: VideoAsked | None = None
+    video: VideoSettings | None = None
     """Prompt, size and length if the job makes a video, None if it processes a scene."""
 
     @property

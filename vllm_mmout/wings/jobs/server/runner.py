@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.encode import ToResponse
     from vllm_mmout.serving.work import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
-    from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob, VideoAsked
+    from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob, VideoSettings
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
@@ -50,7 +50,7 @@ _UNSENT: Final = SceneError("client_left", "the client disconnected before it go
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _ActiveJob:
     task: asyncio.Task[None]
     watch: PreviewRequest
 
@@ -64,7 +64,7 @@ class SceneRunner:
     """Function that rebuilds the `Work` and the input of another server's job. It blocks while files are opened."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
     """Limit of the inputs that are reduced for the web page at once, since each may need some hundred MiB."""
-    _running: dict[str, _Running] = field(default_factory=dict)
+    _running: dict[str, _ActiveJob] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _tending: asyncio.Task[None] | None = None
 
@@ -80,7 +80,7 @@ class SceneRunner:
         options: ServingOptions,
         request: str | None = None,
         *,
-        video: VideoAsked | None = None,
+        video: VideoSettings | None = None,
     ) -> SceneJob:
         """Create a job and queue it.
 
@@ -120,7 +120,7 @@ class SceneRunner:
 
     def _start(self, job: SceneJob, run: Coroutine[Any, Any, None], watch: PreviewRequest) -> None:
         task = asyncio.create_task(run)
-        self._running[job.id] = _Running(task, watch)
+        self._running[job.id] = _ActiveJob(task, watch)
         task.add_done_callback(lambda task: self._ended(job.id, task))
 
     def _forget(self, job: SceneJob | int) -> None:

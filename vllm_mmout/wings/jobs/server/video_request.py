@@ -15,9 +15,9 @@ from vllm_mmout.messages import shown
 from vllm_mmout.option import options_of, said
 from vllm_mmout.params import OPTIONS, OutputParams
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.inputs.sources import Form
+from vllm_mmout.serving.inputs.sources import ReceivedForm
 from vllm_mmout.serving.request.fields import EDITS, ImageRequest, form_images, made
-from vllm_mmout.wings.jobs.server.job import AUTO, SceneInputs, VideoAsked, keep_inputs
+from vllm_mmout.wings.jobs.server.job import AUTO, SceneInputs, VideoSettings, keep_inputs
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources, Upload
@@ -28,7 +28,7 @@ USUAL_FORMAT: Final = "mp4"
 _SIZE: Final = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+class _VideoFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that only requests for videos have."""
 
     seconds: Annotated[str | float | None, said("length of the video in seconds; by default the model's own.")] = None
@@ -37,7 +37,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-_OWN: Final = options_of(_Asked)
+_OWN: Final = options_of(_VideoFields)
 _BY_ID: Final = "a video is made in the background; poll it and fetch it by its id"
 _NO_VIDEO: Final = "it does not apply to videos; leave it out"
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes a video; fetch it by its id"
@@ -59,7 +59,7 @@ class VideoRequest:
 
     asked: ImageRequest
     """All fields except those in `video`. ``images`` has the image that the video starts from, or is empty."""
-    video: VideoAsked
+    video: VideoSettings
 
     def kept(self, sources: Sources) -> SceneInputs:
         """Return the input of the job: its image, held open until the job ends, or no data. Blocks."""
@@ -71,13 +71,13 @@ def kept_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInp
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 
-def read_video_request(body: Form | Any) -> VideoRequest:
+def read_video_request(body: ReceivedForm | Any) -> VideoRequest:
     """Return the video request in a form or in a JSON body."""
     values = VIDEOS.values(body)
-    return _request(values, _form_image(body) if isinstance(body, Form) else _json_image(body))
+    return _request(values, _form_image(body) if isinstance(body, ReceivedForm) else _json_image(body))
 
 
-def _form_image(form: Form) -> tuple[Upload | str, ...]:
+def _form_image(form: ReceivedForm) -> tuple[Upload | str, ...]:
     for key in form.fields:
         name, _, rest = key.partition("[")
         if name == REFERENCE and rest not in ("", "image_url]"):
@@ -99,7 +99,7 @@ def _json_image(body: Mapping[str, Any]) -> tuple[str, ...]:
 def _request(values: dict[str, Any], images: tuple[Upload | str, ...]) -> VideoRequest:
     if len(images) > 1:
         raise ApiError(400, f"{len(images)} images were sent as {REFERENCE}; send only one", param=REFERENCE)
-    video = VideoAsked(
+    video = VideoSettings(
         prompt=values.get("prompt", ""),
         size=_size(values.pop("size", AUTO)),
         seconds=_seconds(values.pop("seconds", AUTO)),

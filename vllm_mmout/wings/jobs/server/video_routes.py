@@ -21,7 +21,7 @@ from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.server import result_responses, video_schemas
 from vllm_mmout.wings.jobs.server.found_jobs import JobKind, deleted, found, listed, unplaced
-from vllm_mmout.wings.jobs.server.job import VIDEO_PREFIX, SceneInputs, SceneJob, VideoAsked
+from vllm_mmout.wings.jobs.server.job import VIDEO_PREFIX, SceneInputs, SceneJob, VideoSettings
 from vllm_mmout.wings.jobs.server.kept_request import kept
 from vllm_mmout.wings.jobs.server.video_request import (
     ROUTE,
@@ -63,7 +63,7 @@ async def create_video(request: Request) -> Response:
 
 def described(job: SceneJob) -> dict[str, Any]:
     """Return the JSON description of a video job, in the form of OpenAI's API."""
-    video, output = job.video or VideoAsked(), job.outputs[0] if job.status == "completed" else None
+    video, output = job.video or VideoSettings(), job.outputs[0] if job.status == "completed" else None
     times = {name: getattr(job, name) for name in ("created_at", "completed_at", "expires_at")}
     return {
         "id": job.id,
@@ -80,7 +80,7 @@ def described(job: SceneJob) -> dict[str, Any]:
     }
 
 
-def again(service: ForwardService, video: VideoAsked, request: ImageRequest) -> tuple[Work, SceneInputs]:
+def again(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
     """Rebuild the `Work` and the input of another server's video job. Blocks while the input file is opened."""
     inputs = kept_reference(request.images, service.sources)
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import ForwardService
-    from vllm_mmout.wings.jobs.server.job import VideoAsked
+    from vllm_mmout.wings.jobs.server.job import VideoSettings
 
 _PROMPT: Final = "prompt"
 _IMAGE: Final = "image"
@@ -35,7 +35,7 @@ def check_videos(service: ForwardService) -> None:
 def video_work(
     service: ForwardService,
     request: ImageRequest,
-    video: VideoAsked,
+    video: VideoSettings,
     image: Any,
     name: str,
     *,
@@ -73,7 +73,9 @@ def _processor(service: ForwardService) -> Any:
     return service.binding.processors[name]
 
 
-def _chosen(service: ForwardService, video: VideoAsked, options: OutputParams) -> tuple[dict[str, int], OutputParams]:
+def _chosen(
+    service: ForwardService, video: VideoSettings, options: OutputParams
+) -> tuple[dict[str, int], OutputParams]:
     """Return the extra inputs and the changed options that give the model the video's size and length.
 
     Models differ: some take the size as inputs, others as the option ``size``.

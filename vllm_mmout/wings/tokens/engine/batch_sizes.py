@@ -14,7 +14,7 @@ _WEIGHT = 0.5
 
 
 @dataclass(slots=True)
-class _Kind:
+class _ForwardTimes:
     """Measurements for one shape: of forward passes with a single picture or sound, or of passes with several."""
 
     forwards: int = 0
@@ -33,11 +33,11 @@ class _Kind:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ShapeTimes:
     """Measurements for pictures or sounds of one shape."""
 
-    alone: _Kind = field(default_factory=_Kind)
-    together: _Kind = field(default_factory=_Kind)
+    alone: _ForwardTimes = field(default_factory=_ForwardTimes)
+    together: _ForwardTimes = field(default_factory=_ForwardTimes)
 
     @property
     def better(self) -> bool:
@@ -61,7 +61,7 @@ class BatchSizes:
     def __init__(self, most: int, limit_s: float) -> None:
         self.most = most
         self.limit_s = limit_s
-        self._seen: defaultdict[Hashable, _Seen] = defaultdict(_Seen)
+        self._seen: defaultdict[Hashable, _ShapeTimes] = defaultdict(_ShapeTimes)
 
     def size(self, key: Hashable, ready: int) -> int:
         """Return how many of ``ready`` pictures or sounds with the shape ``key`` to decode in the next forward pass."""
@@ -87,7 +87,7 @@ class BatchSizes:
         """Record that a forward pass with several pictures or sounds failed."""
         self.record(key, 2, math.inf)
 
-    def _in_time(self, seen: _Seen) -> int:
+    def _in_time(self, seen: _ShapeTimes) -> int:
         """Return how many pictures or sounds a forward pass can decode within the time limit, at least 1."""
         measured = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
         return max(1, int(min(self.limit_s / measured.each, self.most))) if measured.each else self.most

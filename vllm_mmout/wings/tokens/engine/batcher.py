@@ -52,7 +52,7 @@ class MediaJob:
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
+class _DecoderForward:
     """A task for the decoder's thread: the jobs to decode in one forward pass."""
 
     jobs: Sequence[MediaJob] = ()
@@ -102,7 +102,7 @@ class MediaBatcher:
             self._more.notify_all()
         # One task per job: a task ends at once if earlier tasks have taken all jobs.
         try:
-            self._queue(_Turn())
+            self._queue(_DecoderForward())
         except BaseException:  # no thread could be started
             with self._lock:
                 self._turns -= 1
@@ -122,10 +122,10 @@ class MediaBatcher:
         for job in unfinished:
             job.settle(AbortedError("the engine was shut down before the result was decoded"))
 
-    def _queue(self, turn: _Turn) -> None:
+    def _queue(self, turn: _DecoderForward) -> None:
         self._pool.submit(lambda: self._run(turn), lambda outcome: self._end(turn, outcome))
 
-    def _run(self, turn: _Turn) -> list[Outcome]:
+    def _run(self, turn: _DecoderForward) -> list[Outcome]:
         """Decode the jobs of a task, and return a result or an exception for each.
 
         If decoding several jobs at once fails, queue a task for each of them, and return an empty list.
@@ -136,7 +136,7 @@ class MediaBatcher:
             return self._decode_together(turn.jobs)
         return [self._decode_alone(job) for job in turn.jobs]
 
-    def _take(self, turn: _Turn) -> None:
+    def _take(self, turn: _DecoderForward) -> None:
         with self._lock:
             self._forget_cancelled()
             first = self._waiting[0] if self._waiting else None
@@ -189,7 +189,7 @@ class MediaBatcher:
                     exc_info=error,
                 )
             for job in jobs:
-                self._queue(_Turn([job], taken=True))
+                self._queue(_DecoderForward([job], taken=True))
             return []
         self._sizes.record(jobs[0].key, len(jobs), time.perf_counter() - started)
         if len(outputs) == len(jobs):
@@ -218,7 +218,7 @@ class MediaBatcher:
             return DecodeError(f"{self._name}.{by} returned None; it must return an output object")
         return output
 
-    def _end(self, turn: _Turn, outcome: Any) -> None:
+    def _end(self, turn: _DecoderForward, outcome: Any) -> None:
         """End the jobs of a task with their results. If the task failed (time limit, shutdown), all its jobs fail."""
         if isinstance(outcome, BaseException):
             for job in self._of_failed(turn):
@@ -227,7 +227,7 @@ class MediaBatcher:
         for job, each in zip(turn.jobs, outcome, strict=False):
             job.settle(each)
 
-    def _of_failed(self, turn: _Turn) -> Sequence[MediaJob]:
+    def _of_failed(self, turn: _DecoderForward) -> Sequence[MediaJob]:
         """Return the jobs that fail because their task failed.
 
         If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.

@@ -59,7 +59,7 @@ def layout_of(fields: str) -> TokenLayout:
     return TokenLayout.from_mapping(json.loads(fields))
 
 
-class Allowed(NamedTuple):
+class AllowedTokens(NamedTuple):
     """The tokens that may come next."""
 
     media: tuple[tuple[int, int], ...] = ()
@@ -100,7 +100,7 @@ class Follower:
             self.follow(tokens[self.seen :])
 
     @property
-    def allowed(self) -> Allowed | None:
+    def allowed(self) -> AllowedTokens | None:
         """Return the tokens that may come next.
 
         None means any token, because the tokens so far do not fit the layout, or no token would be allowed. A picture
@@ -108,13 +108,13 @@ class Follower:
         """
         parser, guide = self._parser, self.guide
         if guide.alone and self._closed:
-            return Allowed(stops=guide.stops) if guide.stops else None
+            return AllowedTokens(stops=guide.stops) if guide.stops else None
         next_, left = parser.next, guide.budget - parser.seen - 1
         media = tuple((fit.first, fit.stop) for fit in next_.fits if fit.after <= left)
         text_allowed = not guide.alone or (parser.inside and self.layout.text_inside)
         text = text_allowed and next_.text is not None and next_.text <= left
         ends = next_.may_end and (parser.inside or not guide.alone)
-        allowed = Allowed(media, text, guide.stops if ends else ())
+        allowed = AllowedTokens(media, text, guide.stops if ends else ())
         return allowed if any(allowed) else None
 
     @property

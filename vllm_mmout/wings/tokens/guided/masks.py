@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vllm_mmout.log import logger
-from vllm_mmout.wings.tokens.guided.guide import Allowed, Follower
+from vllm_mmout.wings.tokens.guided.guide import AllowedTokens, Follower
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class Masks:
         dead = left.amax(-1, keepdim=True) == -torch.inf
         logits[index] = left.masked_fill_(dead & ~forbidden, 0.0)
 
-    def _mask(self, follower: Follower, allowed: Allowed, logits: torch.Tensor) -> torch.Tensor:
+    def _mask(self, follower: Follower, allowed: AllowedTokens, logits: torch.Tensor) -> torch.Tensor:
         """Return the mask of forbidden tokens, bool [vocabulary]."""
         key = (allowed, follower.guide.layout if allowed.text else None, follower.guide.stops if allowed.text else None)
         mask = self._kept.get(key)
@@ -69,7 +69,7 @@ class Masks:
         return mask
 
 
-def _forbidden(follower: Follower, allowed: Allowed, logits: torch.Tensor) -> torch.Tensor:
+def _forbidden(follower: Follower, allowed: AllowedTokens, logits: torch.Tensor) -> torch.Tensor:
     import torch
 
     size = logits.shape[-1]

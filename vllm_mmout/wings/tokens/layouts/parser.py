@@ -16,7 +16,7 @@ from vllm_mmout.wings.tokens.layouts.delayed_and_sequential_bodies import Delaye
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
-class Next(NamedTuple):
+class NextTokens(NamedTuple):
     """The tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
@@ -76,23 +76,23 @@ class StreamParser:
         return self._start is not None
 
     @property
-    def next(self) -> Next:
+    def next(self) -> NextTokens:
         """Return the tokens that may come next if all pictures and sounds must be complete. Empty after an error."""
         layout, body = self._layout, self._body
         if self.error is not None:
-            return Next()
+            return NextTokens()
         if self._due:
             body_tokens = _body_of(layout).least + len(layout.end) if body is None else 0
-            return Next((Fit(self._due[0], self._due[0] + 1, len(self._due) - 1 + body_tokens),))
+            return NextTokens((Fit(self._due[0], self._due[0] + 1, len(self._due) - 1 + body_tokens),))
         if body is None:
-            return Next(self._beginning, text=0, may_end=True)
+            return NextTokens(self._beginning, text=0, may_end=True)
         fits = [fit._replace(after=fit.after + len(layout.end)) for fit in body.fits]
         if layout.end and body.may_end:
             fits.append(Fit(layout.end[0], layout.end[0] + 1, len(layout.end) - 1))
         may_end = self._is_run and body.may_end
         if layout.text_inside:
-            return Next(tuple(fits), text=body.least + len(layout.end), may_end=may_end)
-        return Next(tuple(fits), text=0 if may_end else None, may_end=may_end)
+            return NextTokens(tuple(fits), text=body.least + len(layout.end), may_end=may_end)
+        return NextTokens(tuple(fits), text=0 if may_end else None, may_end=may_end)
 
     def take(self) -> list[Medium]:
         """Return the pictures and sounds that ended since the last call."""

@@ -12,7 +12,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm_mmout.messages import shown
 from vllm_mmout.option import options_of, said
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.request.fields import USELESS, Fields, PictureFields, Taken, check_format, made
+from vllm_mmout.serving.request.fields import USELESS, Fields, IgnoredFields, PictureFields, check_format, made
 from vllm_mmout.serving.response.format_choice import SERVERS
 from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
@@ -150,7 +150,7 @@ IMAGES: Final = Fields(
     "/v1/images/generations of this model",
     {
         **options_of(TokenImagesRequest, without={*_MADE, *SERVERS}),
-        **options_of(Taken, without=("n",)),
+        **options_of(IgnoredFields, without=("n",)),
         **SAMPLING,
     },
     {

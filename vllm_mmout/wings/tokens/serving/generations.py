@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GenerateArguments:
     """The arguments of the engine for one request."""
 
     prompt: list[int]
@@ -70,7 +70,9 @@ def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> T
     return fields
 
 
-async def prepared(request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest) -> Run:
+async def prepared(
+    request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest
+) -> GenerateArguments:
     """Return the engine's arguments for a request. Raise an ApiError if its fields cannot be fulfilled."""
     adapter = service.adapter(fields.model)
     grid = await asyncio.to_thread(maker.sizes.grid, fields.size)
@@ -100,7 +102,7 @@ async def prepared(request: Request, service: TokenService, maker: Maker, fields
         output=MEDIA if guided else None,
         grid=grid if guided or fields.partial_images else None,
     )
-    return Run(prompt, params, request_id(request, "image"), adapter, trace_headers(request))
+    return GenerateArguments(prompt, params, request_id(request, "image"), adapter, trace_headers(request))
 
 
 async def answer(
@@ -108,7 +110,7 @@ async def answer(
     service: TokenService,
     maker: Maker,
     fields: TokenImagesRequest,
-    run: Run,
+    run: GenerateArguments,
 ) -> Response:
     """Run a request, and return all its pictures in one response."""
     outputs = await service.generated(run)

@@ -15,14 +15,14 @@ from vllm_mmout.wings.tokens.serving.generations import encoded_pictures, ended_
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.response.format_choice import FormatChoice
-    from vllm_mmout.wings.tokens.serving.generations import Run
+    from vllm_mmout.wings.tokens.serving.generations import GenerateArguments
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 _KIND = "image_generation"
 
 
 async def picture_events(
-    service: TokenService, maker: Maker, format_choice: FormatChoice, run: Run
+    service: TokenService, maker: Maker, format_choice: FormatChoice, run: GenerateArguments
 ) -> AsyncGenerator[Event, None]:
     """Run a request. Yield up to ``partial_images`` previews of the growing picture, then the pictures."""
     run.params.sampling.output_kind = RequestOutputKind.DELTA

@@ -19,7 +19,7 @@ _PROBE = "a"
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class SpelledToken:
     """An added token, which the tokenizer recognises in a text by its spelling."""
 
     id: int
@@ -81,14 +81,14 @@ class TextTokenizer:
         before = self.around[0]
         return bool(before) and self.whole(text, special=False)[: len(before)] == before
 
-    def added_in(self, text: str) -> dict[str, Added]:
+    def added_in(self, text: str) -> dict[str, SpelledToken]:
         """Return the markers in a text, by their spelling. Markers are the added tokens among ``guarded``."""
         added_tokens = getattr(self._tokenizer, "added_tokens_decoder", {})
         spelled = {}
         for content, token in self._markers.items():
             if token in self.guarded and content in text:
                 added_token = added_tokens.get(token)
-                spelled[content] = Added(
+                spelled[content] = SpelledToken(
                     token, getattr(added_token, "lstrip", False), getattr(added_token, "rstrip", False)
                 )
         return spelled
@@ -220,10 +220,10 @@ class PromptTokens:
             text = ""
         return ids + self._tokenizer.plain(text) + list(after)
 
-    def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | Added]:
+    def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
         """Return the texts of a prompt, with the template's special tokens between them."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
-        runs: list[str | Added] = []
+        runs: list[str | SpelledToken] = []
         stripped = False
         for text, from_client in pieces:
             end = 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
     from vllm_mmout.wings.tokens.engine.binding import TokenBinding
     from vllm_mmout.wings.tokens.processors.base import TokenProcessor
-    from vllm_mmout.wings.tokens.serving.generations import Run
+    from vllm_mmout.wings.tokens.serving.generations import GenerateArguments
 
 _ROUTES = {
     "image": "it makes pictures of texts: send a prompt to /v1/images/generations",
@@ -133,12 +133,12 @@ class TokenService(Service):
             )
         return length - len(prompt)
 
-    async def generated(self, run: Run) -> RequestOutput:
+    async def generated(self, run: GenerateArguments) -> RequestOutput:
         """Run one request to its end, and return its last output."""
         async with aclosing(self.running(run)) as outputs:
             return [output async for output in outputs][-1]
 
-    async def running(self, run: Run) -> AsyncGenerator[RequestOutput, None]:
+    async def running(self, run: GenerateArguments) -> AsyncGenerator[RequestOutput, None]:
         """Run one request, and yield its outputs, at least one. The caller must close the generator."""
         last = None
         prompt: Any = {"prompt_token_ids": run.prompt}

@@ -25,7 +25,7 @@ from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params
-from vllm_mmout.wings.tokens.serving.generations import PARTIAL, Run, nothing_made
+from vllm_mmout.wings.tokens.serving.generations import PARTIAL, GenerateArguments, nothing_made
 from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 FIELD: Final = "response_format"
@@ -60,7 +60,7 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
     return bare_response(entry, name="speech")
 
 
-async def prepared(request: Request, service: TokenService, maker: Maker, fields: SpeechRequest) -> Run:
+async def prepared(request: Request, service: TokenService, maker: Maker, fields: SpeechRequest) -> GenerateArguments:
     """Return the engine's arguments for a request. Raise an ApiError if its fields cannot be fulfilled."""
     adapter = service.adapter(fields.model)
     values = _values(fields, maker.template)
@@ -69,10 +69,10 @@ async def prepared(request: Request, service: TokenService, maker: Maker, fields
     room = service.room_after(prompt, "input")
     sampling = sampling_params(fields.sampling, service.usual, n=1, length=service.usual.get("max_tokens"), left=room)
     params = OutputParams(processor=maker.name, sampling=sampling, output=fields.output)
-    return Run(prompt, params, request_id(request, "speech"), adapter, trace_headers(request))
+    return GenerateArguments(prompt, params, request_id(request, "speech"), adapter, trace_headers(request))
 
 
-async def answer(service: TokenService, fields: SpeechRequest, run: Run) -> Response:
+async def answer(service: TokenService, fields: SpeechRequest, run: GenerateArguments) -> Response:
     """Run a request on a model that generates tokens, and return its whole sound."""
     outputs = await service.generated(run)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.wings.tokens.serving.fields import SpeechRequest
-    from vllm_mmout.wings.tokens.serving.generations import Run
+    from vllm_mmout.wings.tokens.serving.generations import GenerateArguments
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 USUAL_S: Final = 0.5
 """Default length of a chunk, in seconds."""
 
 
-async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, run: Run) -> Response:
+async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, run: GenerateArguments) -> Response:
     """Return the response to a request whose sound is sent while it is generated.
 
     The headers are sent with the first piece of the sound.
@@ -45,7 +45,7 @@ async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, r
     seconds = await asyncio.to_thread(chunk_seconds, maker, fields.chunk_seconds)
     run.params.sampling.output_kind = RequestOutputKind.DELTA
     chunked = replace(run, params=msgspec.structs.replace(run.params, chunk_seconds=seconds))
-    spoken = Spoken(service.running(chunked), fields.response_format, len(run.prompt))
+    spoken = SpokenAnswer(service.running(chunked), fields.response_format, len(run.prompt))
     if fields.stream_format == "sse":
         return EventsResponse(_events(spoken), run.request_id)
     response = SoundResponse(_bytes(spoken), run.request_id, media_type=SOUND_TYPES[fields.response_format])
@@ -74,7 +74,7 @@ def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
 
 
 @dataclass(slots=True)
-class Spoken:
+class SpokenAnswer:
     """A spoken answer that is being sent to its client."""
 
     outputs: AsyncGenerator[RequestOutput, None]
@@ -133,13 +133,13 @@ class Spoken:
         return self._file.write(sound.samples)
 
 
-async def _bytes(spoken: Spoken) -> AsyncGenerator[Event, None]:
+async def _bytes(spoken: SpokenAnswer) -> AsyncGenerator[Event, None]:
     async with aclosing(spoken.pieces()) as pieces:
         async for piece in pieces:
             yield Event((piece,))
 
 
-async def _events(spoken: Spoken) -> AsyncGenerator[Event, None]:
+async def _events(spoken: SpokenAnswer) -> AsyncGenerator[Event, None]:
     """Yield OpenAI's events, see https://platform.openai.com/docs/api-reference/audio/speech-audio-delta-event."""
     async with aclosing(spoken.pieces()) as pieces:
         async for piece in pieces:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from vllm_mmout.processors.regression import RegressionProcessor
-from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.loading import HeadOutput, called
 from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 from vllm_mmout.wings.transformers.processors.pixel_tensors import of_one_size, scaled
 
@@ -44,7 +44,7 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
         post_process = getattr(processor, f"post_process_{self.name.replace('-', '_')}", None)
         if post_process is None:
             return self._without_processor(tensors[self.output], size)
-        (result,) = called(post_process, Output(tensors), target_sizes=[size], source_sizes=[size])
+        (result,) = called(post_process, HeadOutput(tensors), target_sizes=[size], source_sizes=[size])
         planes: torch.Tensor = result[self.result]
         return planes
 

@@ -9,7 +9,7 @@ from vllm_mmout.outputs import TensorOutput
 from vllm_mmout.processors.option_values import checked_part
 from vllm_mmout.processors.raw import own_array
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.loading import HeadOutput, called
 from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class KeypointDetectionProcessor(OfFolder):
 
         tensors, (height, width) = _with_size(raw)
         post_process = self.image_processor.post_process_keypoint_detection
-        (result,) = post_process(Output({name: tensor[None] for name, tensor in tensors.items()}), [(height, width)])
+        output = HeadOutput({name: tensor[None] for name, tensor in tensors.items()})
+        (result,) = post_process(output, [(height, width)])
         rows = zip(result["keypoints"].tolist(), result["scores"].tolist(), strict=True)
         kept = [Keypoint(x=x, y=y, score=score) for (x, y), score in rows if score >= self._threshold]
         return KeypointsOutput(keypoints=kept, size=(height, width))
@@ -72,7 +73,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
         boxes = tensors.pop("boxes").numpy()
         (persons,) = called(
             self.image_processor.post_process_pose_estimation,
-            Output(tensors),
+            HeadOutput(tensors),
             boxes=[boxes],
             source_sizes=[size],
         )
@@ -110,7 +111,7 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
             raise DecodeError(_LACKS)
         sizes = [tuple(map(tuple, raw[SIZE].tolist()))]
         post_process = self.image_processor.post_process_keypoint_matching
-        tensors = Output({name: tensor for name, tensor in raw.items() if name != SIZE})
+        tensors = HeadOutput({name: tensor for name, tensor in raw.items() if name != SIZE})
         (matches,) = post_process(tensors, sizes, threshold=self._threshold)
         return TensorOutput({name: own_array(tensor) for name, tensor in matches.items()})
 

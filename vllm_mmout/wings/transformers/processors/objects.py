@@ -12,7 +12,7 @@ from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.option_values import checked_count, checked_part
 from vllm_mmout.processors.scene_boxes import joined_boxes
 from vllm_mmout.wings.transformers.inputs import SIZE
-from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.loading import HeadOutput, called
 from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_texts
 
@@ -97,7 +97,7 @@ class ObjectDetectionProcessor(OfFolder):
         """
         import torch
 
-        output = Output({name: tensor[None] for name, tensor in tensors.items()})
+        output = HeadOutput({name: tensor[None] for name, tensor in tensors.items()})
         find = partial(
             self.image_processor.post_process_object_detection,
             output,
@@ -160,7 +160,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
         texts = as_texts(tensors[TEXTS])
         (result,) = called(
             self.processor.post_process_grounded_object_detection,
-            Output({name: tensor for name, tensor in tensors.items() if name != TEXTS}),
+            HeadOutput({name: tensor for name, tensor in tensors.items() if name != TEXTS}),
             target_sizes=[size],
             text_labels=[texts],
             **self._options,

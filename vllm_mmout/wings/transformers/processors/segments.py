@@ -14,7 +14,7 @@ from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.option_values import PaletteOption, checked_part
 from vllm_mmout.processors.raw import asked_output, not_of_reduce, own_array
 from vllm_mmout.processors.segmentation import as_vectors, class_dtype
-from vllm_mmout.wings.transformers.loading import Output, called
+from vllm_mmout.wings.transformers.loading import HeadOutput, called
 from vllm_mmout.wings.transformers.processors.join_segments import Segment, joined_segments
 from vllm_mmout.wings.transformers.processors.of_folder import OfFolder
 from vllm_mmout.wings.transformers.processors.pixel_tensors import of_one_size
@@ -85,7 +85,8 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         if self.travels(params) == "classes":
             post_process = self._post_process("semantic")
             dtype = getattr(torch, class_dtype(_classes_of(tensors)))
-            return torch.stack([called(post_process, Output(row), target_sizes=[size])[0] for row in rows]).to(dtype)
+            classes = [called(post_process, HeadOutput(row), target_sizes=[size])[0] for row in rows]
+            return torch.stack(classes).to(dtype)
         ids, segments = zip(*(self._segments(row, size) for row in rows), strict=True)
         return {"ids": torch.stack(ids), "segments": torch.stack(segments)}
 
@@ -123,7 +124,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         processor = self.image_processor
         tasks = [task for task in _TASKS if hasattr(processor, f"post_process_{task}_segmentation")]
         post_process = self._post_process(self._task or next(iter(tasks), _TASKS[0]))
-        (result,) = called(post_process, Output(row), target_sizes=[size], **self._options)
+        (result,) = called(post_process, HeadOutput(row), target_sizes=[size], **self._options)
         queries = next(tensor.shape[1] for name, tensor in row.items() if "logits" in name)
         ids = torch.zeros(size, dtype=torch.int32)
         table = torch.full((queries, 2), -1.0)

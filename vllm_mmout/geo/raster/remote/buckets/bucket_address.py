@@ -1,4 +1,4 @@
-"""`Place`: scheme, bucket and key of an address in a bucket, and the checks of an address."""
+"""`FileAddress`: scheme, bucket and key of an address in a bucket, and the checks of an address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileAddress:
     """Scheme, bucket and key of an address in a bucket, or of a local path."""
 
     scheme: str
@@ -67,7 +67,7 @@ def key_fault(key: str) -> str | None:
 def address_fault(address: str) -> str | None:
     """Return an error message if an address in a bucket is invalid, or None."""
     try:
-        Place.of(address)
+        FileAddress.of(address)
     except InputError as error:
         return str(error)
     return None

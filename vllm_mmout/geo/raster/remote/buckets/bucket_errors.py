@@ -16,7 +16,7 @@ from vllm_mmout.errors import BucketError, InputError, MMOutError
 from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+    from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
 """Substrings of obstore's messages that mean missing credentials. Two are addresses of a cloud's metadata service."""
@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 
 @contextmanager
-def errors_of(place: Place, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
+def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
     """Turn errors of obstore into InputError if ``kind`` is InputError, otherwise into BucketError.
 
     obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write" or "list".
@@ -80,7 +80,7 @@ def _status(error: Exception) -> int:
     return int(HTTPStatus.NOT_FOUND) if isinstance(error, FileNotFoundError) else status_of(error)
 
 
-def _message(place: Place, error: Exception, verb: str) -> str:
+def _message(place: FileAddress, error: Exception, verb: str) -> str:
     """Return the fact and the remedy for an error of obstore."""
     text, kind, status = str(error), type(error).__name__, status_of(error)
     code = _code(error)

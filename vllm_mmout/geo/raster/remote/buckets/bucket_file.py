@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.remote.block_cache import BLOCK, Buffer
 from vllm_mmout.geo.raster.remote.block_file import BlockFile
-from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of, status_of
 from vllm_mmout.geo.raster.remote.buckets.stores import store_of
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
@@ -25,7 +25,7 @@ class BucketFile(BlockFile):
     The object must not change while it is open: bytes of another version raise InputError.
     """
 
-    def __init__(self, place: Place, meta: ObjectMeta, head: bytes, limit: int | None = None) -> None:
+    def __init__(self, place: FileAddress, meta: ObjectMeta, head: bytes, limit: int | None = None) -> None:
         limit = FetchOptions.from_environment().limit if limit is None else limit
         super().__init__(place.name, meta["size"], limit, head)
         self._place = place
@@ -48,14 +48,14 @@ def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) ->
 
     Raises InputError if the object does not exist or is empty, the server refuses or fails, or the address is wrong.
     """
-    place = Place.of(address)
+    place = FileAddress.of(address)
     if not place.key or place.key.endswith("/"):
         raise InputError(f"{place.name} is a folder; give the file in it")
     meta, head = _part(place, 0, BLOCK, None)
     return BucketFile(place, meta, bytes(head), limit)
 
 
-def _part(place: Place, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, memoryview]:
+def _part(place: FileAddress, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, memoryview]:
     """Return an object's metadata and its bytes from ``start`` to ``stop``.
 
     Raise InputError if the object's ETag differs from ``version``, unless that is None.

@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import without_secrets
-from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
 from vllm_mmout.geo.raster.remote.buckets.stores import is_public, store_of
 from vllm_mmout.geo.raster.remote.connections import Connections
@@ -22,7 +22,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _VALID = timedelta(minutes=5)
 
 
-def redirect_fault(place: Place) -> str | None:
+def redirect_fault(place: FileAddress) -> str | None:
     """Return a message if a bucket's server redirects a request for an object, or None.
 
     When obstore reads, it follows redirects to any address, even on the local machine, and has no option to stop
@@ -65,7 +65,7 @@ def _redirect(connections: Connections, url: str, options: FetchOptions) -> str 
             time.sleep(options.pause(failures))
 
 
-def _signed(place: Place) -> str:
+def _signed(place: FileAddress) -> str:
     """Return the URL for reading an object. It is signed unless the bucket is public."""
     store = store_of(place)
     import obstore

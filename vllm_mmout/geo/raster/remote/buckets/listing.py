@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import RASTER_SUFFIXES, in_bucket, natural_order
-from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
 from vllm_mmout.geo.raster.remote.buckets.odd_keys import keys_as_stored
 from vllm_mmout.geo.raster.remote.buckets.stores import store_of
@@ -59,7 +59,7 @@ def _in_bucket(address: str) -> list[str]:
 
     A bucket has no empty folders, so InputError is raised if no key begins with the folder's address.
     """
-    place = Place.of(address.rstrip("/") + "/")
+    place = FileAddress.of(address.rstrip("/") + "/")
     store = store_of(place)
     import obstore
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.stores import is_public
 
 
-def keys_as_stored(place: Place, refusal: Exception) -> list[str]:
+def keys_as_stored(place: FileAddress, refusal: Exception) -> list[str]:
     """Return all keys below a folder of a bucket that obstore failed to list with the error ``refusal``.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import BUCKETS
-from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 
@@ -30,7 +30,7 @@ def is_public() -> bool:
     return os.environ.get("AWS_SKIP_SIGNATURE", "").strip().lower() in ("1", "true", "on", "yes", "y")
 
 
-def store_of(place: Place) -> ObjectStore:
+def store_of(place: FileAddress) -> ObjectStore:
     """Return the store of obstore that reads and writes the bucket of an address, or the local disk.
 
     Raises InputError if obstore is not installed, or its environment variables are wrong.
@@ -56,7 +56,7 @@ def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
         InputError: the address is invalid, obstore is not installed, or obstore's environment variables are wrong.
 
     """
-    place = Place.of(address)
+    place = FileAddress.of(address)
     return store_of(place), place.key
 
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import BucketError, InputError, SaveError
-from vllm_mmout.geo.raster.remote.buckets.bucket_address import Place
+from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of, is_bucket_missing
 from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
 from vllm_mmout.geo.raster.remote.buckets.stores import store_of
@@ -61,8 +61,8 @@ def _check_bucket(scheme: str, bucket: str) -> None:
 
     The bucket is not listed, since a single key that obstore rejects would make the listing fail.
     """
-    place = Place(scheme, bucket, _NEVER_THERE)
-    store, bucket_place = store_of(place), Place(scheme, bucket, "")
+    place = FileAddress(scheme, bucket, _NEVER_THERE)
+    store, bucket_place = store_of(place), FileAddress(scheme, bucket, "")
     import obstore
 
     try:
@@ -82,7 +82,7 @@ def _check_bucket(scheme: str, bucket: str) -> None:
                 raise
 
 
-def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> None:
+def _upload(place: FileAddress, file: Path, sidecars: Mapping[str, bytes | None]) -> None:
     store = store_of(place)
     import obstore
 
@@ -104,7 +104,7 @@ def _upload(place: Place, file: Path, sidecars: Mapping[str, bytes | None]) -> N
             obstore.delete(store, place.key + suffix)
 
 
-def _head(place: Place, suffix: str = "") -> ObjectMeta | None:
+def _head(place: FileAddress, suffix: str = "") -> ObjectMeta | None:
     """Return the metadata of an object, or None if it does not exist or access to it is denied."""
     store = store_of(place)
     import obstore
@@ -120,7 +120,7 @@ def identity_in_bucket(target: PurePath) -> tuple[object, ...]:
 
     Raises FileNotFoundError if the object does not exist.
     """
-    place = Place.of(target)
+    place = FileAddress.of(target)
     with errors_of(place):
         meta = _head(place)
     if meta is None:
@@ -138,7 +138,7 @@ def download(source: PurePath, path: Path) -> None:
 
 def remove_in_bucket(target: PurePath) -> None:
     """Remove an object if it exists."""
-    place = Place.of(target)
+    place = FileAddress.of(target)
     store = store_of(place)
     import obstore
 
@@ -146,14 +146,14 @@ def remove_in_bucket(target: PurePath) -> None:
         obstore.delete(store, place.key)
 
 
-def _place(target: PurePath) -> Place:
+def _place(target: PurePath) -> FileAddress:
     try:
-        return Place.of(target)
+        return FileAddress.of(target)
     except InputError as error:
         raise SaveError(f"cannot write {error}") from None
 
 
-def _file(target: PurePath) -> Place:
+def _file(target: PurePath) -> FileAddress:
     place = _place(target)
     if not place.key:
         raise SaveError(f"cannot write {place.name}: it is a bucket; add a file name")

@@ -25,7 +25,7 @@ _HEAD: Final = ("id", "object", "created", "model")
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChoiceProgress:
     """The parts of one choice that have been sent."""
 
     text: str = ""
@@ -43,7 +43,7 @@ class MediaEvents:
         self._engine = engine
         self._asked = media_options
         self._observer = observer
-        self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)
+        self._choices: defaultdict[int, _ChoiceProgress] = defaultdict(_ChoiceProgress)
 
     async def run(self) -> AsyncGenerator[str, None]:
         """Yield the events. An error comes as the last event before ``[DONE]``, as in vLLM."""
