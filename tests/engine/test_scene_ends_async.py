@@ -18,7 +18,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from water_oracle import echo, leftovers, scene
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.request import reading
+from vllm_mmout.engine.request import input_reading
 from vllm_mmout.engine.scene.budgets import TileBudget
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, ReduceError
 
@@ -290,7 +290,7 @@ async def test_a_request_that_is_cancelled_while_its_input_is_opened(engine, tmp
     """What the thread opens afterwards is closed."""
     path = write(tmp_path / "in.tif", GOOD)
     opening, go, opened = threading.Event(), threading.Event(), []
-    prepare = reading.prepare
+    prepare = input_reading.prepare
 
     def slow(*args, **options):
         opening.set()

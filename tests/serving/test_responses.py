@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from watched_results import watched
 
-from vllm_mmout.serving.response.assumed import warnings_header
+from vllm_mmout.serving.response.assumptions_header import warnings_header
 from vllm_mmout.serving.response.responses import bare_response, json_response, pieces
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 

@@ -143,7 +143,7 @@ def _start(model: str, options: argparse.Namespace) -> LLM:
 def _check_processor(model: str, engine_args: EngineArgs) -> None:
     """Raise OptionError for a model without an output processor, before its weights are loaded."""
     from vllm_mmout.engine.binding import resolve_choice
-    from vllm_mmout.engine.hooks.left import remedy
+    from vllm_mmout.engine.hooks.unserved_folders import remedy
 
     if resolve_choice(engine_args.create_engine_config()) is None:
         usual = (

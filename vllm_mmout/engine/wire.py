@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import torch
 
-from vllm_mmout.engine.halves import fit_halves, from_halves, to_halves
+from vllm_mmout.engine.half_byte_packing import fit_halves, from_halves, to_halves
 from vllm_mmout.errors import OptionError, ReduceError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import named

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress, address_fault, key_fault
     from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
-    from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
     from vllm_mmout.geo.raster.remote.buckets.listing import scenes_below
+    from vllm_mmout.geo.raster.remote.buckets.redirect_check import redirect_fault
     from vllm_mmout.geo.raster.remote.buckets.stores import object_store
     from vllm_mmout.geo.raster.remote.buckets.writing import (
         check_bucket,
@@ -126,7 +126,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.raster": ("Raster Window as_pixels_have_it as_window can_hold format_nodata"),
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
-    "vllm_mmout.geo.raster.remote.buckets.direct": "redirect_fault",
+    "vllm_mmout.geo.raster.remote.buckets.redirect_check": "redirect_fault",
     "vllm_mmout.geo.raster.remote.buckets.bucket_errors": "errors_of",
     "vllm_mmout.geo.raster.remote.buckets.listing": "scenes_below",
     "vllm_mmout.geo.raster.remote.buckets.bucket_address": "FileAddress address_fault key_fault",

@@ -15,7 +15,7 @@ from vllm_mmout.serving.errors import ApiError, error_response, log_failure
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import EDITS, VARIATIONS
-from vllm_mmout.serving.request.names import id_header, request_id
+from vllm_mmout.serving.request.request_ids import id_header, request_id
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.response.responses import ClosingResponse, discard
 from vllm_mmout.serving.service import ForwardService, Service

@@ -26,7 +26,7 @@ from vllm_mmout.serving.image_routes import GONE, answered, take_place
 from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
-from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService

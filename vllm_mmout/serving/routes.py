@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.engine.hooks.left import remedy
+from vllm_mmout.engine.hooks.unserved_folders import remedy
 from vllm_mmout.engine.memory import keep_freed_blocks
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.errors import MMOutError

@@ -22,8 +22,8 @@ from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.request.fields import VARIATIONS, edit_request, generation_request
 from vllm_mmout.serving.request.json_body import read_json, read_request
-from vllm_mmout.serving.request.names import request_id, trace_headers
-from vllm_mmout.serving.response.assumed import warnings_header
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
+from vllm_mmout.serving.response.assumptions_header import warnings_header
 from vllm_mmout.serving.response.encode import encode, size_of
 from vllm_mmout.serving.response.events import Event, EventsResponse, completed, partial_image
 from vllm_mmout.serving.response.format_choice import accepted

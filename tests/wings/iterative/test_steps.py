@@ -9,7 +9,7 @@ import torch
 
 from vllm_mmout.errors import ModelError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.iterative.running import Steps
+from vllm_mmout.wings.iterative.active_requests import Steps
 
 pytestmark = pytest.mark.engine
 

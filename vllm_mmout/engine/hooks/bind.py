@@ -15,7 +15,7 @@ from vllm_mmout.engine.model_class import config_of
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.importing import import_path
-from vllm_mmout.models.announced import serve_announced
+from vllm_mmout.models.announced_classes import serve_announced
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:

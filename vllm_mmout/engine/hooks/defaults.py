@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.hooks.left import leave
+from vllm_mmout.engine.hooks.unserved_folders import leave
 from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE

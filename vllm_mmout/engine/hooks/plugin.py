@@ -25,7 +25,7 @@ def load() -> None:
     global _drift  # noqa: PLW0603 - the only state of the plugin in a process
     from vllm_mmout.engine.hooks.install import install, is_core, is_frontend
     from vllm_mmout.engine.model_class import create_output_processor, process_pictures
-    from vllm_mmout.models.announced import serve_announced
+    from vllm_mmout.models.announced_classes import serve_announced
     from vllm_mmout.models.config import register_config
     from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 

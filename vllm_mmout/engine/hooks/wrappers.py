@@ -33,7 +33,7 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Set the engine arguments of our models before vLLM reads them. Let extension packages change the config."""
     from vllm_mmout.engine.hooks.defaults import fill_in
-    from vllm_mmout.engine.hooks.left import naming_the_argument
+    from vllm_mmout.engine.hooks.unserved_folders import naming_the_argument
     from vllm_mmout.wing import configured
 
     fill_in(self)
@@ -74,8 +74,8 @@ def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: 
     If an engine with output processors does not start, the error that its processes reported is raised.
     """
     from vllm_mmout.engine.binding import check_extensions, make_binding
-    from vllm_mmout.engine.hooks.left import naming_the_argument
     from vllm_mmout.engine.hooks.startup import hearing
+    from vllm_mmout.engine.hooks.unserved_folders import naming_the_argument
 
     with naming_the_argument(vllm_config.model_config.model):
         binding = make_binding(vllm_config, in_process=in_process)
@@ -92,7 +92,7 @@ def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: An
     If only an extension package could serve the model, errors of ``generate`` name the engine argument for it.
     """
     from vllm_mmout.engine.hooks.bind import bind_llm
-    from vllm_mmout.engine.hooks.left import bind_left_llm
+    from vllm_mmout.engine.hooks.unserved_folders import bind_left_llm
 
     original(self, *args, **kwargs)
     bind_llm(self)

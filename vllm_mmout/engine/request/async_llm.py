@@ -14,7 +14,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.engine.observer import counted
-from vllm_mmout.engine.request.reading import prepare
+from vllm_mmout.engine.request.input_reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request.spans import RequestSpan, request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed

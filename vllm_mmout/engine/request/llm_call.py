@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vllm.exceptions import VLLMClientError
 
-from vllm_mmout.engine.request.reading import prepare
+from vllm_mmout.engine.request.input_reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.scene.budgets import Credits, TileBudget

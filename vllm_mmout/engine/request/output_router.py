@@ -25,7 +25,7 @@ from vllm_mmout.engine.decode_pool import DecodePool, Outcome
 from vllm_mmout.engine.hooks.client_errors import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request.decode import Decoding, Decodings, decode_request
-from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.holding_output_processor import HoldingOutputProcessor
 from vllm_mmout.engine.request.request import Request, ticket
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.errors import AbortedError, MMOutError, RequestError

@@ -34,8 +34,8 @@ from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import NamedBand
 from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, dates_of, in_order_of_dates, miscounted, note_order
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, native, without_file_scheme
-from vllm_mmout.models.inputs.other_forms import other_form
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
+from vllm_mmout.models.inputs.unsupported_forms import other_form
 
 if TYPE_CHECKING:
     from vllm_mmout.models.inputs.raster_view import PlanesMapper

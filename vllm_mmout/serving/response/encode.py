@@ -25,7 +25,7 @@ from vllm_mmout.serving.response.format_choice import (
     chosen_format,
     known_formats,
 )
-from vllm_mmout.serving.response.plain import as_json, as_media
+from vllm_mmout.serving.response.plain_results import as_json, as_media
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded, own_folder
 
 if TYPE_CHECKING:

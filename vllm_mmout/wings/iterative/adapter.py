@@ -12,7 +12,7 @@ from vllm_mmout.errors import ModelError, raise_interrupt, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.models.inputs.model_inputs import FIELD, tensors_of
 from vllm_mmout.models.single_pass import SinglePassModel
-from vllm_mmout.wings.iterative.running import Steps
+from vllm_mmout.wings.iterative.active_requests import Steps
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -16,7 +16,7 @@ from vllm_mmout.errors import MMOutError
 from vllm_mmout.processors.raw import named
 from vllm_mmout.testing.case import BrokenPromiseError
 from vllm_mmout.testing.equality import difference
-from vllm_mmout.wings.iterative.running import ActiveRequest, Steps
+from vllm_mmout.wings.iterative.active_requests import ActiveRequest, Steps
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import OptionError
 from vllm_mmout.outputs.base import Savable
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
-from vllm_mmout.serving.response.plain import as_json, as_media
+from vllm_mmout.serving.response.plain_results import as_json, as_media
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput

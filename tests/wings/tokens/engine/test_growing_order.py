@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vllm_mmout import AudioOutput, OutputParams
-from vllm_mmout.wings.tokens.engine.growing import GrowingSounds
+from vllm_mmout.wings.tokens.engine.growing_sounds import GrowingSounds
 from vllm_mmout.wings.tokens.layouts import Medium
 
 pytestmark = pytest.mark.engine

@@ -17,13 +17,13 @@ from token_service import audio_processor, openai_client, token_app
 from vllm_mmout import AudioOutput
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
 from vllm_mmout.wings.tokens.serving.chat.handler import answer_chats
 from vllm_mmout.wings.tokens.serving.chat.parts import PIECE, AudioDeltas, whole_audio
+from vllm_mmout.wings.tokens.serving.chat.requested_media import RequestedMedia
 from vllm_mmout.wings.tokens.serving.speech import RESPONSE_FORMATS, encoded
 
 pytestmark = pytest.mark.engine
-RAW = AskedMedia(None, text=True, form="pcm")
+RAW = RequestedMedia(None, text=True, form="pcm")
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
@@ -48,7 +48,7 @@ def test_pieces_of_any_length_are_one_sound(channels):
 def test_a_whole_sound_is_the_file_of_the_speech_route(form):
     """In each format, byte for byte; Ogg has a number of its own in each stream."""
     sound = AudioOutput(np.sin(np.arange(4000) / 9).astype(np.float32)[None], 16000)
-    audio = whole_audio(AskedMedia(None, text=True, form=form), [sound], "words")
+    audio = whole_audio(RequestedMedia(None, text=True, form=form), [sound], "words")
     file = encoded(sound, form, "response_format")
     content, expected = base64.b64decode(audio["data"]), file.read(0, file.nbytes)
     assert len(content) == len(expected)

@@ -13,7 +13,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.registry import ModelRegistry
 
 from vllm_mmout.engine.hooks.defaults import fill_in
-from vllm_mmout.engine.hooks.left import naming_the_argument, remedy
+from vllm_mmout.engine.hooks.unserved_folders import naming_the_argument, remedy
 from vllm_mmout.errors import ModelError
 from vllm_mmout.models.folder_parser import FORMAT
 from vllm_mmout.models.vllm_registry import withdraw

@@ -15,8 +15,8 @@ from vllm_mmout.engine.scene.lane import StoppedError
 from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.io_plugins.foreign.calls import Calls, HangingError
-from vllm_mmout.wings.io_plugins.foreign.data import RequestData
+from vllm_mmout.wings.io_plugins.foreign.plugin_input import RequestData
+from vllm_mmout.wings.io_plugins.foreign.time_limited_calls import Calls, HangingError
 
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams

@@ -16,7 +16,7 @@ from vllm_mmout.messages import shown
 from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.request.fields import OPTIONS, ImageRequest
-from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import kept

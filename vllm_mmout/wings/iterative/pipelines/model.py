@@ -15,8 +15,8 @@ from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.wings.iterative.pipelines.arguments import STEPS, arguments_of, default_of, takes
 from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, load
 from vllm_mmout.wings.iterative.pipelines.mapper import mapper_of
+from vllm_mmout.wings.iterative.pipelines.pipeline_runs import TILED_ABOVE, PipelineRun, Runs
 from vllm_mmout.wings.iterative.pipelines.results import result_of
-from vllm_mmout.wings.iterative.pipelines.run import TILED_ABOVE, PipelineRun, Runs
 
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw

@@ -17,7 +17,7 @@ from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.fields import edit_request
 from vllm_mmout.serving.request.json_body import read_request
-from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
@@ -25,9 +25,9 @@ from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, result_responses, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
-from vllm_mmout.wings.jobs.server.found_jobs import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
+from vllm_mmout.wings.jobs.server.job_lookup import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.job_schemas import SCENES
 from vllm_mmout.wings.jobs.server.kept_request import kept, kept_request
 from vllm_mmout.wings.jobs.server.runner import SceneRunner

@@ -15,13 +15,13 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.json_body import read_request
-from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.ranges import ranged_response
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.server import result_responses, video_schemas
-from vllm_mmout.wings.jobs.server.found_jobs import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.job import VIDEO_PREFIX, SceneInputs, SceneJob, VideoSettings
+from vllm_mmout.wings.jobs.server.job_lookup import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.kept_request import kept
 from vllm_mmout.wings.jobs.server.video_request import (
     ROUTE,

@@ -15,8 +15,8 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry.choice import Choice
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
-from vllm_mmout.wings.tokens.engine.growing import GrowingSounds
 from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures
+from vllm_mmout.wings.tokens.engine.growing_sounds import GrowingSounds
 from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_asked
 from vllm_mmout.wings.tokens.guided.configure import is_guiding, why_not
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor

@@ -21,7 +21,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.request.holding import HoldingOutputProcessor
+from vllm_mmout.engine.request.holding_output_processor import HoldingOutputProcessor
 from vllm_mmout.engine.request.request import ticket
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.binding import TokenBinding

@@ -11,8 +11,8 @@ from vllm_mmout.errors import MMOutError
 from vllm_mmout.outputs import MediaOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher, MediaJob
-from vllm_mmout.wings.tokens.engine.growing import GrowingSound, GrowingSounds
 from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures
+from vllm_mmout.wings.tokens.engine.growing_sounds import GrowingSound, GrowingSounds
 from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 from vllm_mmout.wings.tokens.layouts.parser import Medium, StreamParser
 from vllm_mmout.wings.tokens.processors.base import marked

@@ -14,7 +14,7 @@ import msgspec
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, client_errors
-from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format

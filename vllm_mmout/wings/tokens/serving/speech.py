@@ -17,7 +17,7 @@ from vllm_mmout.outputs.audio import AudioOutput
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, client_errors
 from vllm_mmout.serving.request.fields import ImageRequest
-from vllm_mmout.serving.request.names import request_id, trace_headers
+from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.responses import bare_response
 from vllm_mmout.serving.response.result_files import SOUND_TYPES, Encoded

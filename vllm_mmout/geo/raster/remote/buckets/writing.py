@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.errors import BucketError, InputError, SaveError
 from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of, is_bucket_missing
-from vllm_mmout.geo.raster.remote.buckets.direct import redirect_fault
+from vllm_mmout.geo.raster.remote.buckets.redirect_check import redirect_fault
 from vllm_mmout.geo.raster.remote.buckets.stores import store_of
 
 if TYPE_CHECKING:

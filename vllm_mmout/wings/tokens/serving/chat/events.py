@@ -16,8 +16,8 @@ from vllm_mmout.wings.tokens.serving.chat.parts import AudioDeltas, images
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.observer import Observer
-    from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
-    from vllm_mmout.wings.tokens.serving.chat.watched import WatchedEngine
+    from vllm_mmout.wings.tokens.serving.chat.requested_media import RequestedMedia
+    from vllm_mmout.wings.tokens.serving.chat.watched_engine import WatchedEngine
 
 _DATA: Final = "data: "
 _DONE: Final = f"{_DATA}[DONE]\n\n"
@@ -37,7 +37,11 @@ class MediaEvents:
     """The events of one streamed chat."""
 
     def __init__(
-        self, events: AsyncGenerator[str, None], engine: WatchedEngine, media_options: AskedMedia, observer: Observer
+        self,
+        events: AsyncGenerator[str, None],
+        engine: WatchedEngine,
+        media_options: RequestedMedia,
+        observer: Observer,
     ) -> None:
         self._events = events
         self._engine = engine

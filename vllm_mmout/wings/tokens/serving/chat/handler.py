@@ -13,18 +13,18 @@ from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.errors import ApiError, client_errors, log_failure
 from vllm_mmout.serving.metrics import count_refusal
-from vllm_mmout.serving.request.names import request_id
-from vllm_mmout.wings.tokens.serving.chat.asked import asked_media
+from vllm_mmout.serving.request.request_ids import request_id
 from vllm_mmout.wings.tokens.serving.chat.events import MediaEvents
 from vllm_mmout.wings.tokens.serving.chat.parts import images, whole_audio
+from vllm_mmout.wings.tokens.serving.chat.requested_media import asked_media
 from vllm_mmout.wings.tokens.serving.chat.texts import check_texts
-from vllm_mmout.wings.tokens.serving.chat.watched import WatchedEngine
+from vllm_mmout.wings.tokens.serving.chat.watched_engine import WatchedEngine
 from vllm_mmout.wings.tokens.serving.speech_stream import chunk_seconds
 
 if TYPE_CHECKING:
     from starlette.datastructures import State
 
-    from vllm_mmout.wings.tokens.serving.chat.asked import AskedMedia
+    from vllm_mmout.wings.tokens.serving.chat.requested_media import RequestedMedia
     from vllm_mmout.wings.tokens.serving.service import TokenService
 
 
@@ -67,7 +67,7 @@ class MediaChat:
             log_failure(_name(raw_request), error.status, error.message)
             return vllms.create_error_response(error.message, error.type, HTTPStatus(error.status), error.param)
 
-    async def _with_media(self, request: Any, raw_request: Any, media_options: AskedMedia) -> Any:
+    async def _with_media(self, request: Any, raw_request: Any, media_options: RequestedMedia) -> Any:
         if media_options.voice is not None:
             request.chat_template_kwargs = {"voice": media_options.voice, **(request.chat_template_kwargs or {})}
         with ExitStack() as place:
@@ -97,7 +97,7 @@ def _name(request: Any) -> str:
     return metadata.request_id if metadata is not None else request_id(request, "chatcmpl")
 
 
-async def _filled(answer: Any, engine: WatchedEngine, media_options: AskedMedia) -> Any:
+async def _filled(answer: Any, engine: WatchedEngine, media_options: RequestedMedia) -> Any:
     """Add the media of each choice to its message in vLLM's whole answer, and return the answer."""
 
     def fill() -> None:
@@ -110,7 +110,7 @@ async def _filled(answer: Any, engine: WatchedEngine, media_options: AskedMedia)
     return answer
 
 
-def _fill(message: Any, media: list[Any], media_options: AskedMedia) -> None:
+def _fill(message: Any, media: list[Any], media_options: RequestedMedia) -> None:
     text = message.content or ""
     if not media_options.text:
         message.content = None

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.serving.response.format_choice import FormatChoice
-from vllm_mmout.wings.tokens.serving.chat.asked import FORMAT, AskedMedia
+from vllm_mmout.wings.tokens.serving.chat.requested_media import FORMAT, RequestedMedia
 from vllm_mmout.wings.tokens.serving.generations import encode_pictures
 from vllm_mmout.wings.tokens.serving.speech import encoded, joined
 
@@ -18,7 +18,7 @@ PIECE: Final = 3 << 16
 """Maximum number of bytes of a sound in one event."""
 
 
-def images(media_options: AskedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
+def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
     """Return pictures as entries of ``images``. The first entry has the index ``first``. Blocks."""
     entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
@@ -31,7 +31,7 @@ def images(media_options: AskedMedia, pictures: Sequence[Any], first: int) -> li
     return image_entries
 
 
-def whole_audio(media_options: AskedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
+def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
     """Return all sounds of an answer, joined, as the value of ``audio``. Blocks."""
     sound = joined(sounds)
     file = encoded(sound, media_options.form or "", FORMAT, media_options.budget)
@@ -52,7 +52,7 @@ class AudioDeltas:
         self._left = b""
         """Bytes of samples that do not fill a whole group of base64 yet."""
 
-    def add(self, media_options: AskedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def add(self, media_options: RequestedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Yield the deltas for new sounds, or for new pieces of a sound. Blocks."""
         sound = joined(sounds)
         form = (sound.rate, sound.channels)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from vllm_mmout.errors import InputError, MMOutError, RequestError, message_of, type_and_message
-from vllm_mmout.wings.iterative.pipelines.calls import NetworkCall, Task, counting, intercept
-from vllm_mmout.wings.iterative.pipelines.merging import CallBatcher
+from vllm_mmout.wings.iterative.pipelines.call_batching import CallBatcher
+from vllm_mmout.wings.iterative.pipelines.network_calls import NetworkCall, Task, counting, intercept
 from vllm_mmout.wings.iterative.pipelines.previews import preview_of
 
 if TYPE_CHECKING:

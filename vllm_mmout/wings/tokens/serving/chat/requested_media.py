@@ -1,4 +1,4 @@
-"""AskedMedia: the media that a chat asks for, read from OpenAI's fields ``modalities`` and ``audio``."""
+"""RequestedMedia: the media that a chat asks for, read from OpenAI's fields ``modalities`` and ``audio``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMAT: Final = "audio.format"
 
 
 @dataclass(frozen=True, slots=True)
-class AskedMedia:
+class RequestedMedia:
     """The kind of media that a chat asks for, and how to make and encode it."""
 
     maker: Maker
@@ -46,7 +46,7 @@ class AskedMedia:
             check_format(self.form, getattr(self.maker.processor, "sampling_rate", None), FORMAT)
 
 
-def asked_media(request: Any, service: TokenService) -> AskedMedia | None:
+def asked_media(request: Any, service: TokenService) -> RequestedMedia | None:
     """Return the media that a chat (vLLM's ``ChatCompletionRequest``) asks for, or None if it asks only for text.
 
     Raises:
@@ -60,11 +60,11 @@ def asked_media(request: Any, service: TokenService) -> AskedMedia | None:
     _check(request)
     maker, text, budget = service.makers[media], TEXT in modalities, AnswerBudget(service.options.max_answer)
     if media == "image":
-        return AskedMedia(maker, text, budget=budget, output=_output(request))
+        return RequestedMedia(maker, text, budget=budget, output=_output(request))
     audio = _audio(getattr(request, "audio", None))
     form = _format(audio.get("format"), streamed=bool(request.stream))
     voice = voice_name(audio.get("voice"), "audio.voice")
-    return AskedMedia(maker, text, form, voice, budget, _output(request))
+    return RequestedMedia(maker, text, form, voice, budget, _output(request))
 
 
 def _output(request: Any) -> str | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vllm_mmout.errors import raise_interrupt
-from vllm_mmout.wings.iterative.pipelines.calls import NetworkCall
+from vllm_mmout.wings.iterative.pipelines.network_calls import NetworkCall
 
 _LATENTS: Final = 1 << 17
 """Maximum number of latent values that a GPU decodes in one batch. The decoder's output is many times larger."""

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("greenlet")
 
-from vllm_mmout.wings.iterative.pipelines.calls import NetworkCall  # noqa: E402 - after the imports that may skip
-from vllm_mmout.wings.iterative.pipelines.merging import CallBatcher  # noqa: E402 - as above
+from vllm_mmout.wings.iterative.pipelines.call_batching import CallBatcher  # noqa: E402 - as above
+from vllm_mmout.wings.iterative.pipelines.network_calls import NetworkCall  # noqa: E402 - after the imports that may skip
 
 
 class Output(NamedTuple):
