@@ -119,13 +119,14 @@ def test_every_python_snippet_runs(snippet, tmp_path, monkeypatch):
 
 @pytest.mark.engine
 def test_the_processor_that_averages_before_it_decides_does_so():
-    """The guide's own processor for scenes: joined from blended tiles it decides as it would on the whole."""
+    """The own processor of docs/own-models.md: joined from blended tiles it decides as it would on the whole."""
     torch = pytest.importorskip("torch", reason="processors are given torch tensors")
-    snippet = next(block for block in code_blocks(GUIDE, "python") if "params.blends" in block)
+    page = (DOCS / "own-models.md").read_text(encoding="utf-8")
+    snippet = next(block for block in code_blocks(page, "python") if "params.blends" in block)
     names = {}
-    exec(compile(snippet, "<docs/processors.md>", "exec"), names)  # noqa: S102 - the snippet is our own
-    processor, grid = names["FloodMask"](), TileGrid(50, 70, 32, 8)
-    logits = torch.tensor(np.random.default_rng(0).normal(size=(1, 2, 50, 70)), dtype=torch.float32)
+    exec(compile(snippet, "<docs/own-models.md>", "exec"), names)  # noqa: S102 - the snippet is our own
+    processor, grid = names["LandCover"](), TileGrid(50, 70, 32, 8)
+    logits = torch.tensor(np.random.default_rng(0).normal(size=(1, 4, 50, 70)), dtype=torch.float32)
     params = OutputParams(overlap=8).of_part()
     parts = []
     for index in range(len(grid)):

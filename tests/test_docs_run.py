@@ -51,6 +51,8 @@ ELSEWHERE = {
     ("serving.md", "USER: {prompt}"): "wings/tokens/serving/test_tokens_guide.py",
     ("use.md", "pip install"): "test_wheel.py",
     ("README.md", ". .venv/bin/activate"): "test_docs_run.py",
+    ("own-models.md", "serve land-cover"): "test_docs_run.py",
+    ("own-models.md", "land-cover.tif"): "test_docs_run.py",
 }
 """(Page, a part of what is shown) -> the test file that has it."""
 FORKED = {"io-plugins.md", "jobs.md"}
@@ -360,25 +362,81 @@ def test_python_of_the_plugin(walk, monkeypatch, capsys):
     assert "path water.tif" in capsys.readouterr().out
 
 
-def test_a_model_of_ones_own(walk, monkeypatch):
-    """The class, its folder, a processor and its check, as docs/own-models.md has them."""
+def _own_models(walk, monkeypatch):
+    """Write the modules and folders of docs/own-models.md; return its other blocks: a check, and processors by name."""
     from safetensors.torch import save_file
 
-    code = [block.text for block in here("python") if block.page == "own-models.md"]
-    model, processor, check, by_name = code
-    (config,) = here("json")
-    (walk.folder / "flood_net.py").write_text(model)
-    (walk.folder / "flood").mkdir()
-    (walk.folder / "flood/config.json").write_text(config.text)
+    flood, land_cover, weights, check, by_name = [
+        block.text for block in here("python") if block.page == "own-models.md"
+    ]
+    for name, text in (("flood_net", flood), ("land_cover", land_cover)):
+        (walk.folder / f"{name}.py").write_text(text)
+    for name, config in zip(("flood", "land-cover"), here("json"), strict=True):
+        (walk.folder / name).mkdir(exist_ok=True)
+        (walk.folder / name / "config.json").write_text(config.text)
     monkeypatch.chdir(walk.folder)
     monkeypatch.syspath_prepend(walk.folder)
     from flood_net import FloodNet
 
-    save_file(FloodNet(json.loads(config.text)).state_dict(), "flood/model.safetensors")
+    save_file(FloodNet(json.loads(here("json")[0].text)).state_dict(), "flood/model.safetensors")
+    exec(weights, {})  # noqa: S102 - the pages are our own
+    return check, by_name
+
+
+def test_a_model_of_ones_own(walk, monkeypatch):
+    """The class and its folder, as docs/own-models.md has them."""
+    _own_models(walk, monkeypatch)
     result = engine_here("flood").generate("scene.tif")[0].outputs
     assert result.array.shape == (1, 512, 1280)
     assert set(np.unique(result.array)) <= {0, 1, 255}
-    exec(walk.here(by_name), {"LLM": engine_here})  # noqa: S102 - the pages are our own
+
+
+def test_a_processor_of_ones_own(walk, monkeypatch):
+    """Blended tiles give the classes of plain PyTorch, by the decorator and by name; the check passes."""
+    import torch
+    from rasterio import open as opened
+    from safetensors.torch import load_file
+
+    from vllm_mmout import OutputParams
+
+    check, by_name = _own_models(walk, monkeypatch)
+    from land_cover import LandCoverNet
+
+    net = LandCoverNet(json.loads(Path("land-cover/config.json").read_text()))
+    net.load_state_dict(load_file("land-cover/model.safetensors"))
+    with opened("scene.tif") as scene:
+        pixels, observed = scene.read(), (scene.read() != scene.nodata).all(axis=0)
+    with torch.inference_mode():
+        expected = net(torch.from_numpy(np.where(observed, pixels, 0))[None]).softmax(1)[0].numpy()
+    sure = observed & (np.abs(expected.max(0) - 0.3) > 1e-4)
+    ids = np.where(expected.max(0) >= 0.3, expected.argmax(0), 255)
+    result = engine_here("land-cover").generate("scene.tif", OutputParams(overlap=64))[0].outputs
+    assert (result.array[0] != ids)[sure].mean() < 1e-4
+    assert (result.array[0][~observed] == 255).all()
+    assert result.class_names == ("water", "forest", "crop", "built-up")
+    exec(by_name.replace("my/model", "land-cover"), {"LLM": engine_here})  # noqa: S102 - the pages are our own
     names = {}
-    exec(processor + check, names)  # noqa: S102 - the pages are our own
-    names["test_flood_mask"]()
+    exec(check, names)  # noqa: S102 - the pages are our own
+    names["test_land_cover"]()
+
+
+@pytest.mark.slow
+def test_a_processor_of_ones_own_is_served(walk, monkeypatch):
+    """The commands of docs/own-models.md: the server starts, and its answer is a GeoTIFF of the classes."""
+    import rasterio
+
+    _own_models(walk, monkeypatch)
+    serve, ask = [
+        command
+        for block in all_blocks("shell")
+        if block.page == "own-models.md" and "serve land-cover" in block.text
+        for command, _ in commands(block)
+    ]
+    assert serve.split() == ["PYTHONPATH=.", "vllm-mmout", "serve", "land-cover"]
+    path = os.pathsep.join([str(walk.folder), os.environ.get("PYTHONPATH", "")])
+    with served(walk.folder / "land-cover", environment={"PYTHONPATH": path}) as server:
+        walk.server = server.url.removeprefix("http://").replace("127.0.0.1", "localhost")
+        walk.shell(ask)
+    with rasterio.open(walk.folder / "land-cover.tif") as result:
+        assert (result.height, result.width, result.nodata) == (512, 1280, 255)
+        assert set(np.unique(result.read())) <= {0, 1, 2, 3, 255}
