@@ -183,6 +183,6 @@ def _options(head: Any, way: str) -> dict[str, Any]:
 
 
 def said(error: BaseException) -> str:
-    """Return an error in one line of at most 300 characters."""
+    """Return an error in one line of at most 120 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= 300 else f"{text[:297]}..."
+    return text if len(text) <= 120 else f"{text[:117]}..."
