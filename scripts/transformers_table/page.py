@@ -13,7 +13,7 @@ from trying import IMAGES, WAYS, architectures, is_left_alone
 
 ALONE, BY_VLLM, WORKS = "works alone", "alone, by vLLM", "works with the argument"
 WORDS = (ALONE, BY_VLLM, WORKS, "runs", "neither", "transformers itself fails", "not tried")
-TAKEN = "as with it"
+TAKEN = "same"
 """Cell of an architecture not run with the folder alone, because the folder is served as with the argument."""
 LEFT = "vLLM"
 """Cell of an architecture not run with the folder alone, because the folder is left to vLLM."""
@@ -31,7 +31,7 @@ different sizes, in a batch and alone.
 | folder alone | The engine argument is not set. By [its rule](transformers.md#which-folders-are-taken), the product \
 serves the folder as with the argument, or leaves it to vLLM. {run} of {all} rows were run: all folders that are left \
 to vLLM and work with the argument, and a sample of the folders that are served. The other cells show what the rule \
-decides: "as with it" or "vLLM". |
+decides: "same" or "vLLM". |
 | with the argument | `additional_config={{"mmout": {{"output_processor": "transformers"}}}}`, with which the product \
 serves any folder. Each row was run, pictures with processors of torchvision and timm. |
 
@@ -43,7 +43,7 @@ serves any folder. Each row was run, pictures with processors of torchvision and
 floats within 1e-5, relative to the largest value if that is above 1 |
 | runs | gives results, but transformers has no results to compare with |
 | transformers itself | transformers does not run any configuration that the script makes |
-| as with it | served as with the argument; not run |
+| same | served as with the argument; not run |
 | vLLM | left to vLLM; not run |
 | vLLM: classify, equal | left to vLLM, which serves it by this task (`LLM.classify`, `LLM.embed`, `LLM.encode` with \
 this `pooling_task`), with the values of transformers within 1e-3; otherwise the difference is shown |
