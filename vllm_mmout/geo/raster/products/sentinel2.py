@@ -47,7 +47,8 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
     doubt = (
         f"{image} is of Sentinel-2, and no {' or '.join(_METADATA)} of its product was found beside its files, so it"
         " is unknown whether its counts are 1000 higher, as they are since processing baseline 04.00; they were taken"
-        ' as stored. Give it within its product, or set offset=-1000 or scale="stored".'
+        ' as stored. Give it within its product, or set scale="stored" if they are not higher. If they are, set'
+        " offset=-1000, or scale=0.0001 and offset=-0.1 for a model that takes floats as reflectance, as of TerraTorch."
     )
     return ProductBand(_FILL, Packing(doubt=doubt))
 
