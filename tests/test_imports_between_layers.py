@@ -45,28 +45,18 @@ UPWARDS = {
 }
 """Strings that point up, by module and layer."""
 
-TIED_BY_TYPES = re.compile(r"vllm_mmout\.(serving|wings\.\w+\.serving)\b")
-"""Modules that may still refer to each other by types, until `serving` has one object for a request."""
-
 
 class Imports(ast.NodeVisitor):
     """The modules of this package that one of them imports."""
 
-    def __init__(self, *, types):
+    def __init__(self):
         self.found = set()
-        self._types = types
 
     def generic_visit(self, node):
         """Look at statements alone: no expression imports anything."""
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, ast.expr):
                 self.visit(child)
-
-    def visit_If(self, node):
-        """What is under ``TYPE_CHECKING`` never runs."""
-        typed = "TYPE_CHECKING" in ast.unparse(node.test) and not self._types
-        for part in node.orelse if typed else [*node.body, *node.orelse]:
-            self.visit(part)
 
     def visit_Import(self, node):
         self.found |= {alias.name for alias in node.names}
@@ -91,11 +81,11 @@ def named(file):
 
 
 @cache
-def graph(*, types):
+def graph():
     """Module -> the modules that it imports, without the package itself, whose names are lazy."""
     arrows = {}
     for module, file in MODULES.items():
-        visitor = Imports(types=types)
+        visitor = Imports()
         visitor.visit(parsed(file))
         arrows[module] = (visitor.found & MODULES.keys()) - {module, "vllm_mmout"}
     return arrows
@@ -115,10 +105,7 @@ def wing(module):
 def inner():
     """The arrows between modules, but for the package's own list of public names."""
     return [
-        (one, other)
-        for one, others in graph(types=True).items()
-        if one != "vllm_mmout"
-        for other in others | named(MODULES[one])
+        (one, other) for one, others in graph().items() if one != "vllm_mmout" for other in others | named(MODULES[one])
     ]
 
 
@@ -155,12 +142,7 @@ def test_wings_do_not_know_each_other():
 
 def test_there_are_no_circles():
     """Modules can be read one after the other, those that they import for types included."""
-    every, run = graph(types=True), graph(types=False)
-    arrows = {
-        one: {other for other in every[one] if other in run[one] or not all(map(TIED_BY_TYPES.match, (one, other)))}
-        for one in every
-    }
-    TopologicalSorter(arrows).prepare()  # raises CycleError, which names the modules of one
+    TopologicalSorter(graph()).prepare()  # raises CycleError, which names the modules of one
 
 
 @pytest.mark.parametrize("module", ["vllm_mmout.outputs", "vllm_mmout.processors", "vllm_mmout.geo"])

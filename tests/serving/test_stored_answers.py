@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("vllm", reason="answers are of requests of vLLM's engine")
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.serving.image_service import answer
 from vllm_mmout.serving.request.fields import ImageRequest
 from vllm_mmout.serving.response.result_files import Encoded, own_folder
 from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.serving.service import answer
 
 pytestmark = pytest.mark.engine
 

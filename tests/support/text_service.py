@@ -58,11 +58,11 @@ def text_app(engine=None, name="painter"):
 
     from vllm_mmout.engine.observer import Observer
     from vllm_mmout.serving.image_routes import Slots
+    from vllm_mmout.serving.image_service import ImageService
     from vllm_mmout.serving.inputs.sources import Sources
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.serving.routes import ServingPlugin
-    from vllm_mmout.serving.service import ForwardService
     from vllm_mmout.wing import extensions
 
     options = ServingOptions()
@@ -77,7 +77,7 @@ def text_app(engine=None, name="painter"):
     sources = Sources(options, local_path=None, domains=None)
     observer = Observer()
     kinds = () if engine is None else (made().forward_service(engine) for made in extensions("routes"))
-    service = next((kind for kind in kinds if kind is not None), ForwardService)
+    service = next((kind for kind in kinds if kind is not None), ImageService)
     app.state.mmout = service(engine or TextEngine(), models, options, store, observer, sources)
     app.state.mmout_slots = Slots(options.max_waiting)
     return app

@@ -112,7 +112,7 @@ def token_app(processors, tokenizer, **engine):
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.serving.routes import ServingPlugin
-    from vllm_mmout.wings.tokens.serving.service import TokenService
+    from vllm_mmout.wings.tokens.serving.token_image_service import TokenImageService
 
     options = ServingOptions()
     app = FastAPI()
@@ -121,7 +121,7 @@ def token_app(processors, tokenizer, **engine):
     models = SimpleNamespace(registry=registry, lora_requests={}, base_model_paths=[SimpleNamespace(name="painter")])
     store = ResultStore.temporary(options.result_ttl, options.max_results)
     made = TokenEngine(processors, tokenizer, **engine)
-    app.state.mmout = TokenService.of(made, models, options, store)
+    app.state.mmout = TokenImageService.of(made, models, options, store)
     app.state.mmout_slots = Slots(options.max_waiting)
     return app, made
 

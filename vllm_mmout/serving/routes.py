@@ -16,11 +16,12 @@ from vllm_mmout.serving import chat, openapi, pooling
 from vllm_mmout.serving import image_routes as images
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.image_routes import Slots
+from vllm_mmout.serving.image_service import ImageService
 from vllm_mmout.serving.inputs.sources import Sources
 from vllm_mmout.serving.metrics import observe
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.serving.service import ForwardService, Service
+from vllm_mmout.serving.service import Service
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class ServingPlugin:
             )
             observer = observe(engine, models.registry.model_name())
             kinds = (extension.forward_service(engine) for extension in self._extensions)
-            kind = next((kind for kind in kinds if kind is not None), ForwardService)
+            kind = next((kind for kind in kinds if kind is not None), ImageService)
             return kind(engine, models, options, store, observer, sources)
         services = (extension.service(engine, models, options, store) for extension in self._extensions)
         service = next((service for service in services if service is not None), None)

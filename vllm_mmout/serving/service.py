@@ -1,35 +1,19 @@
-"""Service: the objects that the routes of one server share, and how a request runs on its engine."""
+"""Service: the objects that the routes of one server share, and how it opens the input of a request."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-import msgspec
-
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
-from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import InputError
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.model_inputs import Raw
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
-from vllm_mmout.serving.request.fields import VARIATIONS, edit_request, generation_request
-from vllm_mmout.serving.request.json_body import read_json, read_request
-from vllm_mmout.serving.request.request_ids import request_id, trace_headers
-from vllm_mmout.serving.response.assumptions_header import warnings_header
-from vllm_mmout.serving.response.encode import encode, size_of
-from vllm_mmout.serving.response.events import Event, EventsResponse, completed, partial_image
-from vllm_mmout.serving.response.format_choice import accepted
-from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response, unless_gone, usage
-from vllm_mmout.serving.response.result_files import Encoded
-from vllm_mmout.serving.work import TEXTS, Field, Work, tiles_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -39,19 +23,18 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.observer import Observer
-    from vllm_mmout.outputs.base import MediaOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
     from vllm_mmout.serving.options import ServingOptions
-    from vllm_mmout.serving.request.fields import Fields, ImageRequest
+    from vllm_mmout.serving.request.fields import Fields
     from vllm_mmout.serving.response.store import ResultStore
 
-Kind: TypeAlias = Literal["image_edit", "image_generation"]
-"""Prefix of the types of a stream's events."""
+Field: TypeAlias = Literal["image", "data", "prompt", "input"]
+"""Name of the request field that holds the input: files, any JSON, or a text."""
+TEXTS: Final = ("prompt", "input")
+"""Names of the request fields that hold a text."""
 _ROUTES: Final = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
 """Kind of a model's results -> route to ask for them."""
-_QUIET_S: Final = 5.0
-"""Seconds after which a stream without previews shows a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +99,9 @@ class ForwardService(Service):
             ' VideoOutput, write modality = "audio" or "video" into it'
         )
 
-    async def generated_images(self, request: Request) -> Response:
-        """Answer a request to ``/v1/images/generations``, for a model whose input mapper takes text."""
-        asked = generation_request(await read_json(request, self.options))
-        inputs = self.binding.inputs
-        if inputs is not None and inputs.opens_files:
-            raise ApiError(
-                400,
-                f"the model {self.binding.model!r} takes {inputs.takes}, no text; send one to /v1/images/edits",
-                param="prompt",
-            )
-        return await answered_images(request, self, asked, asked.prompt, "image_generation")
-
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
         """Answer ``/v1/images/edits`` or ``/v1/images/variations``. Uploaded files are closed with ``held``."""
-        asked = edit_request(await read_request(request, self.options, held, json=fields is not VARIATIONS), fields)
-        data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
-        return await answered_images(request, self, asked, data, "image_edit")
+        raise NotImplementedError
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
         """Return the limit of pixels for each file of a request, or None to use the server's own limit."""
@@ -171,88 +140,3 @@ def _says_modality(processor: Any) -> bool:
     """Return whether a processor, or a class of its below `OutputProcessor`, sets ``modality``."""
     classes = [kind for kind in type(processor).__mro__ if kind is not OutputProcessor]
     return any("modality" in vars(kind) for kind in classes) or "modality" in getattr(processor, "__dict__", {})
-
-
-async def answered_images(
-    request: Request, service: ForwardService, fields: ImageRequest, data: Any, kind: Kind
-) -> Response:
-    """Run a request of OpenAI's image interface, and answer in the form that it asks for."""
-    work = image_work(request, service, fields, data, "prompt" if kind == "image_generation" else "image")
-    if work.request.stream:
-        return EventsResponse(_events(work, kind), work.request_id)
-    return await unless_gone(request, answer(work, request))
-
-
-def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
-    """Create the `Work` for a request in OpenAI's image API. The whole request is checked before the model runs."""
-    fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
-    processor = fields.options.processor
-    for needs_json, param in (
-        (isinstance(processor, tuple) and len(processor) > 1, "processor"),
-        (fields.response_format == "url", "response_format"),
-        (fields.stream, "stream"),
-        (fields.options.path is not None, "path"),
-    ):
-        if fields.accept is not None and needs_json:
-            raise ApiError(
-                400, f"{param} needs an answer in JSON; leave out the Accept header, or {param}", param=param
-            )
-    name = request_id(request, "image")
-    return Work.of(service, fields, data, name, field, trace_headers=trace_headers(request))
-
-
-async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request. Yield previews while its result grows, then its results. Yield None as a keepalive."""
-    last, said_at = None, 0.0
-    async with aclosing(work.running()) as outputs:
-        async for output in outputs:
-            last = output
-            progress = None if output.finished else output.progress
-            if progress is not None and progress.partial_index is not None:
-                budget = work.new_budget()
-                making = partial(encode, output.outputs, work.request.for_preview, budget=budget)
-                preview = await in_thread(making, stop=budget.abandon)
-                yield partial_image(kind, progress.partial_index, preview)
-            elif progress is not None and time.monotonic() - said_at > _QUIET_S:
-                said_at = time.monotonic()
-                yield None
-    if last is None:
-        return
-    entries = await work.encoded(last)
-    for name, entry in zip(work.names, entries, strict=True):
-        own: dict[str, Any] = {"processor": name} if work.named else {}
-        own |= {"warnings": list(last.assumed)} if last.assumed else {}
-        yield completed(kind, entry, used=usage(tiles_of(last)), **own)
-
-
-async def answer(work: Work, request: Request) -> Response:
-    """Run a request, and answer with its results, or with the addresses of results that are stored or written."""
-    last = await work.last()
-    urls: list[str] = []
-    if work.params.path is None:
-        entries = await work.encoded(last)
-    else:
-        entries, urls = await _written(work, last.outputs)
-    if work.request.accept is not None:
-        return bare_response(entries[0], warnings_header(last.assumed))
-    if work.request.response_format == "url":
-        names = await kept(work.service.store, entries)
-        urls = [str(request.url_for("mmout_result", name=name)) for name in names]
-    return json_response(entries, tiles=tiles_of(last), processors=work.named, urls=urls, warnings=last.assumed)
-
-
-async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
-    """Return descriptions and addresses of results that the engine has written to a bucket."""
-    urls: list[str] = []
-
-    def describe(output: MediaOutput, _: Any) -> Encoded:
-        urls.append(str(output.path))
-        name = output.formats[PurePath(urls[-1]).suffix.lower()]
-        return Encoded(b"", name, size=size_of(output, name))
-
-    return await in_thread(lambda: list(work.made(outputs, describe).values()), close_entries), urls
-
-
-async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results off the event loop, and return their names. If the task is cancelled, they are removed again."""
-    return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import FileAddress, in_bucket, place_of
 from vllm_mmout.outputs.base import unknown_suffix
 from vllm_mmout.processors.base import formats_for
-from vllm_mmout.serving.errors import api_error, client_errors
+from vllm_mmout.serving.errors import client_errors
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
@@ -31,12 +31,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.response.encode import ToResponse
-    from vllm_mmout.serving.service import ForwardService
-
-Field: TypeAlias = Literal["image", "data", "prompt", "input"]
-"""Name of the request field that holds the input: files, any JSON, or a text."""
-TEXTS: Final = ("prompt", "input")
-"""Names of the request fields that hold a text."""
+    from vllm_mmout.serving.service import Field, ForwardService
 
 
 class _Closable(Protocol):
@@ -118,30 +113,31 @@ class Work:
         Pictures of a growing result are made when ``watch`` asks for them.
         """
         service = self.service
-        try:
-            async with entered(service.opened(self.data, self.params, self.field)) as opened:
-                outputs = service.engine.generate(
-                    opened,
-                    self.params,
-                    self.request_id,
-                    lora_request=self.adapter,
-                    trace_headers=self.trace_headers,
-                    priority=self.priority,
-                    max_tiles=service.options.max_tiles,
-                    max_area=service.options.max_area,
-                    watch=watch,
-                    folder=service.store.shared.work,
-                    warn=False,  # the answer holds the warnings
-                    checked=self.checked,
-                )
-                async with aclosing(outputs):
-                    async for output in outputs:
-                        yield output
-        except Exception as error:
-            count_refusal(service.observer, error)
-            if isinstance(error, InputError) and error.param is None:
-                error.param = self.field
-            raise api_error(error, self.request_id) from error
+        with client_errors(self.request_id):
+            try:
+                async with entered(service.opened(self.data, self.params, self.field)) as opened:
+                    outputs = service.engine.generate(
+                        opened,
+                        self.params,
+                        self.request_id,
+                        lora_request=self.adapter,
+                        trace_headers=self.trace_headers,
+                        priority=self.priority,
+                        max_tiles=service.options.max_tiles,
+                        max_area=service.options.max_area,
+                        watch=watch,
+                        folder=service.store.shared.work,
+                        warn=False,  # the answer holds the warnings
+                        checked=self.checked,
+                    )
+                    async with aclosing(outputs):
+                        async for output in outputs:
+                            yield output
+            except Exception as error:
+                count_refusal(service.observer, error)
+                if isinstance(error, InputError) and error.param is None:
+                    error.param = self.field
+                raise
 
     async def last(self) -> MultimodalRequestOutput:
         """Run the request to its end, and return the last output."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.result_files import OTHER, SUFFIXES, Encoded, ResultsFolder
 from vllm_mmout.serving.response.temporary_folders import TemporaryFolder
@@ -190,3 +191,8 @@ def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: flo
         with contextlib.suppress(OSError):  # requests that store a result report the error of the disk
             living_store.sweep()
         del living_store
+
+
+async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
+    """Store results off the event loop, and return their names. If the task is cancelled, they are removed again."""
+    return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

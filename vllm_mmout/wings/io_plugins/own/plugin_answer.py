@@ -19,7 +19,7 @@ from vllm_mmout.serving.request.fields import OPTIONS, ImageRequest
 from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
-from vllm_mmout.serving.service import kept
+from vllm_mmout.serving.response.store import kept
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data

@@ -12,12 +12,14 @@ from uuid import uuid4
 import msgspec
 
 from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.image_service import answered_images, image_work
 from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import EDITS
 from vllm_mmout.serving.request.json_body import read_json, read_request
 from vllm_mmout.serving.response.responses import close_entries, json_response, unless_gone
-from vllm_mmout.serving.service import ForwardService, answered_images, image_work, kept
+from vllm_mmout.serving.response.store import kept
+from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import tiles_of
 from vllm_mmout.wings.iterative.serving.fields import edit_request, generation_request
 
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.serving.image_service import Kind
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
     from vllm_mmout.serving.response.result_files import Encoded
-    from vllm_mmout.serving.service import Kind
-    from vllm_mmout.serving.work import Field, Work
+    from vllm_mmout.serving.service import Field
+    from vllm_mmout.serving.work import Work
 
 
 class StepService(ForwardService):

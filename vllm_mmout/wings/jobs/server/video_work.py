@@ -10,7 +10,7 @@ import msgspec
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.asked_limits import check_seconds
-from vllm_mmout.serving.work import Field, Work
+from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.server.job import AUTO
 from vllm_mmout.wings.jobs.server.video_request import REFERENCE, USUAL_FORMAT
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.request.fields import ImageRequest
-    from vllm_mmout.serving.service import ForwardService
+    from vllm_mmout.serving.service import Field, ForwardService
     from vllm_mmout.wings.jobs.server.job import VideoSettings
 
 _PROMPT: Final = "prompt"

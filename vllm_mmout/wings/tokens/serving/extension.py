@@ -19,6 +19,7 @@ from vllm_mmout.wings.tokens.serving.chat.handler import answer_chats
 from vllm_mmout.wings.tokens.serving.fields import IMAGES_SCHEMA, SPEECH_SCHEMA
 from vllm_mmout.wings.tokens.serving.service import TokenService
 from vllm_mmout.wings.tokens.serving.speech_route import speech
+from vllm_mmout.wings.tokens.serving.token_image_service import TokenImageService
 
 _SOUND: Final = {"schema": {"type": "string", "format": "binary"}}
 _EVENTS: Final[dict[str, Any]] = {"text/event-stream": {}}
@@ -48,7 +49,7 @@ class TokenRoutes(ServerExtension):
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> TokenService | None:
         """Return the service for an engine whose model generates tokens, or None for other engines."""
-        return TokenService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None
+        return TokenImageService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None
 
     async def start(self, service: Service, state: State) -> None:
         """Make vLLM's chat handler answer chats that ask for media."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,34 +18,20 @@ from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.format_choice import FormatChoice, accepted, chosen_format
 from vllm_mmout.serving.response.responses import bare_response, close_entries, json_response
-from vllm_mmout.serving.service import kept
+from vllm_mmout.serving.response.store import kept
 from vllm_mmout.wings.tokens.guided.admission import MEDIA
 from vllm_mmout.wings.tokens.serving.fields import sampling_params
+from vllm_mmout.wings.tokens.serving.service import GenerateArguments
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-    from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
 
     from vllm_mmout.serving.response.result_files import Encoded
     from vllm_mmout.wings.tokens.serving.fields import TokenImagesRequest
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateArguments:
-    """The arguments of the engine for one request."""
-
-    prompt: list[int]
-    params: OutputParams
-    """Options that name the processor and hold the sampling params."""
-    request_id: str
-    adapter: LoRARequest | None
-    trace_headers: Mapping[str, str] | None = None
-    """Headers of the client's trace span."""
-
 
 PARTIAL = "X-MMOut-Partial"
 """Header of a response with the bytes of a medium that the model did not finish."""

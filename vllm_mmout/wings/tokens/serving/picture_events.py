@@ -15,8 +15,7 @@ from vllm_mmout.wings.tokens.serving.generations import encoded_pictures, ended_
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.response.format_choice import FormatChoice
-    from vllm_mmout.wings.tokens.serving.generations import GenerateArguments
-    from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
+    from vllm_mmout.wings.tokens.serving.service import GenerateArguments, Maker, TokenService
 
 _KIND = "image_generation"
 

@@ -12,22 +12,20 @@ from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.metrics import observe
 from vllm_mmout.serving.service import Service
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
-from vllm_mmout.wings.tokens.serving.generations_route import generated_images
 from vllm_mmout.wings.tokens.serving.prompt_tokens import PromptTokens
 from vllm_mmout.wings.tokens.serving.sizes import Sizes
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.lora.request import LoRARequest
     from vllm.outputs import RequestOutput
 
+    from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.options import ServingOptions
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.wings.tokens.engine.async_llm import BoundTokenAsyncLLM
     from vllm_mmout.wings.tokens.engine.binding import TokenBinding
     from vllm_mmout.wings.tokens.processors.base import TokenProcessor
-    from vllm_mmout.wings.tokens.serving.generations import GenerateArguments
 
 _ROUTES = {
     "image": "it makes pictures of texts: send a prompt to /v1/images/generations",
@@ -66,6 +64,19 @@ class Maker:
                 param=param,
             )
         return self.prompts.encode(values, param)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateArguments:
+    """The arguments of the engine for one request."""
+
+    prompt: list[int]
+    params: OutputParams
+    """Options that name the processor and hold the sampling params."""
+    request_id: str
+    adapter: LoRARequest | None
+    trace_headers: Mapping[str, str] | None = None
+    """Headers of the client's trace span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +121,6 @@ class TokenService(Service):
     @property
     def _routes(self) -> str:
         return "; ".join(_ROUTES[modality] for modality in self.makers)
-
-    async def generated_images(self, request: Request) -> Response:
-        """Answer a request to ``/v1/images/generations``, which makes pictures from a text."""
-        return await generated_images(request, self)
 
     def maker(self, modality: Literal["image", "audio"]) -> Maker:
         """Return the `Maker` of a modality. Raise an ApiError if the model does not generate that modality."""

@@ -25,8 +25,8 @@ from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 from vllm_mmout.wings.tokens.serving.fields import RESPONSE_FORMATS, SpeechRequest, sampling_params
-from vllm_mmout.wings.tokens.serving.generations import PARTIAL, GenerateArguments, nothing_made
-from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
+from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
+from vllm_mmout.wings.tokens.serving.service import GenerateArguments, Maker, TokenService
 
 FIELD: Final = "response_format"
 """Request field with the file format of the sound, as error messages name it."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.wings.tokens.serving.fields import SpeechRequest
-    from vllm_mmout.wings.tokens.serving.generations import GenerateArguments
-    from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
+    from vllm_mmout.wings.tokens.serving.service import GenerateArguments, Maker, TokenService
 
 USUAL_S: Final = 0.5
 """Default length of a chunk, in seconds."""
