@@ -22,7 +22,7 @@ MODULES = {
 }
 
 LAYERS = (
-    {"private_names", "errors", "importing", "lazy", "log", "messages", "stopwatch", "version"},
+    {"private_names", "errors", "importing", "lazy", "log", "messages", "retries", "stopwatch", "version"},
     {"wing"},
     {"geo", "params", "option"},
     {"outputs"},

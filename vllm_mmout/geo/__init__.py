@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, FetchOptions
     from vllm_mmout.geo.raster.remote.fetcher import certificate_fault, status_phrase, timeout_phrase
     from vllm_mmout.geo.raster.remote.http_file import open_remote
-    from vllm_mmout.geo.raster.remote.retries import BrokenError, retry_after_s
     from vllm_mmout.geo.raster.sensors import OTHER_SENSOR, sensor_of
     from vllm_mmout.geo.raster.stack.stack import FINER, Layer, OpenStack, pixel_area
     from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
@@ -87,7 +86,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
-    "RETRIES", "Affine", "Blend", "BrokenError", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions",
+    "RETRIES", "Affine", "Blend", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions",
     "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice",
     "Layer", "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Plan", "Polygons",
     "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "address_fault",
@@ -98,7 +97,7 @@ __all__ = [
     "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "object_store", "open_in_bucket",
     "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of",
     "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories",
-    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "retry_after_s", "same_file", "says_nothing",
+    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "says_nothing",
     "scenes_below", "sensor_of", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood",
     "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
@@ -136,7 +135,6 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
     "vllm_mmout.geo.raster.remote.fetcher": "certificate_fault status_phrase timeout_phrase",
     "vllm_mmout.geo.raster.remote.http_file": "open_remote",
-    "vllm_mmout.geo.raster.remote.retries": "BrokenError retry_after_s",
     "vllm_mmout.geo.raster.sensors": "OTHER_SENSOR sensor_of",
     "vllm_mmout.geo.raster.stack.stack": "FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",

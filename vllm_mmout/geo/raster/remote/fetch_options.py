@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.retries import Retries
 
 TIMEOUT, RETRIES, LIMIT = "MMOUT_FETCH_TIMEOUT", "MMOUT_FETCH_RETRIES", "MMOUT_FETCH_LIMIT"
 _LONGEST = 86400
-_LONGEST_PAUSE = 30.0
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
@@ -51,9 +51,9 @@ class FetchOptions:
         }
         return cls(**options)
 
-    def pause(self, failures: int) -> float:
-        """Return the seconds to wait after ``failures`` failures in a row: 0 if ``failures`` is 0, at most 30."""
-        return min(self.backoff * 2 ** (failures - 1), _LONGEST_PAUSE) if failures else 0.0
+    def new_retries(self) -> Retries:
+        """Return the counter of the failed attempts of a new task."""
+        return Retries(self.retries, self.backoff)
 
 
 def _timeout(text: str) -> float:

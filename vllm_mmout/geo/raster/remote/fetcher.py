@@ -17,8 +17,8 @@ from urllib3.util import parse_url
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import without_secrets
-from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
-from vllm_mmout.geo.raster.remote.retries import BrokenError, call_with_retries, pause_s, retry_after_s
+from vllm_mmout.geo.raster.remote.fetch_options import RETRIES, TIMEOUT, FetchOptions
+from vllm_mmout.retries import BrokenError, call_with_retries, retry_after_s
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+_WORTH_A_TRY = 2**19
+"""Number of bytes received before a connection broke that make the attempt count as progress, not as a failure."""
 _SHOWN = 300
 """Number of characters of a connection error that a message shows."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -78,11 +80,23 @@ class Fetcher:
             self._check_open()
             return step()
 
-        def pause(error: BrokenError, tries: int) -> None:
-            self._check_open()
-            self._ending.wait(pause_s(self.name, what, error, tries, self.options))
+        retries, received = self.options.new_retries(), 0
 
-        return call_with_retries(checked_step, pause, came)
+        def wait(error: BrokenError) -> None:
+            nonlocal received
+            before, received = received, came()
+            self._check_open()
+            if error.wait_s > self.options.timeout:
+                raise InputError(
+                    f"{self.name}: {error}, and asks to wait {error.wait_s:.0f} s, longer than {TIMEOUT}"
+                    f" ({self.options.timeout:g} s); try again later"
+                ) from error
+            pause = retries.failed(error.wait_s, counts=received - before < _WORTH_A_TRY)
+            if pause is None:
+                raise self._used_up(what, retries.failures, error) from error
+            self._ending.wait(pause)
+
+        return call_with_retries(checked_step, wait)
 
     @contextmanager
     def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
@@ -160,6 +174,14 @@ class Fetcher:
         if status in _MAY_PASS:
             raise BrokenError(words, retry_after_s(response))
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
+
+    def _used_up(self, what: str, failures: int, error: BrokenError) -> InputError:
+        """Return the error of data that could not be fetched in as many attempts as the options allow."""
+        often = f"{failures} times" if failures > 1 else "once"
+        return InputError(
+            f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
+            f" {RETRIES} ({self.options.retries}) or {TIMEOUT} ({self.options.timeout:g} s)"
+        )
 
     def _check_open(self) -> None:
         if self.closed:

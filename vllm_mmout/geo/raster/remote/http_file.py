@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.remote.block_file import BlockFile, too_large
 from vllm_mmout.geo.raster.remote.connections import Connections
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
 from vllm_mmout.geo.raster.remote.fetcher import Fetcher
-from vllm_mmout.geo.raster.remote.retries import BrokenError
+from vllm_mmout.retries import BrokenError
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from vllm_mmout.errors import SaveError
+from vllm_mmout.retries import BrokenError, call_with_retries
 from vllm_mmout.wings.jobs.client.jobs import ROUTE, JobOutput
 from vllm_mmout.wings.jobs.client.session import ServerError, Session, TemporaryError
 
@@ -42,18 +43,17 @@ def download(session: Session, path: str, size: int, part: PartFile, show: Calla
         ServerError: the download failed too often, or the result has another size.
 
     """
-    retries = session.retries()
+    waiting = session.new_waiting()
     most = 0
-    while True:
-        try:
-            _continue(session, path, size, part, show)
-        except TemporaryError as error:
-            if part.size > most:  # a server without range requests would otherwise be retried forever
-                most = part.size
-                retries.failures = 0
-            retries.wait(error)
-        else:
-            break
+
+    def wait(error: BrokenError) -> None:
+        nonlocal most
+        if part.size > most:  # a server without range requests would otherwise be retried forever
+            most = part.size
+            waiting.retries.failures = 0
+        waiting.wait(error)
+
+    call_with_retries(lambda: _continue(session, path, size, part, show), wait)
     if part.size != size:
         part.begin(None)
         raise ServerError(f"the server sent another result than the {size} bytes that it announced; try again")

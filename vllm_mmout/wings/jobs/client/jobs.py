@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from vllm_mmout.retries import call_with_retries
 from vllm_mmout.wings.jobs.client.form import MultipartForm
 from vllm_mmout.wings.jobs.client.session import ServerError, Session, TemporaryError
 
@@ -100,7 +101,6 @@ def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -
 
     """
     headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
-    retries = session.retries()
     count = 0
 
     def progress(done: int) -> None:
@@ -108,7 +108,7 @@ def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -
         count = done
         sent(done)
 
-    while True:
+    def upload() -> Job:
         progress(0)
         try:
             return session.ask("POST", ROUTE, Job, headers=headers, body=form.body(progress), timeout_s=_ANSWER_S)
@@ -119,7 +119,9 @@ def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -
                     f"{error}; the upload was complete, and the server may have created a job: GET"
                     f" {session.server}{ROUTE} lists its jobs"
                 ) from error
-            retries.wait(error)
+            raise
+
+    return call_with_retries(upload, session.new_waiting().wait)
 
 
 def get_job(session: Session, job: str) -> Job:

@@ -16,15 +16,14 @@ from urllib3.exceptions import HTTPError
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.geo import (
     RETRIES,
-    BrokenError,
     Connections,
     FetchOptions,
     certificate_fault,
     proxy_of,
-    retry_after_s,
     status_phrase,
     timeout_phrase,
 )
+from vllm_mmout.retries import BrokenError, Retries, call_with_retries, retry_after_s
 from vllm_mmout.version import __version__
 
 if TYPE_CHECKING:
@@ -68,27 +67,26 @@ class TemporaryError(BrokenError):
 
 
 @dataclass(slots=True)
-class Retries:
-    """Counter of the failures of one task since its last progress, which also pauses between the attempts."""
+class Waiting:
+    """Pauses between the attempts of one task, until its retries are used up."""
 
-    options: FetchOptions
+    retries: Retries
     say: Callable[[str], None]
-    failures: int = 0
 
-    def wait(self, error: TemporaryError) -> None:
+    def wait(self, error: BrokenError) -> None:
         """Pause before the next attempt.
 
         Raises:
             ServerError: the retries are used up, or the server asks for a pause that is too long.
 
         """
-        self.failures += 1
-        if self.failures > self.options.retries:
-            often = f"tried {self.failures} times" if self.failures > 1 else "tried once"
+        pause = self.retries.failed(error.wait_s)
+        if pause is None:
+            failures = self.retries.failures
+            often = f"tried {failures} times" if failures > 1 else "tried once"
             raise ServerError(f"{error} ({often}; {RETRIES} in the environment sets the number of retries)") from error
         if error.wait_s > _LONGEST_ASKED:
             raise ServerError(f"{error} (the server asks to wait {error.wait_s:.0f} s; try again then)") from error
-        pause = max(self.options.pause(self.failures), error.wait_s)
         self.say(f"{error}; trying again in {pause:.3g} s")
         time.sleep(pause)
 
@@ -107,9 +105,9 @@ class Session:
             self._headers["Authorization"] = f"Bearer {key}"
         self._reached = False
 
-    def retries(self) -> Retries:
-        """Return a new retry counter for one task."""
-        return Retries(self._options, self._say)
+    def new_waiting(self) -> Waiting:
+        """Return the pauses between the attempts of a new task."""
+        return Waiting(self._options.new_retries(), self._say)
 
     def get(self, path: str, into: type[Answer]) -> Answer:
         """Send a GET request, retry temporary failures after a pause, and decode the JSON response as ``into``.
@@ -118,12 +116,7 @@ class Session:
             ServerError: the request failed, and the retries are used up or cannot help.
 
         """
-        retries = self.retries()
-        while True:
-            try:
-                return self.ask("GET", path, into)
-            except TemporaryError as error:
-                retries.wait(error)
+        return call_with_retries(lambda: self.ask("GET", path, into), self.new_waiting().wait)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
         """Send a request once, and decode the JSON response as ``into``. Further arguments are passed to `answer`.

@@ -53,16 +53,16 @@ def redirect_fault(place: FileAddress) -> str | None:
 
 def _redirect(connections: Connections, url: str, options: FetchOptions) -> str | None:
     """Return the address that a request is redirected to, or None. Retry up to ``options.retries`` times."""
-    failures = 0
+    retries = options.new_retries()
     while True:
         try:
             with closing(connections.request(url, {"Range": "bytes=0-0"})) as response:
                 return response.headers.get("Location") if response.status in _REDIRECTS else None
         except HTTPError:
-            failures += 1
-            if failures > options.retries:
+            pause = retries.failed()
+            if pause is None:
                 raise
-            time.sleep(options.pause(failures))
+            time.sleep(pause)
 
 
 def _signed(place: FileAddress) -> str:

@@ -16,13 +16,13 @@ from vllm_mmout.geo.raster.formats import BUCKETS
 from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
 from vllm_mmout.geo.raster.remote.fetch_options import FetchOptions
+from vllm_mmout.retries import LONGEST_PAUSE_S
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _WHOLE = 10
 """Longest duration of a request, as a multiple of the timeout. Within each timeout some bytes must arrive."""
-_LONGEST_PAUSE_S = 30
 
 
 def is_public() -> bool:
@@ -89,7 +89,7 @@ def _store(scheme: str, bucket: str, options: FetchOptions) -> ObjectStore:
         "retry_timeout": timedelta(seconds=_WHOLE * options.timeout * (1 + options.retries)),
         "backoff": {
             "init_backoff": timedelta(seconds=options.backoff),
-            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+            "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
             "base": 2,
         },
     }
