@@ -122,6 +122,22 @@ def test_a_handler_that_does_not_raise_is_called_once(handler):
         signal.signal(signal.SIGINT, handler)
 
 
+def test_a_handler_gets_a_frame(handler):
+    """The user's handler may look at the frame, wherever its Ctrl-C is delivered."""
+    frames, interrupts = [], Interrupts()
+    signal.signal(signal.SIGINT, lambda _, frame: frames.append(frame.f_code.co_name))
+    try:
+        with interrupts.noted(silent):
+            ctrl_c()
+            interrupts.deliver()
+            ctrl_c()
+            ctrl_c()
+            ctrl_c()
+        assert frames == ["deliver", "ctrl_c", "noted"]
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def test_a_call_within_a_call_leaves_the_handler(handler):
     """The outer call delivers what both note."""
     interrupts = Interrupts()

@@ -12,8 +12,6 @@ from vllm_mmout.registry.output_registry import EngineFunctions, OutputRegistry
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-_drift: HookError | None = None
-
 
 def load() -> None:
     """Install the hooks, and register our config and model classes. This must not raise: it would stop text models too.
@@ -22,7 +20,6 @@ def load() -> None:
     and the first engine of a model that needs a processor raise it. The ``generate`` of a decorated class from another
     package raises vLLM's own error then, since no hook can add to the message.
     """
-    global _drift  # noqa: PLW0603 - the only state of the plugin in a process
     from vllm_mmout.engine.hooks.install import install, is_core, is_frontend
     from vllm_mmout.engine.model_class import create_output_processor, process_pictures
     from vllm_mmout.models.announced_classes import serve_announced
@@ -33,7 +30,6 @@ def load() -> None:
     try:
         install(frontend=is_frontend(), core=is_core())
     except HookError as error:
-        _drift = error
         logging.getLogger("vllm.mmout").error("%s", error)  # noqa: TRY400 - the message needs no traceback
         register_config(error)
         return
@@ -46,8 +42,3 @@ def _output_router(vllm_config: VllmConfig, in_process: bool) -> Callable[..., A
     from vllm_mmout.engine.hooks.native import output_router  # needed on a patched vLLM only
 
     return output_router(vllm_config, in_process=in_process)
-
-
-def drift() -> HookError | None:
-    """Return the error that kept the hooks from being installed, or None if they fit the installed vLLM."""
-    return _drift

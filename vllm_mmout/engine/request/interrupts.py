@@ -7,6 +7,7 @@ half a message would garble the next one. Therefore KeyboardInterrupt must not b
 from __future__ import annotations
 
 import _thread
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -48,17 +49,17 @@ class Interrupts:
             self._before = None  # from here on `_note` raises nothing, so that the handler is restored
             signal.signal(signal.SIGINT, before)
             if self._came:
-                before(signal.SIGINT, None)
+                before(signal.SIGINT, inspect.currentframe())
 
-    def deliver(self) -> None:
+    def deliver(self, frame: FrameType | None = None) -> None:
         """Call the original SIGINT handler for a delayed Ctrl-C. Python's default handler raises KeyboardInterrupt."""
         if self._came and self._before is not None:
             self._came = False
-            self._before(signal.SIGINT, None)
+            self._before(signal.SIGINT, frame or inspect.currentframe())
 
-    def _note(self, _signum: int, _frame: FrameType | None) -> None:
+    def _note(self, _signum: int, frame: FrameType | None) -> None:
         if self._came:
-            self.deliver()
+            self.deliver(frame)
             return
         self._came = True
         if self._before is None:
@@ -67,4 +68,4 @@ class Interrupts:
             # The waker takes locks that the interrupted code may hold. So does ``threading.Thread.start``.
             _thread.start_new_thread(self._wake, ())
         except RuntimeError:  # the system cannot start another thread
-            self.deliver()
+            self.deliver(frame)

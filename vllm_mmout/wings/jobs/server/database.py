@@ -103,21 +103,20 @@ class SceneDatabase:
             rows = _rows(connection, f"{where} ORDER BY number {order} LIMIT ?", *values)
         return _jobs(rows[:limit]), len(rows) > limit
 
-    def change(self, job_id: str, *, of: str | None = None, **values: Any) -> bool:
+    def change(self, job_id: str, *, of: str, **values: Any) -> bool:
         """Set columns of an unfinished job.
 
         Args:
             job_id: the id of the job.
-            of: name of the server that must own the job. None: any server may own it.
+            of: name of the server that must own the job.
             **values: the new values by column.
 
         Returns:
             False if nothing was changed: the job is finished, was deleted, or another server has taken it over.
 
         """
-        where, owner = ("id = ?", ()) if of is None else ("id = ? AND server = ?", (of,))
         with self._using() as connection:
-            return _update(connection, where, values, job_id, *owner) > 0
+            return _update(connection, "id = ? AND server = ?", values, job_id, of) > 0
 
     def delete(self, job_id: str) -> SceneJob | None:
         """Delete a job. Returns the job in its last state, or None if it does not exist."""
