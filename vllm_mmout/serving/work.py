@@ -16,7 +16,7 @@ from vllm_mmout.serving.errors import client_errors
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.metrics import count_refusal
 from vllm_mmout.serving.options import flag
-from vllm_mmout.serving.request.asked_limits import check_asked
+from vllm_mmout.serving.request.asked_limits import check_request
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.format_choice import chosen_format
@@ -102,10 +102,7 @@ class Work:
     def check_limits(self) -> None:
         """Check the path of the result, and the pixels, steps and seconds, against the server's limits."""
         _check_path(self)
-        binding = self.service.binding
-        fields = () if binding.inputs is None else binding.inputs.fields
-        fps = getattr(binding.processors[self.names[0]], "fps", None)
-        check_asked(self.params, self.data, fields, fps, self.service.options)
+        check_request(self.service.binding, self.params, self.data, self.service.options)
 
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run the request with its input files open, and yield the outputs of `AsyncLLM.generate`.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from vllm_mmout.engine.hooks.client_errors import InvalidOptionError
 from vllm_mmout.errors import InputError, MMOutError
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.params import OutputParams
@@ -17,6 +20,7 @@ from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.fields import OPTIONS
 from vllm_mmout.serving.response.format_choice import FormatChoice
 from vllm_mmout.serving.response.result_files import Encoded
+from vllm_mmout.wings.io_plugins.own.mmout_io_processor import _ClientRequest
 from vllm_mmout.wings.io_plugins.own.plugin_data import FIELDS, checked_input, plugin_data
 
 pytestmark = pytest.mark.engine
@@ -341,3 +345,14 @@ def test_uploads_stand_at_their_start():
     upload = plugin_data({"data": base64.b64encode(b"abc").decode(), "data_format": "b64_json"}).input
     assert isinstance(upload.file, io.BytesIO)
     assert upload.file.tell() == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("size", "99999x99999"), ("num_inference_steps", 99_999)])
+def test_limits_of_what_a_model_makes_hold_on_routes_of_vllm(name, value):
+    """A request that reaches the plugin through vLLM is refused as it is on this package's own route."""
+    asked = plugin_data({"data": URL, "data_format": "url", name: value})
+    engine = SimpleNamespace(output_processor=SimpleNamespace(binding=Binding()))
+    request = _ClientRequest(asked, None, ServingOptions())  # no source is opened
+    with pytest.raises(InvalidOptionError, match=name) as caught:
+        asyncio.run(anext(request.outputs(engine, "request-1", {})))
+    assert caught.value.parameter == name

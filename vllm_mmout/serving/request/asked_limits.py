@@ -11,12 +11,20 @@ from vllm_mmout.serving.options import flag
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from vllm_mmout.engine.binding import Binding
     from vllm_mmout.params import OutputParams
     from vllm_mmout.serving.options import ServingOptions
 
 WIDTH, HEIGHT, FRAMES, STEPS = "width", "height", "num_frames", "num_inference_steps"
 """Keys of an input that set the size of the result, with the names of diffusers."""
 _USUAL_FPS: Final = 24.0
+
+
+def check_request(binding: Binding, params: OutputParams, data: Any, options: ServingOptions) -> None:
+    """Refuse a request to a model for more pixels, steps or frames than the server's limits. See `check_asked`."""
+    fields = () if binding.inputs is None else binding.inputs.fields
+    fps = getattr(binding.processors[binding.choice.pick(params.processor)[0]], "fps", None)
+    check_asked(params, data, fields, fps, options)
 
 
 def check_asked(

@@ -22,6 +22,7 @@ from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
 from vllm_mmout.serving.options import ServingOptions
+from vllm_mmout.serving.request.asked_limits import check_request
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.responses import pieces
@@ -136,6 +137,7 @@ class _ClientRequest(NamedRequest):
     async def _run(self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]) -> str:
         binding = engine.output_processor.binding
         name = self.asked.check(binding)
+        check_request(binding, self.asked.params, self.asked.data, self.options)
         async with entered(self._opened(binding)) as opened:
             outputs = engine.generate(
                 opened,
