@@ -40,6 +40,12 @@ def test_every_group_is_one_of_vllm(parser):
         (["--tensor-parallel-size", "2"], "this model is plain PyTorch"),
         (["--pipeline-parallel-size", "2"], "this model is plain PyTorch"),
         (["--quantization", "fp8"], "this model is plain PyTorch"),
+        (["--enable-prefix-caching"], "this model has no cache of keys and values"),
+        (
+            ["--kv-transfer-config", '{"kv_connector": "ExampleConnector", "kv_role": "kv_both"}'],
+            "this model has no cache of keys and values",
+        ),
+        (["--mm-processor-kwargs", '{"size": 5}'], "the inputs of this model are read by vllm_mmout"),
         (["--max-num-batched-tokens", "100"], "leave max_num_batched_tokens out"),
         (["--enable-expert-parallel"], "Number of experts in the model must be greater than 0"),
         (["--reasoning-parser", "deepseek_r1"], "The model tokenizer must be passed to the ReasoningParser"),

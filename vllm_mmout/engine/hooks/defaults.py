@@ -38,6 +38,20 @@ _FOR_VLLM = ("convert", "model_impl")
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
 """Engine arguments that configure vLLM's own class of an architecture, if vLLM has a class for it."""
 
+_NO_CACHE = "and this model has no cache of keys and values; leave it out"
+_UNUSABLE = {
+    "quantization": (
+        "which is for vLLM's own layers, and this model is plain PyTorch; leave it out, or choose a smaller dtype"
+    ),
+    "enable_prefix_caching": _NO_CACHE,
+    "kv_transfer_config": _NO_CACHE,
+    "mm_processor_kwargs": (
+        "which is for vLLM's own input processors, and the inputs of this model are read by vllm_mmout; leave it out,"
+        " or write what is meant into the model's config.json or its input mapper"
+    ),
+}
+"""Engine arguments that a model in plain PyTorch cannot use, each with the end of its error message."""
+
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """Default of ``max_num_seqs``, by device. vLLM's own default would make batches of 256 tiles."""
 
@@ -64,7 +78,7 @@ def fill_in(engine_args: EngineArgs) -> None:
     if family is not None and _switched_off(engine_args, config):
         withdraw(config["architectures"][0])
         return
-    _refuse_parts(engine_args)
+    _refuse_unusable(engine_args)
     announce(config, instead=taken is not None)
     device = _device()
     wanted = dict(ALL_DEVICES, max_num_seqs=MAX_NUM_SEQS[device], **(CPU if device == "cpu" else {}))
@@ -84,8 +98,8 @@ def fill_in(engine_args: EngineArgs) -> None:
     _fit_tokens_to_requests(engine_args, untouched["max_num_batched_tokens"])
 
 
-def _refuse_parts(engine_args: EngineArgs) -> None:
-    """Refuse parallelism and quantization, which need vLLM's own layers. A model in plain PyTorch has none."""
+def _refuse_unusable(engine_args: EngineArgs) -> None:
+    """Refuse arguments that need vLLM's own layers, cache or input processors. A model in plain PyTorch has none."""
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (count := getattr(engine_args, name)) > 1:
             raise OptionError(
@@ -93,12 +107,9 @@ def _refuse_parts(engine_args: EngineArgs) -> None:
                 f" run {count} engines by data_parallel_size={count}",
                 param=name,
             )
-    if engine_args.quantization is not None:
-        raise OptionError(
-            f"quantization is {engine_args.quantization!r}, which is for vLLM's own layers, and this model is plain"
-            " PyTorch; leave it out, or choose a smaller dtype",
-            param="quantization",
-        )
+    for name, reason in _UNUSABLE.items():
+        if value := getattr(engine_args, name):
+            raise OptionError(f"{name} is {value!r}, {reason}", param=name)
 
 
 def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -83,8 +83,11 @@ def _pillow_variant(folder: str) -> Any:
     import transformers
     from transformers.models.auto.image_processing_auto import get_image_processor_config
 
-    type_name = get_image_processor_config(folder).get("image_processor_type") or ""
-    family = type_name.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
+    config = get_image_processor_config(folder)
+    # Older folders, as those of SegFormer, name the class in the second field.
+    type_name = config.get("image_processor_type") or config.get("feature_extractor_type") or ""
+    family = type_name.removesuffix("Fast").removesuffix("Pil")
+    family = family.removesuffix("ImageProcessor").removesuffix("FeatureExtractor")
     for file in Path(transformers.__file__).parent.glob(f"models/*/{_PIL}*.py"):
         if file.stem.removeprefix(_PIL).replace("_", "") == family.lower():
             module = importlib.import_module(f"transformers.models.{file.parent.name}.{file.stem}")
