@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import torch
+from token_models import BYTES, write_byte_tokenizer
 
 ORPHEUS = "canopylabs/orpheus-3b-0.1-ft"
 SNAC = "snac_24khz"
@@ -78,16 +79,7 @@ def _rt_detr(folder):
 
 def _tokenizer(folder, words, special, **named):
     """Write a byte-level tokenizer of ``words`` tokens of text, 256 of which are bytes, with ``special`` after them."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    texts = [*letters, *(f"word {number}" for number in range(words - len(letters)))]
-    tokenizer = Tokenizer(models.BPE({text: number for number, text in enumerate(texts)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+    write_byte_tokenizer(folder, [f"word {number}" for number in range(words - BYTES)], special, **named)
 
 
 def _orpheus(folder):
@@ -200,10 +192,10 @@ def _stable_diffusion(folder):
     from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
     from small_pipelines import _clip_tokenizer
 
-    text = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
-    text |= {"projection_dim": 64, "vocab_size": 74, "bos_token_id": 72, "eos_token_id": 73}
-    vision = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
-    vision |= {"image_size": 224, "patch_size": 14, "projection_dim": 64}
+    clip = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+    clip |= {"projection_dim": 64}
+    text = {**clip, "vocab_size": 74, "bos_token_id": 72, "eos_token_id": 73}
+    vision = {**clip, "image_size": 224, "patch_size": 14}
     blocks = {"layers_per_block": 2, "norm_num_groups": 32}
     channels = (32, 64, 128, 128)
     diffusers.StableDiffusionPipeline(

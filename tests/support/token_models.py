@@ -37,19 +37,24 @@ def special_tokens():
     return names | {FIRST + code: f"<code {code}>" for code in range(VOCABULARY - FIRST)}
 
 
-def make_tokenizer(folder):
-    """Write a fast tokenizer."""
+def write_byte_tokenizer(folder, words, special, **named):
+    """Write a fast tokenizer of the bytes, then ``words``, then the texts ``special``; ``named`` says what some are."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    texts = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *words]
+    tokenizer = Tokenizer(models.BPE({text: number for number, text in enumerate(texts)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    texts = [text for _, text in sorted(special_tokens().items())]
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in texts])
-    names = dict(zip(("bos_token", "eos_token", "pad_token"), texts, strict=False))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+
+
+def make_tokenizer(folder):
+    """Write the tokenizer of these models."""
+    special = [text for _, text in sorted(special_tokens().items())]
+    names = dict(zip(("bos_token", "eos_token", "pad_token"), special, strict=False))
+    write_byte_tokenizer(folder, [], special, **names)
 
 
 def make_model(folder, table, decoder=None, *, max_length=512):
