@@ -171,7 +171,7 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=500, width=500, dtype="uint8")
 blocks.write(0, 0, np.random.default_rng(0).integers(0, 256, (1, 500, 500), "uint8"))
-blocks._pixels.close()
+blocks._pixels._file.close()
 resource.setrlimit(resource.RLIMIT_FSIZE, (240_000, 240_000))
 try:
     blocks.finish()

@@ -6,7 +6,6 @@ nodata value to float, and if nodata is set after writing, GDAL's GTiff driver r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
@@ -14,7 +13,6 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from PIL import Image
 from tifffile import TiffFile
 
 from vllm_mmout.errors import SaveError
@@ -115,7 +113,7 @@ def source_xml(
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
     metadata: RasterMetadata,
-    statistics: Sequence[Mapping[str, str]] = (),
+    items_of_bands: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """Return the XML of a VRT with all metadata of a raster.
 
@@ -124,7 +122,7 @@ def source_xml(
         shape: (bands, height, width) of the raster.
         dtype: dtype of the file's pixels (see `stored_dtype`).
         metadata: the raster's metadata.
-        statistics: statistics items of each band; empty for none.
+        items_of_bands: further metadata items of each band, such as its statistics; empty for none.
 
     Raises:
         SaveError: the metadata does not fit the raster or a GeoTIFF.
@@ -149,7 +147,7 @@ def source_xml(
         classes = {
             f"CLASS_{value}": name for value, name in enumerate(metadata.get("class_names") or ()) if number == 0
         }
-        _items(band, {**classes, **(statistics[number] if statistics else {})})
+        _items(band, {**classes, **(items_of_bands[number] if items_of_bands else {})})
         source = SubElement(band, "SimpleSource")
         SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = pixels
         SubElement(source, "SourceBand").text = str(number + 1)
@@ -226,46 +224,3 @@ def is_whole(file: str) -> bool:
     size = Path(file).stat().st_size
     with TiffFile(file) as tiff:
         return all(np.add(page.dataoffsets, page.databytecounts).max() <= size for page in tiff.pages)
-
-
-def statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
-    """Return the statistics items of each band of the raster file ``name``, without nodata pixels and NaN.
-
-    GDAL's own statistics include a VRT's nodata, infinities, and sometimes NaN.
-    """
-    import rasterio
-
-    with rasterio.open(name) as file, np.errstate(all="ignore"):
-        hidden = math.nan if nodata is None else np.dtype(file.dtypes[0]).type(as_pixels_have_it(nodata, dtype))
-        return [_of_band(file, band, hidden) for band in file.indexes]
-
-
-def _of_band(file: Any, band: int, nodata: float | np.generic) -> dict[str, str]:
-    """Return a band's statistics as GDAL's items, without NaN and nodata; empty if any result is not finite."""
-    parts = []
-    for _, window in file.block_windows(band):
-        plane = file.read(band, window=window)
-        values, times = plane.ravel(), np.ones(1, np.intp)
-        if plane.dtype == np.uint8:
-            times = np.array(Image.fromarray(plane).histogram())  # three times as fast as numpy's
-            values, times = np.flatnonzero(times), times[times > 0]
-        valid = ~np.isnan(values) & (values != nodata)
-        values, times = values[valid].astype(np.float64), np.broadcast_to(times, valid.shape)[valid]
-        if values.size:
-            low = values.min()  # subtracted, so that constant pixels have a deviation of exactly 0
-            mean = low + np.average(values - low, weights=times)
-            square = np.average(np.square(values - mean), weights=times)
-            parts.append((int(times.sum()), low, values.max(), mean, square))
-    if not parts:
-        return {}
-    counts, lows, highs, means, squares = (np.array(numbers) for numbers in zip(*parts, strict=True))
-    low, count, pixels = lows.min(), int(counts.sum()), file.height * file.width
-    mean = low + np.average(means - low, weights=counts)
-    deviation = math.sqrt(np.average(squares + np.square(means - mean), weights=counts))
-    numbers = {"MINIMUM": low, "MAXIMUM": highs.max(), "MEAN": mean, "STDDEV": deviation}
-    if not np.isfinite(list(numbers.values())).all():
-        return {}
-    texts = {name: f"{number:.14g}" for name, number in numbers.items()}
-    percent = f"{100 * count / pixels:.4g}"
-    texts["VALID_PERCENT"] = "99.999" if percent == "100" and count < pixels else percent
-    return {f"STATISTICS_{name}": text for name, text in texts.items()}

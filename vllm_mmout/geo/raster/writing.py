@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
-import sys
 import tempfile
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,36 +18,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.atomic import atomic_file
-from vllm_mmout.geo.raster.geotiff import (
-    BLOCK_SIDE,
-    RasterMetadata,
-    block_side,
-    cog_options,
-    is_whole,
-    restore_names,
-    source_xml,
-    statistics,
-    stored_dtype,
-)
+from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, restore_names, stored_dtype
+from vllm_mmout.geo.raster.pixels_file import PixelsFile
 from vllm_mmout.stopwatch import FILES
-
-_CACHE = 64 << 20
-"""Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
-_CACHES: list[int] = []
-"""GDAL's cache size before each unfinished COG was begun, oldest first. The first entry is the size to restore."""
-_CACHING = threading.Lock()
-_OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
-_IN_MEMORY = "/vsimem/"
-"""Prefix of GDAL's names of files in memory."""
 
 
 class GeoTiffBlocks:
     """A writer of a cloud-optimised GeoTIFF that takes the pixels block by block, in any order.
 
-    Each block is written at once to a temporary file in ``folder`` (None: the system's temporary folder). `finish`
-    makes the GeoTIFF from it, with overviews and statistics. The temporary file is removed with this object, or when
-    the process ends normally. Only one thread at a time may use the object. bool is stored as uint8.
+    Blocks go to a temporary file in ``folder`` (None: the system's temporary folder). `finish` makes the GeoTIFF from
+    it, with overviews and statistics. The temporary file is removed with this object, or when the process ends
+    normally. Only one thread at a time may use the object. bool is stored as uint8.
     """
 
     block: int = BLOCK_SIDE
@@ -69,7 +47,7 @@ class GeoTiffBlocks:
         self._written: set[tuple[int, int]] = set()
         self._path = self.folder.absolute() / f".mmout-raster.{secrets.token_hex(8)}.part"
         with self._writing():
-            self._pixels = PixelsFile(_private(self._path.with_suffix(".pixels.part")), self.shape, self.dtype)
+            self._pixels = _open_store(self._path, self.shape, self._given)
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
@@ -93,8 +71,8 @@ class GeoTiffBlocks:
             for place in product(range(rows), range(cols)):
                 if place not in self._written:
                     raise SaveError(f"block {place} was never written, of {rows} x {cols} blocks")
-            self._pixels.save(_private(self._path), self._given, metadata)
-            Path(self._pixels.name).unlink()
+            self._pixels.save(_private(self._path), metadata)
+            self._pixels.discard()
         self._forget.detach()
         return self._path
 
@@ -157,34 +135,50 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
         return
     from rasterio.io import MemoryFile
 
-    with MemoryFile() as pixels, MemoryFile() as cog:
-        _save(pixels.name, cog.name, array, metadata)
-        file = BytesIO(cog.getbuffer())
-    restore_names(file, metadata)
-    target.write(file.getbuffer())
+    pixels = _checked(array)
+    with MemoryFile() as memory, MemoryFile() as cog:
+        file = PixelsFile(memory.name, pixels.shape, pixels.dtype)
+        with _filled(file, pixels):
+            file.save(cog.name, metadata)
+        written = BytesIO(cog.getbuffer())
+    restore_names(written, metadata)
+    target.write(written.getbuffer())
 
 
 def write_geotiff_here(path: Path, array: NDArray[Any], **metadata: Unpack[RasterMetadata]) -> None:
     """Write a GeoTIFF directly under ``path``, so that an error may leave a partial file for the caller to remove."""
-    pixels = _private(path.absolute().with_name(f"{path.name}.pixels"))
-    try:
-        _save(pixels, str(path.absolute()), array, metadata)
-    finally:
-        Path(pixels).unlink(missing_ok=True)
+    pixels = _checked(array)
+    store = _open_store(path.absolute(), pixels.shape, pixels.dtype)
+    with _filled(store, pixels):
+        store.save(str(path.absolute()), metadata)
 
 
-def _save(pixels: str, target: str, array: NDArray[Any], metadata: RasterMetadata) -> None:
+def _checked(array: NDArray[Any]) -> np.ndarray[tuple[int, int, int], np.dtype[Any]]:
     whole = np.asarray(array)
     if whole.ndim != 3 or 0 in whole.shape:
         raise SaveError(f"a GeoTIFF takes an array [bands, height, width] that is not empty, got shape {whole.shape}")
-    bands, height, width = whole.shape
-    file = PixelsFile(pixels, (bands, height, width), stored_dtype(whole.dtype))
+    return whole
+
+
+def _open_store(target: Path, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> PixelsFile:
+    """Begin a temporary file beside ``target`` for the pixels of a raster."""
+    name = _private(target.with_suffix(".pixels.part"))
     try:
-        for row, col in product(range(0, height, BLOCK_SIDE), range(0, width, BLOCK_SIDE)):
-            file.write(row, col, whole[:, row : row + BLOCK_SIDE, col : col + BLOCK_SIDE])
-        file.save(target, whole.dtype, metadata)
+        return PixelsFile(name, shape, dtype)
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+@contextmanager
+def _filled(store: PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
+    """Write all pixels [bands, height, width] to a temporary file, and remove it in the end."""
+    try:
+        for row, col in product(range(0, pixels.shape[1], BLOCK_SIDE), range(0, pixels.shape[2], BLOCK_SIDE)):
+            store.write(row, col, pixels[:, row : row + BLOCK_SIDE, col : col + BLOCK_SIDE])
+        yield
     finally:
-        file.close()
+        store.discard()
 
 
 def _private(path: Path) -> str:
@@ -193,104 +187,9 @@ def _private(path: Path) -> str:
     return str(path)
 
 
-def _remove(pixels: PixelsFile, path: Path, process: int) -> None:
+def _remove(store: PixelsFile, path: Path, process: int) -> None:
     """Remove the files of a raster if this is the process that made them, since a fork holds the same objects."""
     if os.getpid() == process:
-        pixels.close()
-        for file in (Path(pixels.name), path):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
-
-
-class PixelsFile:
-    """A temporary GeoTIFF, on disk or in memory, that holds a raster's pixels. One thread at a time may use it."""
-
-    def __init__(self, name: str, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-        import rasterio
-
-        self.name = name
-        self.shape = shape
-        self.dtype = dtype
-        self._kept = np.dtype(np.float32) if dtype == np.float16 else dtype
-        side, (count, height, width) = block_side(shape[1:]), shape
-        compression = {} if dtype.kind == "f" else {"compress": "zstd", "zstd_level": 1}  # floats hardly compress
-        with _gdal(name):
-            self._file = rasterio.open(
-                name, "w", driver="GTiff", count=count, height=height, width=width, dtype=self._kept, tiled=True,
-                blockxsize=side, blockysize=side, interleave="band", bigtiff="IF_SAFER", **compression,
-                transform=rasterio.Affine.scale(2),  # rasterio warns without a transform
-            )  # fmt: skip
-
-    def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write pixels [bands, height, width] at a row and a column of the raster, in pixels."""
-        window = ((row, row + pixels.shape[1]), (col, col + pixels.shape[2]))
-        with _gdal(self.name, pixels.nbytes):
-            self._file.write(pixels.astype(self._kept, copy=False), window=window)
-
-    def save(self, target: str, dtype: np.dtype[Any], metadata: RasterMetadata) -> None:
-        """Write all pixels to the COG ``target``. ``dtype`` is the dtype that the caller's pixels had, such as bool."""
-        from rasterio.shutil import copy
-
-        source_xml(self.name, self.shape, self.dtype, metadata)  # raises if the metadata does not fit
-        on_disk = not target.startswith(_IN_MEMORY)
-        nbytes = 2 * Path(self.name).stat().st_size if on_disk else 0
-        with _gdal(target, nbytes), _small_cache():
-            self.close()
-            of_bands = statistics(self.name, self.dtype, metadata.get("nodata"))
-            xml = source_xml(self.name, self.shape, self.dtype, metadata, of_bands)
-            copy(xml, target, driver="COG", **cog_options(self.shape, dtype, metadata))
-        if on_disk:
-            if not is_whole(target):
-                raise _system_error(target, nbytes, OSError("the end of the file is missing"))
-            restore_names(target, metadata)
-
-    def close(self) -> None:
-        """Write pending pixels and close the file. May be called repeatedly."""
-        self._file.close()
-
-
-@contextmanager
-def _small_cache() -> Iterator[None]:
-    """Reduce GDAL's block cache while any thread writes a COG, and restore its size when the last thread is done."""
-    from rasterio.env import get_gdal_config, set_gdal_config
-
-    with _CACHING:
-        _CACHES.append(get_gdal_config("GDAL_CACHEMAX"))
-        set_gdal_config("GDAL_CACHEMAX", min(_CACHES[0], _CACHE))
-    try:
-        yield
-    finally:
-        with _CACHING:
-            before = _CACHES[0]
-            _CACHES.pop()
-            if not _CACHES:
-                set_gdal_config("GDAL_CACHEMAX", before)
-
-
-@contextmanager
-def _gdal(name: str, nbytes: int = 0) -> Iterator[None]:
-    """Run GDAL code that adds up to ``nbytes`` bytes to the file ``name``, and turn GDAL's errors into OSError."""
-    from rasterio import Env
-    from rasterio._err import CPLE_BaseError
-    from rasterio.errors import RasterioError
-    from rasterio.session import DummySession
-
-    try:
-        with Env(session=DummySession(), **_OPTIONS):
-            yield
-    except (RasterioError, CPLE_BaseError) as error:
-        raise _system_error(name, nbytes, error) from error
-
-
-def _system_error(name: str, nbytes: int, error: BaseException) -> OSError:
-    """Return the system's error if the file cannot grow by ``nbytes``, as on a full disk, else GDAL's message."""
-    if sys.platform == "linux" and not name.startswith(_IN_MEMORY):
-        path = Path(name)
-        try:
-            with tempfile.TemporaryFile(dir=path.parent) as file:
-                os.posix_fallocate(file.fileno(), 0, nbytes + (path.stat().st_size if path.exists() else 0) + 1)
-        except OSError as system_error:
-            return system_error
-    while error.__cause__ is not None:  # rasterio's message only refers to the cause
-        error = error.__cause__
-    return OSError(errno.EIO, f"GDAL says: {error}")
+        store.discard()
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

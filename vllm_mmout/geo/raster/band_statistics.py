@@ -1,0 +1,90 @@
+"""Statistics of the bands of a raster, as the metadata items that GDAL stores.
+
+GDAL's own statistics include a VRT's nodata, infinities, and sometimes NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vllm_mmout.geo.raster.raster import as_pixels_have_it
+
+
+class Moments(NamedTuple):
+    """The statistics of some valid pixels of a band."""
+
+    count: int
+    low: float
+    high: float
+    mean: float
+    variance: float
+
+
+def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
+    """Return the statistics items of each band of the raster file ``name``, without nodata pixels and NaN."""
+    import rasterio
+
+    with rasterio.open(name) as file, np.errstate(all="ignore"):
+        hidden = _hidden(nodata, dtype, np.dtype(file.dtypes[0]))
+        return [_items(_of_windows(file, band, hidden), file.height * file.width) for band in file.indexes]
+
+
+def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how often each value of 8 or 16 bits occurs in pixels [height, width], by the value's unsigned bits."""
+    if plane.itemsize == 1:
+        return np.array(Image.fromarray(plane.view(np.uint8)).histogram(), np.int64)  # three times as fast as numpy's
+    return np.bincount(plane.view(np.uint16).ravel(), minlength=2**16).astype(np.int64, copy=False)
+
+
+def _hidden(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
+    """Return nodata as pixels of dtype ``kept`` have it, NaN for None."""
+    return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))  # type: ignore[no-any-return]
+
+
+def _of_windows(file: Any, band: int, hidden: float | np.generic) -> Iterable[Moments | None]:
+    for _, window in file.block_windows(band):
+        plane = file.read(band, window=window)
+        values, times = plane.ravel(), np.ones(1, np.int64)
+        if plane.dtype == np.uint8:
+            times = histogram(plane)
+            values, times = np.flatnonzero(times), times[times > 0]
+        yield _moments(values, times, hidden)
+
+
+def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.generic) -> Moments | None:
+    """Return the moments of values that occur ``times`` times each, without NaN and ``hidden``.
+
+    If no value is left, return None.
+    """
+    valid = ~np.isnan(values) & (values != hidden)
+    values, times = values[valid].astype(np.float64), np.broadcast_to(times, valid.shape)[valid]
+    if not values.size:
+        return None
+    low = values.min()  # subtracted, so that constant pixels have a deviation of exactly 0
+    mean = low + np.average(values - low, weights=times)
+    variance = np.average(np.square(values - mean), weights=times)
+    return Moments(int(times.sum()), low, values.max(), mean, variance)
+
+
+def _items(parts: Iterable[Moments | None], pixels: int) -> dict[str, str]:
+    """Return a band's statistics as GDAL's items; empty without a valid pixel, or if a result is not finite."""
+    moments = [part for part in parts if part is not None]
+    if not moments:
+        return {}
+    counts, lows, highs, means, variances = (np.array(numbers) for numbers in zip(*moments, strict=True))
+    low, count = lows.min(), int(counts.sum())
+    mean = low + np.average(means - low, weights=counts)
+    deviation = math.sqrt(np.average(variances + np.square(means - mean), weights=counts))
+    numbers = {"MINIMUM": low, "MAXIMUM": highs.max(), "MEAN": mean, "STDDEV": deviation}
+    if not np.isfinite(list(numbers.values())).all():
+        return {}
+    texts = {name: f"{number:.14g}" for name, number in numbers.items()}
+    percent = f"{100 * count / pixels:.4g}"
+    texts["VALID_PERCENT"] = "99.999" if percent == "100" and count < pixels else percent
+    return {f"STATISTICS_{name}": text for name, text in texts.items()}

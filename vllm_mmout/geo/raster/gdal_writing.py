@@ -1,0 +1,45 @@
+"""Running GDAL code that writes files: its options, and its errors as the system's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+IN_MEMORY = "/vsimem/"
+"""Prefix of GDAL's names of files in memory."""
+_OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
+"""GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
+
+
+@contextmanager
+def gdal_writes(name: str, nbytes: int = 0) -> Iterator[None]:
+    """Run GDAL code that adds up to ``nbytes`` bytes to the file ``name``, and turn GDAL's errors into OSError."""
+    from rasterio import Env
+    from rasterio._err import CPLE_BaseError
+    from rasterio.errors import RasterioError
+    from rasterio.session import DummySession
+
+    try:
+        with Env(session=DummySession(), **_OPTIONS):
+            yield
+    except (RasterioError, CPLE_BaseError) as error:
+        raise system_error(name, nbytes, error) from error
+
+
+def system_error(name: str, nbytes: int, error: BaseException) -> OSError:
+    """Return the system's error if the file cannot grow by ``nbytes``, as on a full disk, else GDAL's message."""
+    if sys.platform == "linux" and not name.startswith(IN_MEMORY):
+        path = Path(name)
+        try:
+            with tempfile.TemporaryFile(dir=path.parent) as file:
+                os.posix_fallocate(file.fileno(), 0, nbytes + (path.stat().st_size if path.exists() else 0) + 1)
+        except OSError as system_error:
+            return system_error
+    while error.__cause__ is not None:  # rasterio's message only refers to the cause
+        error = error.__cause__
+    return OSError(errno.EIO, f"GDAL says: {error}")
