@@ -2,7 +2,8 @@
 
 The rasters hold classes, whose overviews use the nearest pixel, and float32 values, whose overviews are means. Each is
 written in its own process, which reports the time of the blocks, the time of the last pass (`GeoTiffBlocks.finish`:
-statistics, overviews, the file in its final order) and its peak memory.
+for values statistics, overviews, the file in its final order; for classes, whose tiles are compressed while blocks
+arrive, the header and a copy) and its peak memory.
 
 ``COG_PASS_SIZE=4096`` writes rasters of 4096 and 8192 pixels square instead of 8192 and 16384. ``SCENE_FOLDER`` sets
 where they are written.
@@ -64,7 +65,7 @@ def write(folder: Path, kind: str, size: int) -> dict[str, float]:
     if kind == "classes":
         metadata = {"nodata": 255, "palette": np.arange(24, dtype=np.uint8).reshape(8, 3), "class_names": "abcdefgh"}
     processor, started = time.process_time(), time.perf_counter()
-    blocks = GeoTiffBlocks(folder, bands=1, height=size, width=size, dtype=pool[0].dtype)
+    blocks = GeoTiffBlocks(folder, bands=1, height=size, width=size, dtype=pool[0].dtype, classes=kind == "classes")
     for number, (row, col) in enumerate(np.ndindex(size // _SIDE, size // _SIDE)):
         blocks.write(row, col, pool[number % len(pool)])
     written = time.perf_counter()

@@ -23,7 +23,9 @@ SIZE = int(setting("COPIES_SIZE", "4096"))
 LARGE = 2**16
 PACKAGE = Path(vllm_mmout.__file__).parent
 THE_MODEL = "models.embedded"
-THE_FILE = tuple(f"geo.raster.{name}" for name in ("writing", "geotiff", "pixels_file", "band_statistics"))
+THE_FILE = tuple(
+    f"geo.raster.{name}" for name in ("writing", "geotiff", "pixels_file", "compressed_tiles", "band_statistics")
+)
 ASKED = 5 * 2 * BANDS
 """Bytes a pixel: stored, decoded, in its window and in its batch; and its class, from the logits to the file."""
 

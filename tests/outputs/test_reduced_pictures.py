@@ -96,7 +96,9 @@ def test_the_memory_of_a_preview_does_not_grow_with_the_raster(tmp_path: Path, k
     """Pictures of one size take the same memory, whether of 7 or of 26 megapixels."""
     peaks = []
     for side in (5, 10):
-        blocks = GeoTiffBlocks(tmp_path, bands=1, height=side * 512, width=side * 512, dtype="uint8")
+        blocks = GeoTiffBlocks(
+            tmp_path, bands=1, height=side * 512, width=side * 512, dtype="uint8", classes=bool(known)
+        )
         for place in np.ndindex(side, side):
             blocks.write(*place, np.zeros((1, 512, 512), "uint8"))
         raster = StoredRaster.from_blocks(blocks, **known)

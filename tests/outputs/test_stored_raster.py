@@ -239,10 +239,10 @@ from pathlib import Path
 import numpy as np
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
-unfinished = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=600, width=600, dtype="uint8")
-unfinished.write(0, 0, np.zeros((1, 512, 512), "uint8"))
-blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=9, width=9, dtype="uint8")
-blocks.write(0, 0, np.zeros((1, 9, 9), "uint8"))
+unfinished = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=600, width=600, dtype=sys.argv[2])
+unfinished.write(0, 0, np.zeros((1, 512, 512), sys.argv[2]))
+blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=9, width=9, dtype=sys.argv[2])
+blocks.write(0, 0, np.zeros((1, 9, 9), sys.argv[2]))
 raster = StoredRaster.from_blocks(blocks)
 if os.fork() == 0:
     sys.exit()
@@ -253,9 +253,10 @@ raise KeyboardInterrupt
 
 
 @pytest.mark.heavy
-def test_the_end_of_the_process_removes_the_file_and_that_of_a_fork_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_the_end_of_the_process_removes_the_file_and_that_of_a_fork_does_not(tmp_path: Path, dtype: str) -> None:
     """A forked child that ends leaves the parent's file; the parent takes it along, interrupted or not."""
-    command = [sys.executable, "-W", "ignore", "-c", EXIT, str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", "-c", EXIT, str(tmp_path), dtype]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.stdout == "(1, 9, 9)\n"
     assert run.stderr.splitlines()[-1] == "KeyboardInterrupt"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.rpc import RPC
 
-from vllm_mmout.geo import Georeference, write_geotiff
+from vllm_mmout.geo import Georeference, are_classes, write_geotiff
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.testing import rasters
 
@@ -53,7 +53,8 @@ def with_rpcs(place: Georeference | None) -> Georeference:
 def by_blocks(array: np.ndarray, known: dict[str, Any], order: np.random.Generator) -> bytes:
     """The file of blocks that come in an order of their own."""
     bands, height, width = array.shape
-    blocks = GeoTiffBlocks(None, bands=bands, height=height, width=width, dtype=array.dtype)
+    classes = are_classes(array.dtype, known["class_names"], known.get("palette"))
+    blocks = GeoTiffBlocks(None, bands=bands, height=height, width=width, dtype=array.dtype, classes=classes)
     side = blocks.block
     places = [(row, col) for row in range(-(-height // side)) for col in range(-(-width // side))]
     for row, col in order.permutation(places).tolist():

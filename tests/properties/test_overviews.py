@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.enums import Resampling
 
+from vllm_mmout.geo import are_classes
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -47,7 +48,8 @@ def rasters(draw: st.DrawFn) -> tuple[np.ndarray, float | None]:
 def by_blocks(array: np.ndarray, order: np.random.Generator, **told: Any) -> Path:
     """The file of blocks that come in an order of their own."""
     bands, height, width = array.shape
-    blocks = GeoTiffBlocks(None, bands=bands, height=height, width=width, dtype=array.dtype)
+    classes = are_classes(array.dtype, told.get("class_names"))
+    blocks = GeoTiffBlocks(None, bands=bands, height=height, width=width, dtype=array.dtype, classes=classes)
     places = [(row, col) for row in range(-(-height // 512)) for col in range(-(-width // 512))]
     for row, col in order.permutation(places).tolist():
         blocks.write(row, col, array[:, row * 512 : (row + 1) * 512, col * 512 : (col + 1) * 512])
@@ -103,11 +105,14 @@ def test_the_order_changes_no_bit(
 
 @pytest.mark.heavy
 @settings(max_examples=10)
-@given(rasters())
-def test_statistics_are_those_of_gdal(raster: tuple[np.ndarray, float | None]) -> None:
+@given(rasters(), st.booleans())
+def test_statistics_are_those_of_gdal(
+    raster: tuple[np.ndarray, float | None],
+    classes: bool,  # noqa: FBT001 - drawn
+) -> None:
     """The items of each band are what GDAL computes of the valid pixels; none where there is no such pixel."""
     array, nodata = raster
-    path = by_blocks(array, np.random.default_rng(0), nodata=nodata)
+    path = by_blocks(array, np.random.default_rng(0), nodata=nodata, **names(classes=classes))
     try:
         with rasterio.open(path) as file:
             for band in file.indexes:
@@ -118,7 +123,7 @@ def test_statistics_are_those_of_gdal(raster: tuple[np.ndarray, float | None]) -
 
 def assert_statistics(file: rasterio.DatasetReader, band: int, nodata: float | None) -> None:
     """The items of a band are those of pixels that GDAL reads as valid."""
-    items = file.tags(band)
+    items = {name: text for name, text in file.tags(band).items() if name.startswith("STATISTICS_")}
     pixels = file.read(band)
     seen = pixels[(file.read_masks(band) > 0) & ~np.isnan(pixels)].astype(np.float64)
     if not seen.size:

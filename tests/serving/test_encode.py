@@ -157,7 +157,7 @@ def test_raster_on_disk_hands_its_file_over(tmp_path):
 @pytest.mark.slow
 def test_large_raster_on_disk_in_bounded_memory(tmp_path):
     """A raster of 17,000 pixels square is encoded as GeoTIFF and as a preview in a few MiB of Python's memory."""
-    blocks = GeoTiffBlocks(tmp_path, bands=1, height=SIDE, width=SIDE, dtype=np.dtype("uint8"))
+    blocks = GeoTiffBlocks(tmp_path, bands=1, height=SIDE, width=SIDE, dtype="uint8", classes=True)
     block = np.ones((1, 512, 512), "uint8")
     for row in range(-(-SIDE // 512)):
         for col in range(-(-SIDE // 512)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vllm_mmout.geo import Georeference
+from vllm_mmout.geo import Georeference, are_classes
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 from vllm_mmout.outputs.stored import StoredRaster
 
@@ -26,7 +26,8 @@ CLASSES = {
 def stored(array: np.ndarray, folder: Path, **known: object) -> StoredRaster:
     """The array on disk, as it comes out of a scene."""
     bands, height, width = array.shape
-    blocks = GeoTiffBlocks(folder, bands=bands, height=height, width=width, dtype=array.dtype)
+    classes = are_classes(array.dtype, known.get("class_names"), known.get("palette"))
+    blocks = GeoTiffBlocks(folder, bands=bands, height=height, width=width, dtype=array.dtype, classes=classes)
     for row in range(0, height, 512):
         for col in range(0, width, 512):
             blocks.write(row // 512, col // 512, array[:, row : row + 512, col : col + 512])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, SaveError
-from vllm_mmout.geo import Georeference, GeoTiffBlocks, format_nodata
+from vllm_mmout.geo import Georeference, GeoTiffBlocks, are_classes, format_nodata
 from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ class Canvas:
         self._open: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
         """Maps each unfinished block to its pixels and the number of pixels still missing."""
         height, width = size
-        self._blocks = GeoTiffBlocks(folder, bands=like.count, height=height, width=width, dtype=like.dtype)
+        classes = are_classes(like.dtype, like.class_names, like.palette)
+        self._blocks = GeoTiffBlocks(
+            folder, bands=like.count, height=height, width=width, dtype=like.dtype, classes=classes
+        )
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
         """Paint a rectangle at a pixel, with nodata where ``valid``, bool [height, width], is False."""

@@ -29,18 +29,20 @@ def block(row: int, col: int) -> np.ndarray:
     return IDS[:, row * 512 : (row + 1) * 512, col * 512 : (col + 1) * 512]
 
 
-def blocks_of_ids(folder: Path, places: list[tuple[int, int]] = PLACES) -> GeoTiffBlocks:
-    blocks = GeoTiffBlocks(folder, bands=1, height=700, width=600, dtype="uint16")
+def blocks_of_ids(folder: Path, places: list[tuple[int, int]] = PLACES, *, classes: bool = False) -> GeoTiffBlocks:
+    blocks = GeoTiffBlocks(folder, bands=1, height=700, width=600, dtype="uint16", classes=classes)
     for place in places:
         blocks.write(*place, block(*place))
     return blocks
 
 
-def test_the_file_appears_when_it_is_finished(tmp_path: Path) -> None:
-    """Until then the folder has a hidden file of pixels; then another one, which its owner alone may read."""
-    blocks = blocks_of_ids(tmp_path, PLACES[::-1])
-    assert [path.name[0] + "".join(path.suffixes[-2:]) for path in tmp_path.iterdir()] == ["..pixels.part"]
-    path = blocks.finish(nodata=65535)
+@pytest.mark.parametrize("names", [None, ["land"]])
+def test_the_file_appears_when_it_is_finished(tmp_path: Path, names: list[str] | None) -> None:
+    """Until then the folder has a hidden file of pixels, or none for classes; then one that its owner alone reads."""
+    blocks = blocks_of_ids(tmp_path, PLACES[::-1], classes=names is not None)
+    hidden = [path.name[0] + "".join(path.suffixes[-2:]) for path in tmp_path.iterdir()]
+    assert hidden == (["..pixels.part"] if names is None else [])
+    path = blocks.finish(nodata=65535, class_names=names)
     assert list(tmp_path.iterdir()) == [path]
     assert (path.name[0], path.suffix, path.stat().st_mode & 0o777) == (".", ".part", 0o600)
     with rasterio.open(path) as file:
@@ -66,6 +68,15 @@ def test_a_block_that_is_missing_is_named(tmp_path: Path) -> None:
     """An incomplete raster is an error that names the first block, and nothing is left."""
     with pytest.raises(SaveError, match=r"block \(1, 0\) was never written, of 2 x 2 blocks"):
         blocks_of_ids(tmp_path, [(0, 1), (0, 0), (1, 1)]).finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", [None, ["land"]])
+def test_classes_that_the_metadata_does_not_confirm_are_refused(tmp_path: Path, names: list[str] | None) -> None:
+    """The overviews of blocks begun as classes take the nearest pixel, and those of values the mean."""
+    blocks = blocks_of_ids(tmp_path, classes=names is None)
+    with pytest.raises(SaveError, match=f"begun with classes={names is None}, and its metadata says the opposite"):
+        blocks.finish(class_names=names)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -107,6 +118,7 @@ def test_a_raster_that_cannot_be_is_refused_at_the_start(options: dict[str, obje
         GeoTiffBlocks(settings.pop("folder"), **settings)
 
 
+@pytest.mark.parametrize("names", [None, ["land"]])
 @pytest.mark.parametrize(
     ("known", "error", "words"),
     [
@@ -116,21 +128,22 @@ def test_a_raster_that_cannot_be_is_refused_at_the_start(options: dict[str, obje
     ],
 )
 def test_what_does_not_fit_a_geotiff_leaves_nothing(
-    tmp_path: Path, known: dict[str, object], error: type[Exception], words: str
+    tmp_path: Path, known: dict[str, object], error: type[Exception], words: str, names: list[str] | None
 ) -> None:
     """The errors are those of write_geotiff, and the folder is empty after them."""
     with pytest.raises(error, match=words):
-        blocks_of_ids(tmp_path).finish(**known)
-    assert list(tmp_path.iterdir()) == []
+        blocks_of_ids(tmp_path, classes=names is not None).finish(class_names=names, **known)
+    assert open_below(tmp_path) == list(tmp_path.iterdir()) == []
 
 
-def test_discarding_removes_everything_any_number_of_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("classes", [False, True])
+def test_discarding_removes_everything_any_number_of_times(tmp_path: Path, classes: bool) -> None:  # noqa: FBT001
     """Blocks and the finished file are gone; a block after that is an error."""
-    unfinished, finished = blocks_of_ids(tmp_path, PLACES[:1]), blocks_of_ids(tmp_path)
+    unfinished, finished = blocks_of_ids(tmp_path, PLACES[:1], classes=classes), blocks_of_ids(tmp_path)
     finished.finish()
     for blocks in (unfinished, finished, unfinished, finished):
         blocks.discard()
-    assert list(tmp_path.iterdir()) == []
+    assert open_below(tmp_path) == list(tmp_path.iterdir()) == []
     for call in (lambda: unfinished.write(0, 1, block(0, 1)), unfinished.finish):
         with pytest.raises(SaveError, match="finished or discarded"):
             call()
@@ -146,16 +159,17 @@ def test_finishing_again_is_an_error_that_leaves_the_file(tmp_path: Path) -> Non
     assert path.read_bytes() == data
 
 
-def test_what_is_forgotten_frees_its_space(tmp_path: Path) -> None:
+@pytest.mark.parametrize("classes", [False, True])
+def test_what_is_forgotten_frees_its_space(tmp_path: Path, classes: bool) -> None:  # noqa: FBT001 - a parameter
     """Blocks that nobody finishes leave no name and no open file, and a finished file stays without them."""
-    blocks = blocks_of_ids(tmp_path, PLACES[:1])
+    blocks = blocks_of_ids(tmp_path, PLACES[:1], classes=classes)
     assert len(open_below(tmp_path)) == 1
     del blocks
     gc.collect()
     assert open_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
-    blocks = blocks_of_ids(tmp_path)
-    path = blocks.finish()
+    blocks = blocks_of_ids(tmp_path, classes=classes)
+    path = blocks.finish(class_names=["land"] if classes else None)
     del blocks
     gc.collect()
     path.unlink()
@@ -194,7 +208,8 @@ from pathlib import Path
 import numpy as np
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
-blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=2048, width=2048, dtype="uint8")
+classes = sys.argv[3] == "classes"
+blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=2048, width=2048, dtype="uint8", classes=classes)
 noise = np.random.default_rng(0).integers(0, 256, (1, 512, 512), "uint8")
 if sys.argv[2] == "finish":
     [blocks.write(row, col, noise) for row in range(4) for col in range(4)]
@@ -202,18 +217,19 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
 try:
     if sys.argv[2] != "finish":
         [blocks.write(row, col, noise) for row in range(4) for col in range(4)]
-    blocks.finish()
+    blocks.finish(class_names=["land"] if classes else None)
 except SaveError as error:
     print(error, type(error.__cause__).__name__, error.__cause__.errno)
 """
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["values", "classes"])
 @pytest.mark.parametrize("step", ["write", "finish"])
-def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path, step: str) -> None:
+def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path, step: str, kind: str) -> None:
     """A file that may not grow ends the scene with the system's words, at a block or at the end."""
     run = subprocess.run(
-        [sys.executable, "-c", FILL, tmp_path, step], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", FILL, tmp_path, step, kind], capture_output=True, text=True, check=True, timeout=120
     )
     assert run.stdout.strip() == (
         f"cannot write to {tmp_path}: {os.strerror(errno.EFBIG)}; make room there, or name another folder"
@@ -230,12 +246,14 @@ import numpy as np
 import rasterio
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 def written(side):
-    noise = np.random.default_rng(0).integers(0, 16, (1, 512, 512), "uint8")
-    blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=512 * side, width=512 * side, dtype="uint8")
-    for row, col in np.random.default_rng(1).permutation(list(np.ndindex(side, side))).tolist():
+    size, classes = 512 * side, sys.argv[2] == "classes"
+    noise = np.random.default_rng(0).integers(0, 1 if classes else 16, (1, 512, 512), "uint8")
+    blocks = GeoTiffBlocks(Path(sys.argv[1]), bands=1, height=size, width=size, dtype="uint8", classes=classes)
+    places = list(np.ndindex(side, side))
+    for row, col in places if classes else np.random.default_rng(1).permutation(places).tolist():
         blocks.write(row, col, noise)
     before = rasterio.env.get_gdal_config("GDAL_CACHEMAX")
-    blocks.finish().unlink()
+    blocks.finish(class_names=["land"] if classes else None).unlink()
     assert rasterio.env.get_gdal_config("GDAL_CACHEMAX") == before
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(*(written(side) for side in (8, 16)))
@@ -243,10 +261,14 @@ print(*(written(side) for side in (8, 16)))
 
 
 @pytest.mark.heavy
-def test_memory_does_not_grow_with_the_raster(tmp_path: Path) -> None:
-    """Four times the pixels, in any order of blocks, take the same memory, and GDAL's cache is as large as it was."""
+@pytest.mark.parametrize("kind", ["values", "classes"])
+def test_memory_does_not_grow_with_the_raster(tmp_path: Path, kind: str) -> None:
+    """Four times the pixels take the same memory: values in any order of blocks, classes row by row.
+
+    GDAL's cache is as large as it was before.
+    """
     run = subprocess.run(
-        [sys.executable, "-c", MEMORY, tmp_path], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", MEMORY, tmp_path, kind], capture_output=True, text=True, check=True, timeout=300
     )
     small, large = map(int, run.stdout.split())
     assert large - small < 24 << 10  # KiB; the pixels are 16 and 64 MiB

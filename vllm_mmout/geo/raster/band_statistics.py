@@ -35,6 +35,13 @@ def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> li
         return [_items(_of_windows(file, band, hidden), file.height * file.width) for band in file.indexes]
 
 
+def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
+    """Return the statistics items of each band from its `histogram`, without nodata pixels."""
+    values = np.arange(counts.shape[1], dtype=f"u{dtype.itemsize}").view(dtype)
+    hidden = _hidden(nodata, dtype, dtype)
+    return [_items([_moments(values[times > 0], times[times > 0], hidden)], int(times.sum())) for times in counts]
+
+
 def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
     """Return how often each value of 8 or 16 bits occurs in pixels [height, width], by the value's unsigned bits."""
     if plane.itemsize == 1:

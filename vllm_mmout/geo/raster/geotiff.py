@@ -84,6 +84,16 @@ def block_side(size: tuple[int, int]) -> int:
     return min(BLOCK_SIDE, max(128, -(-max(size) // 16) * 16))
 
 
+def overview_sizes(size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return (height, width) of each overview that GDAL's COG driver makes of a raster of (height, width)."""
+    sizes: list[tuple[int, int]] = []
+    height, width = size
+    while max(height, width) > BLOCK_SIDE:
+        height, width = max(1, height // 2), max(1, width // 2)
+        sizes.append((height, width))
+    return sizes
+
+
 def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, metadata: RasterMetadata) -> dict[str, str]:
     """Return the options of GDAL's COG driver (https://gdal.org/drivers/raster/cog.html) for a raster.
 
@@ -109,20 +119,23 @@ def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, metadata: RasterM
 
 
 def source_xml(
-    pixels: str,
+    pixels: str | None,
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
     metadata: RasterMetadata,
+    *,
     items_of_bands: Sequence[Mapping[str, str]] = (),
+    overviews: Sequence[str] = (),
 ) -> str:
     """Return the XML of a VRT with all metadata of a raster.
 
     Args:
-        pixels: name of the file that holds the pixels.
+        pixels: name of the file that holds the pixels; None if all pixels are nodata, or 0 without nodata.
         shape: (bands, height, width) of the raster.
         dtype: dtype of the file's pixels (see `stored_dtype`).
         metadata: the raster's metadata.
         items_of_bands: further metadata items of each band, such as its statistics; empty for none.
+        overviews: names of the raster files that are the overviews; empty to let GDAL make them.
 
     Raises:
         SaveError: the metadata does not fit the raster or a GeoTIFF.
@@ -148,10 +161,18 @@ def source_xml(
             f"CLASS_{value}": name for value, name in enumerate(metadata.get("class_names") or ()) if number == 0
         }
         _items(band, {**classes, **(items_of_bands[number] if items_of_bands else {})})
-        source = SubElement(band, "SimpleSource")
-        SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = pixels
-        SubElement(source, "SourceBand").text = str(number + 1)
+        if pixels is not None:
+            _source(band, "SimpleSource", pixels, number)
+        for overview in overviews:
+            _source(band, "Overview", overview, number)
     return tostring(root, encoding="unicode")
+
+
+def _source(band: Element, kind: str, name: str, number: int) -> None:
+    """Add a band of the raster ``name`` to ``band``, as an element of this kind. ``number`` counts from 0."""
+    source = SubElement(band, kind)
+    SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = name
+    SubElement(source, "SourceBand").text = str(number + 1)
 
 
 def _place(root: Element, georeference: Georeference) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.atomic import atomic_file
-from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, restore_names, stored_dtype
+from vllm_mmout.geo.raster.compressed_tiles import CompressedTiles, compresses_at_once
+from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes, restore_names, stored_dtype
 from vllm_mmout.geo.raster.pixels_file import PixelsFile
 from vllm_mmout.stopwatch import FILES
 
@@ -29,12 +30,17 @@ class GeoTiffBlocks:
     Blocks go to a temporary file in ``folder`` (None: the system's temporary folder). `finish` makes the GeoTIFF from
     it, with overviews and statistics. The temporary file is removed with this object, or when the process ends
     normally. Only one thread at a time may use the object. bool is stored as uint8.
+
+    ``classes`` must be True if the pixels are class numbers (see `are_classes`). Threads compress classes of up to 16
+    bits while further blocks arrive, which makes `finish` quick.
     """
 
     block: int = BLOCK_SIDE
     """Rows and columns of a block, in pixels. Blocks at the lower and right edges end at the raster's edge."""
 
-    def __init__(self, folder: Path | None, *, bands: int, height: int, width: int, dtype: DTypeLike) -> None:
+    def __init__(
+        self, folder: Path | None, *, bands: int, height: int, width: int, dtype: DTypeLike, classes: bool = False
+    ) -> None:
         self.folder = Path(tempfile.gettempdir()) if folder is None else folder
         self.shape = (bands, height, width)
         """Bands, height and width of the raster."""
@@ -43,11 +49,12 @@ class GeoTiffBlocks:
         if min(self.shape) < 1:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)
+        self._classes = classes or are_classes(self._given)
         self._grid = (-(-height // BLOCK_SIDE), -(-width // BLOCK_SIDE))
         self._written: set[tuple[int, int]] = set()
         self._path = self.folder.absolute() / f".mmout-raster.{secrets.token_hex(8)}.part"
         with self._writing():
-            self._pixels = _open_store(self._path, self.shape, self._given)
+            self._pixels = _open_store(self._path, self.shape, self._given, classes=self._classes)
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
@@ -71,6 +78,11 @@ class GeoTiffBlocks:
             for place in product(range(rows), range(cols)):
                 if place not in self._written:
                     raise SaveError(f"block {place} was never written, of {rows} x {cols} blocks")
+            if are_classes(self._given, metadata.get("class_names"), metadata.get("palette")) != self._classes:
+                raise SaveError(
+                    f"the raster was begun with classes={self._classes}, and its metadata says the opposite (classes"
+                    " are bool, or integers with class_names or a palette); make both the same"
+                )
             self._pixels.save(_private(self._path), metadata)
             self._pixels.discard()
         self._forget.detach()
@@ -136,6 +148,11 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
     from rasterio.io import MemoryFile
 
     pixels = _checked(array)
+    if compresses_at_once(pixels.dtype, classes=_has_classes(pixels, metadata)):
+        tiles = CompressedTiles(None, pixels.shape, pixels.dtype)
+        with _filled(tiles, pixels):
+            tiles.save(target, metadata)
+        return
     with MemoryFile() as memory, MemoryFile() as cog:
         file = PixelsFile(memory.name, pixels.shape, pixels.dtype)
         with _filled(file, pixels):
@@ -148,7 +165,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
 def write_geotiff_here(path: Path, array: NDArray[Any], **metadata: Unpack[RasterMetadata]) -> None:
     """Write a GeoTIFF directly under ``path``, so that an error may leave a partial file for the caller to remove."""
     pixels = _checked(array)
-    store = _open_store(path.absolute(), pixels.shape, pixels.dtype)
+    store = _open_store(path.absolute(), pixels.shape, pixels.dtype, classes=_has_classes(pixels, metadata))
     with _filled(store, pixels):
         store.save(str(path.absolute()), metadata)
 
@@ -160,8 +177,16 @@ def _checked(array: NDArray[Any]) -> np.ndarray[tuple[int, int, int], np.dtype[A
     return whole
 
 
-def _open_store(target: Path, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> PixelsFile:
+def _has_classes(pixels: NDArray[Any], metadata: RasterMetadata) -> bool:
+    return are_classes(pixels.dtype, metadata.get("class_names"), metadata.get("palette"))
+
+
+def _open_store(
+    target: Path, shape: tuple[int, int, int], dtype: np.dtype[Any], *, classes: bool
+) -> CompressedTiles | PixelsFile:
     """Begin a temporary file beside ``target`` for the pixels of a raster."""
+    if compresses_at_once(dtype, classes=classes):
+        return CompressedTiles(target.parent, shape, dtype)
     name = _private(target.with_suffix(".pixels.part"))
     try:
         return PixelsFile(name, shape, dtype)
@@ -171,7 +196,7 @@ def _open_store(target: Path, shape: tuple[int, int, int], dtype: np.dtype[Any])
 
 
 @contextmanager
-def _filled(store: PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
+def _filled(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
     """Write all pixels [bands, height, width] to a temporary file, and remove it in the end."""
     try:
         for row, col in product(range(0, pixels.shape[1], BLOCK_SIDE), range(0, pixels.shape[2], BLOCK_SIDE)):
@@ -187,7 +212,7 @@ def _private(path: Path) -> str:
     return str(path)
 
 
-def _remove(store: PixelsFile, path: Path, process: int) -> None:
+def _remove(store: CompressedTiles | PixelsFile, path: Path, process: int) -> None:
     """Remove the files of a raster if this is the process that made them, since a fork holds the same objects."""
     if os.getpid() == process:
         store.discard()

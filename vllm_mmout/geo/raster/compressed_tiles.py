@@ -1,0 +1,239 @@
+"""Tiles of a cloud-optimised GeoTIFF of classes, compressed by threads while the raster's blocks arrive.
+
+GDAL writes the header: that of an empty, sparse COG with the same metadata. The compressed tiles follow it, and their
+places are filled in. The file is the one that GDAL's COG driver makes of all pixels
+(https://gdal.org/drivers/raster/cog.html), which takes ten times as long after the last block.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import imagecodecs
+import numpy as np
+from numpy.typing import NDArray
+from tifffile import TiffFile
+
+from vllm_mmout.geo.raster.band_statistics import histogram, histogram_statistics
+from vllm_mmout.geo.raster.files import THREADS
+from vllm_mmout.geo.raster.gdal_writing import gdal_writes
+from vllm_mmout.geo.raster.geotiff import (
+    RasterMetadata,
+    cog_options,
+    overview_sizes,
+    restore_names,
+    source_xml,
+    stored_dtype,
+)
+
+_AROUND = 4
+"""Bytes before a tile (GDAL's leader, the tile's size) and after it (the trailer, which repeats its last bytes)."""
+
+_NEAREST = {"RESAMPLING": "NEAREST"}
+"""Item of an overview's bands, from which GDAL 3.12 takes the item OVERVIEW_RESAMPLING of the file."""
+
+
+def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
+    """Return whether `CompressedTiles` takes such pixels: classes, whose overviews take the nearest pixel.
+
+    Statistics need the number of pixels of each value, hence values of at most 16 bits.
+    """
+    return classes and dtype.itemsize <= 2
+
+
+class CompressedTiles:
+    """The compressed tiles of a raster and its overviews, in a temporary file without a name.
+
+    Memory holds the blocks that threads compress, and unfinished tiles of overviews: for blocks that arrive row by row,
+    at most as many bytes as a row of blocks has. One thread at a time may use the object.
+    """
+
+    def __init__(self, folder: Path | None, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+        """Begin a raster of ``shape`` (bands, height, width); ``folder`` None keeps the tiles in memory.
+
+        ``dtype`` is the dtype of the pixels before `stored_dtype`.
+        """
+        self.shape = shape
+        self._given, self._dtype = dtype, stored_dtype(dtype)
+        options = cog_options(shape, dtype, {})
+        self._side, self._effort = int(options["BLOCKSIZE"]), int(options["LEVEL"])
+        sizes = [shape[1:], *overview_sizes(shape[1:])]
+        below = [shape[1:], *sizes[:-1]]
+        self._levels = [_PyramidLevel(size, self._side, source) for size, source in zip(sizes, below, strict=True)]
+        self._counts = np.zeros((shape[0], 2 ** (8 * self._dtype.itemsize)), np.int64)
+        self._lock = threading.RLock()  # garbage collection may call `discard` in a thread that holds it
+        file = BytesIO() if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - `discard` closes it
+        self._file = cast("BinaryIO", file)
+        self._end = 0
+        self._jobs: deque[Future[None]] = deque()
+        self._pool = ThreadPoolExecutor(THREADS, "mmout-compress") if self._levels[1:] else None
+
+    def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
+        """Take a whole block of pixels [bands, height, width] at a row and a column of the raster, in pixels.
+
+        An error of a thread is raised by a later call.
+        """
+        place = row // self._side, col // self._side
+        if self._pool is None:
+            self._add_tile(0, place, pixels.astype(self._dtype, copy=False))
+            return
+        while len(self._jobs) >= 2 * THREADS:
+            self._jobs.popleft().result()
+        self._jobs.append(self._pool.submit(self._add_tile, 0, place, pixels.astype(self._dtype)))
+
+    def save(self, target: str | BinaryIO, metadata: RasterMetadata) -> None:
+        """Write the GeoTIFF to the file at a path, or to an open one."""
+        if isinstance(target, str):
+            with Path(target).open("wb") as file:
+                self.save(file, metadata)
+            return
+        source_xml(None, self.shape, self._dtype, metadata)  # raises if the metadata does not fit
+        while self._jobs:
+            self._jobs.popleft().result()
+        target.write(self._with_tile_places(self._header(metadata)))
+        for level in reversed(self._levels):
+            for start, size in zip(level.starts.ravel().tolist(), level.sizes.ravel().tolist(), strict=True):
+                self._file.seek(start)
+                target.write(self._file.read(size + 2 * _AROUND))
+
+    def discard(self) -> None:
+        """Remove all tiles. May be called repeatedly."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock, suppress(OSError):  # of a full disk, which was raised before
+            self._file.close()
+
+    def _add_tile(self, number: int, place: tuple[int, int], pixels: NDArray[Any]) -> None:
+        """Compress a tile, and the tiles of overviews that it completes."""
+        if number == 0:
+            counts = np.stack([histogram(plane) for plane in pixels])
+            with self._lock:
+                self._counts += counts
+        data = self._compressed(pixels)
+        record = len(data).to_bytes(_AROUND, "little") + data + data[-_AROUND:]
+        level = self._levels[number]
+        with self._lock:
+            level.starts[place], level.sizes[place] = self._end, len(data)
+            self._file.write(record)
+            self._end += len(record)
+        if number + 1 < len(self._levels):
+            above = self._levels[number + 1]
+            for tile, there, nearest in above.shares(place, pixels):
+                with self._lock:
+                    complete = above.paint(tile, there, nearest)
+                if complete is not None:
+                    self._add_tile(number + 1, tile, complete)
+
+    def _compressed(self, pixels: NDArray[Any]) -> bytes:
+        """Return a tile as TIFF's deflate with horizontal differences stores it, filled up to a whole tile."""
+        bands, height, width = pixels.shape
+        tile = np.zeros((self._side, self._side, bands), self._dtype)
+        tile[:height, :width] = pixels.transpose(1, 2, 0)
+        differences = tile.copy()
+        differences[:, 1:] -= tile[:, :-1]
+        return bytes(imagecodecs.deflate_encode(differences, level=self._effort))
+
+    def _header(self, metadata: RasterMetadata) -> BytesIO:
+        """Return what GDAL writes for a raster that holds no pixels: a header without the places of tiles."""
+        from rasterio.io import MemoryFile
+        from rasterio.shutil import copy
+
+        statistics = histogram_statistics(self._counts, self._dtype, metadata.get("nodata"))
+        sizes = [level.size for level in self._levels]
+        options = {**cog_options(self.shape, self._given, metadata), "SPARSE_OK": "YES"}
+        with MemoryFile() as memory, ExitStack() as stack:
+            overviews = []
+            nodata: RasterMetadata = {"nodata": metadata.get("nodata")}
+            for size in sizes[1:]:
+                shape = self.shape[0], *size
+                xml = source_xml(None, shape, self._dtype, nodata, items_of_bands=[_NEAREST] * len(statistics))
+                overviews.append(stack.enter_context(MemoryFile(xml.encode(), ext=".vrt")).name)
+            xml = source_xml(None, self.shape, self._dtype, metadata, items_of_bands=statistics, overviews=overviews)
+            with gdal_writes(memory.name):
+                copy(xml, memory.name, driver="COG", **options)
+            file = BytesIO(memory.getbuffer())
+        restore_names(file, metadata)
+        file.seek(0)
+        return file
+
+    def _with_tile_places(self, file: BytesIO) -> bytes:
+        """Return the header with the places of the tiles, which follow it: the smallest overview first."""
+        header = bytearray(file.getbuffer())
+        with TiffFile(file) as tiff:
+            pages = list(tiff.pages)
+        sizes = [(page.imagelength, page.imagewidth) for page in pages]
+        if sizes != (expected := [level.size for level in self._levels]):
+            raise RuntimeError(f"GDAL's header has images of {sizes}, expected {expected}")
+        end = len(header)
+        for page, level in reversed(list(zip(pages, self._levels, strict=True))):
+            lengths = level.sizes.ravel() + 2 * _AROUND
+            starts = end + np.cumsum(lengths) - lengths
+            end += int(lengths.sum())
+            for name, values in (("TileOffsets", starts + _AROUND), ("TileByteCounts", level.sizes.ravel())):
+                tag = page.tags[name]
+                stored = values.astype({4: "<u4", 16: "<u8"}[tag.dtype]).tobytes()
+                header[tag.valueoffset : tag.valueoffset + len(stored)] = stored
+        return bytes(header)
+
+
+class _PyramidLevel:
+    """The image or one of its overviews: where its tiles are in the temporary file, and its unfinished tiles."""
+
+    def __init__(self, size: tuple[int, int], side: int, below: tuple[int, int]) -> None:
+        """Begin a level of (height, width) ``size`` whose pixels are taken from the level of size ``below``."""
+        self.size = size
+        self._side = side
+        self.starts = np.zeros([-(-length // side) for length in size], np.int64)
+        self.sizes = np.zeros_like(self.starts)
+        self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
+        """Maps a tile to its pixels and the number of pixels still missing."""
+        self._nearest = [_nearest(*lengths) for lengths in zip(size, below, strict=True)]
+        """Row below of each row, and column below of each column."""
+
+    def shares(
+        self, place: tuple[int, int], pixels: NDArray[Any]
+    ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
+        """Yield what a tile of the level below adds: the tile here, the slices in it, and their pixels."""
+        rows, cols = (list(self._along(*axis)) for axis in zip(self._nearest, place, strict=True))
+        for row, there_rows, from_rows in rows:
+            for col, there_cols, from_cols in cols:
+                yield (row, col), (there_rows, there_cols), pixels[:, from_rows][:, :, from_cols]
+
+    def paint(self, tile: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
+        """Put pixels into a tile, and return the tile if that completes it."""
+        if tile not in self._unfinished:
+            shape = [min(self._side, length - at * self._side) for length, at in zip(self.size, tile, strict=True)]
+            self._unfinished[tile] = np.empty((len(pixels), *shape), pixels.dtype), shape[0] * shape[1]
+        whole, missing = self._unfinished.pop(tile)
+        whole[:, *there] = pixels
+        missing -= pixels[0].size
+        if not missing:
+            return whole
+        self._unfinished[tile] = whole, missing
+        return None
+
+    def _along(self, nearest: NDArray[np.intp], at: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
+        """Yield the tiles along one axis to which tile ``at`` of the level below adds pixels.
+
+        Yields the index of the tile, the slice in it, and the place of each of its pixels in the tile below.
+        """
+        first, last = np.searchsorted(nearest, (at * self._side, (at + 1) * self._side)).tolist()
+        while first < last:
+            tile = first // self._side
+            end = min(last, (tile + 1) * self._side)
+            there = slice(first - tile * self._side, end - tile * self._side)
+            yield tile, there, nearest[first:end] - at * self._side
+            first = end
+
+
+def _nearest(length: int, below: int) -> NDArray[np.intp]:
+    """Return the pixel of a line of ``below`` pixels that GDAL takes for each of ``length`` pixels."""
+    return (0.5 + np.arange(length) * (below / length)).astype(np.intp)
