@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.raster import as_pixels_have_it
 class Moments(NamedTuple):
     """The statistics of some valid pixels of a band."""
 
-    count: int
+    pixels: int
     low: float
     high: float
     mean: float
@@ -51,7 +51,7 @@ def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
 
 def _hidden(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
     """Return nodata as pixels of dtype ``kept`` have it, NaN for None."""
-    return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))  # type: ignore[no-any-return]
+    return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
 
 
 def _of_windows(file: Any, band: int, hidden: float | np.generic) -> Iterable[Moments | None]:

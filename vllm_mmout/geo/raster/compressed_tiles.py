@@ -139,7 +139,8 @@ class CompressedTiles:
         tile[:height, :width] = pixels.transpose(1, 2, 0)
         differences = tile.copy()
         differences[:, 1:] -= tile[:, :-1]
-        return bytes(imagecodecs.deflate_encode(differences, level=self._effort))
+        stored: Any = differences
+        return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
         """Return what GDAL writes for a raster that holds no pixels: a header without the places of tiles."""
@@ -168,7 +169,7 @@ class CompressedTiles:
         """Return the header with the places of the tiles, which follow it: the smallest overview first."""
         header = bytearray(file.getbuffer())
         with TiffFile(file) as tiff:
-            pages = list(tiff.pages)
+            pages: list[Any] = list(tiff.pages)
         sizes = [(page.imagelength, page.imagewidth) for page in pages]
         if sizes != (expected := [level.size for level in self._levels]):
             raise RuntimeError(f"GDAL's header has images of {sizes}, expected {expected}")
