@@ -98,3 +98,14 @@ def test_without_an_engine(command, name):
 def test_version(command):
     """The command prints the package's version."""
     assert command("--version") == (0, [f"vllm-mmout {vllm_mmout.__version__}"], [])
+
+
+@pytest.mark.parametrize("name", ["scene.tif", "water.tif", "water.png"])
+def test_a_demo_replaces_no_file_of_others(name, command, tmp_path):
+    """A file that no demo wrote is named, and stays as it is; no engine is looked for."""
+    (tmp_path / name).write_bytes(b"mine")
+    status, printed, errors = command("demo", "-o", ".")
+    assert (status, printed) == (1, [])
+    assert f" {name} " in errors[0]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == b"mine"

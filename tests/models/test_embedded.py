@@ -52,6 +52,21 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
         embedded_scene(tmp_path / "missing" / "scene.tif")
 
 
+def test_a_file_with_other_content_is_kept(tmp_path):
+    """The scene replaces no other file, folder or broken link; a copy of the scene is returned untouched."""
+    path, folder, link = tmp_path / "river.tif", tmp_path / "folder", tmp_path / "link.tif"
+    before = embedded_scene(path).stat()
+    assert embedded_scene(path) == path
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    path.write_bytes(b"mine")
+    folder.mkdir()
+    link.symlink_to("nothing.tif")
+    for taken in (path, folder, link):
+        with pytest.raises(SaveError, match=f"{taken.name} exists and is not the embedded scene; choose another name"):
+            embedded_scene(taken)
+    assert path.read_bytes() == b"mine"
+
+
 def test_a_folder_of_diffusers_is_one_of_a_model(tmp_path):
     """It has an index, and need not have a config.json."""
     (tmp_path / "model_index.json").write_text("{}")

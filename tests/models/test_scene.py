@@ -125,6 +125,13 @@ def test_iou_counts_observed_water(classes, truth, iou):
     assert water_iou(np.array(classes, np.uint8), np.array(truth, np.uint8)) == iou
 
 
+def test_iou_with_clouds_counts_them_as_no_water():
+    """A cloud that is taken for water is an error; a cloud that is not is none."""
+    classes, truth = np.array([[1, 1], [0, 0]], np.uint8), np.array([[1, 255], [255, 0]], np.uint8)
+    assert water_iou(classes, truth) == 1.0
+    assert water_iou(classes, truth, clouds=True) == 0.5
+
+
 def test_iou_needs_equal_shapes():
     """Masks of other sizes are not stretched."""
     with pytest.raises(OptionError, match=r"\(2, 2\), got \(1, 2, 2\)"):

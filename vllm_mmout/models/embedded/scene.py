@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -10,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import OptionError, SaveError
-from vllm_mmout.geo import read_raster
+from vllm_mmout.geo import atomic_file, read_raster
 
 SCENE: Final = Path(__file__).resolve().parent / "scene.tif"
 """GeoTIFF [6, 512, 512], int16, reflectance times 10000, nodata -9999, EPSG:32632, pixels of 10 m.
@@ -27,15 +29,29 @@ UNOBSERVED: Final = 255
 
 
 def embedded_scene(path: str | Path) -> Path:
-    """Copy the embedded scene, a GeoTIFF of six bands, to a path, and return the path; SaveError if it cannot."""
+    """Copy the embedded scene, a GeoTIFF of six bands, to a path, and return the path.
+
+    A file that already holds the scene is left as it is.
+
+    Raises:
+        SaveError: the path cannot be written, or holds a file with other content, which is kept.
+
+    """
     target = Path(path)
-    try:
-        shutil.copyfile(SCENE, target)
-    except OSError as error:
-        raise SaveError(
-            f"cannot write {target}: {error.strerror or error}; name a new file in a folder that can be written"
-        ) from error
+    if os.path.lexists(target):
+        if not _is_scene(target):
+            raise SaveError(f"{target} exists and is not the embedded scene; choose another name, or remove it first")
+        return target
+    with atomic_file(target) as part:
+        shutil.copyfile(SCENE, part)
     return target
+
+
+def _is_scene(path: Path) -> bool:
+    try:
+        return path.is_file() and filecmp.cmp(SCENE, path, shallow=False)
+    except OSError as error:
+        raise SaveError(f"cannot read {path}, which exists: {error.strerror or error}; choose another name") from error
 
 
 def embedded_truth() -> NDArray[np.uint8]:
@@ -44,10 +60,15 @@ def embedded_truth() -> NDArray[np.uint8]:
     return truth
 
 
-def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8]) -> float:
-    """Return the intersection over union of `WATER` in class ids and truth, both [height, width], where observed."""
+def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8], *, clouds: bool = False) -> float:
+    """Return the intersection over union of `WATER` in class ids and truth, both [height, width].
+
+    Pixels where the truth is `UNOBSERVED` are left out. With ``clouds`` they count as no water, so a cloud that was
+    taken for water is an error.
+    """
     if classes.shape != truth.shape:
         raise OptionError(f"classes must have the shape of the truth {truth.shape}, got {classes.shape}")
-    predicted, actual = (classes == WATER)[truth != UNOBSERVED], (truth == WATER)[truth != UNOBSERVED]
+    counted = np.ones(truth.shape, bool) if clouds else truth != UNOBSERVED
+    predicted, actual = (classes == WATER)[counted], (truth == WATER)[counted]
     union = int(np.count_nonzero(predicted | actual))
     return int(np.count_nonzero(predicted & actual)) / union if union else 1.0
