@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from importlib import resources
 
 import pytest
@@ -111,3 +112,27 @@ def test_there_is_neither_script_nor_style_in_the_markup(name):
     """The policy would refuse it."""
     text = (STATIC / name).read_text(encoding="utf-8")
     assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?![^>]*src=)", text)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, "http://localhost:8000/mmout"),
+        ({"host": "0.0.0.0"}, "http://localhost:8000/mmout"),  # noqa: S104 - nothing listens on it
+        ({"host": "::1", "port": 9000}, "http://[::1]:9000/mmout"),
+        ({"host": "maps.example", "ssl_keyfile": "key", "ssl_certfile": "cert"}, "https://maps.example:8000/mmout"),
+        ({"uds": "socket"}, None),
+    ],
+)
+def test_the_log_has_the_address_of_the_page(given, address):
+    """The address is one that a browser on this machine can open."""
+    from vllm_mmout.wings.jobs.page.page_files import address as address_of
+
+    defaults = {"host": None, "port": 8000, "uds": None, "ssl_keyfile": None, "ssl_certfile": None}
+    assert address_of(Namespace(**(defaults | given))) == address
+
+
+def test_a_server_logs_where_its_page_is(water_server):
+    """One line of the log has the address."""
+    (address,) = re.findall(r"the page is at (\S+)", water_server.log.read_text())
+    assert address == f"{water_server.url}/mmout"

@@ -14,6 +14,8 @@ from vllm_mmout.outputs.formats import SENT
 from vllm_mmout.serving.errors import ApiError, error_response
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from fastapi import FastAPI
 
 _INDEX: Final = "index.html"
@@ -25,6 +27,8 @@ _MEDIA_TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_EVERY_HOST: Final = (None, "", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+"""Values of ``--host`` by which the server listens on all addresses of its machine."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,6 +51,15 @@ def attach(app: FastAPI) -> None:
 
     for path, name in (("/mmout", "mmout_page"), ("/mmout/{name}", "mmout_page_file")):
         app.add_api_route(path, page_file, methods=["GET", "HEAD"], include_in_schema=False, name=name)
+
+
+def address(args: Namespace) -> str | None:
+    """Return the address of the page on this machine by the arguments of vLLM's server, or None for a Unix socket."""
+    if args.uds:
+        return None
+    host = args.host if args.host not in _EVERY_HOST else "localhost"
+    scheme = "https" if args.ssl_keyfile and args.ssl_certfile else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}/mmout"
 
 
 def _files() -> dict[str, tuple[bytes, dict[str, str]]]:

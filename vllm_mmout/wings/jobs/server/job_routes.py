@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.log import logger
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.fields import edit_request
@@ -65,11 +66,13 @@ class JobRoutes(ServerExtension):
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
-        """Open the job database and start the runner, if the model computes its result in one forward pass."""
+        """Open the job database, start the runner and log where the page is, if the model has one forward pass."""
         if isinstance(service, ForwardService):
             board = await asyncio.to_thread(SceneBoard, service.store, partial(_serves, service))
             state.mmout_scenes = SceneRunner(board, partial(_again, service))
             state.mmout_scenes.start()
+            if (address := page_files.address(state.args)) is not None:
+                logger.info("the page is at %s", address)
 
 
 async def create(request: Request) -> Response:
