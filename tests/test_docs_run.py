@@ -202,7 +202,7 @@ def test_commands_without_a_server(walk):
     """Those of all pages, one after the other in one process, which imports the engine once; then README's script."""
     lines = [walk.here(command) for _, command, _ in commands_here() if command.startswith(OFFLINE)]
     (recipe,) = re.findall(r"^demo:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    (script,) = [block.text for block in here("python") if block.page == "README.md"]
+    script, _ = [block.text for block in here("python") if block.page == "README.md"]
     words = [shlex.split(recipe if "make demo" in line else line, comments=True) for line in lines]
     arguments = [line[3:] if "-m" in line else line[1:] for line in words]  # behind "python -m vllm_mmout.cli" too
     assert len(arguments) >= 6
@@ -369,6 +369,8 @@ def _own_models(walk, monkeypatch):
     flood, land_cover, weights, check, by_name = [
         block.text for block in here("python") if block.page == "own-models.md"
     ]
+    _, flood_of_readme = [block.text for block in here("python") if block.page == "README.md"]
+    assert flood_of_readme == flood
     for name, text in (("flood_net", flood), ("land_cover", land_cover)):
         (walk.folder / f"{name}.py").write_text(text)
     for name, config in zip(("flood", "land-cover"), here("json"), strict=True):
