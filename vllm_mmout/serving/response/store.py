@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.result_files import OTHER, SUFFIXES, Encoded, ResultsFolder
 from vllm_mmout.serving.response.temporary_folders import TemporaryFolder
@@ -195,4 +194,6 @@ def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: flo
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
     """Store results off the event loop, and return their names. If the task is cancelled, they are removed again."""
+    from vllm_mmout.engine.threads import in_thread  # which imports vLLM, and a store works without it
+
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))
