@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,10 @@ import numpy as np
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import OTHER_SENSOR, band_key, possible_sensors
 from vllm_mmout.models.inputs.band_names import NamedBand, NameMeanings, readings
+from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo import Layer
     from vllm_mmout.params import OutputParams
 
 _SHOWN = 40
@@ -81,6 +83,8 @@ class BandChoice:
     """Whether an input of a single band is used for all of the model's bands, as grey is for colours."""
     noted: list[str] = field(default_factory=list)
     """Sentences about the assumptions made in the choice of bands."""
+    unpack: Callable[[Sequence[Layer], OutputParams], list[Layer]] = unpacked_layers
+    """Function that scales the chosen bands of files."""
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,12 +16,14 @@ from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
+from vllm_mmout.models.inputs.unpacking import unpacked_layers
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from vllm_mmout.geo import Layer
     from vllm_mmout.params import OutputParams
 
 
@@ -189,6 +191,10 @@ class RasterMapper:
         """
         del view
         return {self.keyword: with_frames(planes, self.num_frames)}
+
+    def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
+        """Return the chosen bands of files, scaled as the request, or else the file format, requires."""
+        return unpacked_layers(layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether a size (height, width) fits one forward pass."""

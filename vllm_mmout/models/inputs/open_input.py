@@ -34,7 +34,6 @@ from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import NamedBand
 from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, dates_of, in_order_of_dates, miscounted, note_order
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, native, without_file_scheme
-from vllm_mmout.models.inputs.unpacking import unpacked_layers
 from vllm_mmout.models.inputs.unsupported_forms import other_form
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class OpenedPlanes(NamedTuple):
 
 def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> OpenedPlanes:
     """Open one input of a model, reading only the headers of files."""
-    choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all)
+    choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all, unpack=mapper.unpacked)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
         raster, places = layers[0].raster, tuple(layer.place + 1 for layer in layers)
@@ -130,7 +129,7 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
         if not isinstance(file, Path):
             file.close()
     layers = [Layer(rasters[band.file], band.place, next(iter(band.listed.names), None)) for band in chosen]
-    return unpacked_layers(layers, choice.params)
+    return choice.unpack(layers, choice.params)
 
 
 @dataclass(frozen=True, slots=True)

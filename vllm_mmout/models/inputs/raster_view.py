@@ -16,7 +16,7 @@ from vllm_mmout.models.inputs.unpacking import has_numbers, numbers_of
 from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo import Georeference, OpenRaster, Raster
+    from vllm_mmout.geo import Georeference, Layer, OpenRaster, Raster
     from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
@@ -50,6 +50,9 @@ class PlanesMapper(Protocol):
     @property
     def sizes(self) -> str:
         """The sizes that fit one forward pass, for messages."""
+
+    def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
+        """Return the chosen bands of files, scaled as the request, or else the files and the model, require."""
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether a size (height, width) fits one forward pass."""

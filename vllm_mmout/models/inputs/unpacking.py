@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Numbers: TypeAlias = "float | tuple[float, ...] | None"
+Sentence: TypeAlias = "Callable[[Packing, Sequence[Layer], OutputParams], str | None]"
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
@@ -32,26 +33,28 @@ def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
     return unpacked_layers([Layer(raster, place) for place in range(raster.count)], params)[0].raster
 
 
-def unpacked_layers(layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
+def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
     """Return the chosen bands of rasters, scaled as the request, or else the file format, requires.
 
     If a file states a scale that is not applied, or the request needs one that the file does not state, a sentence is
-    added to `RasterFacts.assumed`, once for all files that state the same scale.
+    added to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` may be given in place
+    of `assumption`, which makes this sentence.
     """
     rasters = {id(layer.raster): layer.raster for layer in layers}
     stated: dict[Packing, list[Layer]] = {}
     for layer in layers:
-        stated.setdefault(_packing(layer), []).append(layer)
+        stated.setdefault(packing_of(layer), []).append(layer)
     unpacked = {key: _unpacked(raster, params) for key, raster in rasters.items()}
     for packing, bands in stated.items():
-        sentence = _sentence(packing, bands, params)
+        sentence = (sentence_of or assumption)(packing, bands, params)
         raster = unpacked[id(bands[0].raster)]
         if sentence is not None and sentence not in raster.assumed:
             raster.told(assumed=(*raster.assumed, sentence))
     return [replace(layer, raster=unpacked[id(layer.raster)]) for layer in layers]
 
 
-def _packing(layer: Layer) -> Packing:
+def packing_of(layer: Layer) -> Packing:
+    """Return the scale and offset that a file states for a band."""
     return layer.raster.packing[layer.place] if layer.raster.packing else Packing()
 
 
@@ -64,16 +67,18 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
     return OpenUnpacked(raster, unpackings, params.nodata)
 
 
-def _sentence(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
+def statement(packing: Packing, bands: Sequence[Layer]) -> str:
+    """Return the beginning of a sentence: the files of the bands, and the scale and offset that they state."""
+    scale, offset = f"scale {packing.scale:.9g}", f"offset {packing.offset:.9g}"
+    return f"{_file_names(bands)}: {scale} and {offset} are stated by {packing.said_by}"
+
+
+def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
     """Return a sentence about how the stated scale of bands was handled, or None if nothing was assumed."""
-    files = list(dict.fromkeys(PurePath(layer.raster.name).name for layer in bands))
-    more = len(files) - 1
-    file_names = f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"
     if not packing.told:
         if params.scale == FILE and bands[0].raster.dtype.kind in "iu":
-            return f"{file_names}: no scale or offset is stated; the numbers were taken as stored."
+            return f"{_file_names(bands)}: no scale or offset is stated; the numbers were taken as stored."
         return None if has_numbers(params) or params.scale is not None else packing.doubt or None
-    states = f"scale {packing.scale:.9g} and offset {packing.offset:.9g} are stated by {packing.said_by}"
     if has_numbers(params):
         scale, offset = numbers_of(params)
         if scale is None and packing.scale != 1:
@@ -83,12 +88,23 @@ def _sentence(packing: Packing, bands: Sequence[Layer], params: OutputParams) ->
         else:
             return None
         return (
-            f"{file_names}: {states}; the request gives numbers without {missing}, and {default} was taken. Give scale"
-            ' and offset, or scale="file".'
+            f"{statement(packing, bands)}; the request gives numbers without {missing}, and {default} was taken."
+            ' Give scale and offset, or scale="file".'
         )
     if params.scale is not None or packing.applied:
         return None
-    handling = "the numbers were taken as stored"
+    handling = 'the numbers were taken as stored. scale="file" applies both, scale="stored" takes the numbers as stored'
     if packing.shift:
-        handling = f"{packing.shift} was added to the counts, as in products of before processing baseline 04.00"
-    return f'{file_names}: {states}; {handling}. scale="file" applies both, scale="stored" takes the numbers as stored.'
+        handling = (
+            f"{packing.shift} was added to the counts, as in products of before processing baseline 04.00. If the model"
+            f" takes such counts, scale=1 with offset={packing.shift} confirms this. If it takes reflectance, set"
+            f' scale="file". scale="stored" would take the counts without adding {packing.shift}'
+        )
+    return f"{statement(packing, bands)}; {handling}."
+
+
+def _file_names(bands: Sequence[Layer]) -> str:
+    """Return the name of the first file of the bands, and the number of the others."""
+    files = list(dict.fromkeys(PurePath(layer.raster.name).name for layer in bands))
+    more = len(files) - 1
+    return f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.inputs.unpacking import has_numbers
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.terratorch.config import DATES, LOCATION, RAW, Modality, TerratorchConfig
+from vllm_mmout.wings.terratorch.file_scale import scaled_layers
 from vllm_mmout.wings.terratorch.scaling import MEANS, STDS, no_scale
 from vllm_mmout.wings.terratorch.where_and_when import dates_of, location_of
 
@@ -94,6 +96,10 @@ class TerratorchMapper(RasterMapper):
     def sizes(self) -> str:
         """Description of the only image size that the model accepts, for error messages."""
         return f"{self.crop[0]} x {self.crop[1]} pixels"
+
+    def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
+        """Return the chosen bands of the model's only image, scaled as `scaled_layers` decides."""
+        return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether an image of ``size`` (height, width) fits into one forward pass. Only one size does."""
@@ -218,7 +224,8 @@ class TerratorchMapper(RasterMapper):
         with ExitStack() as opened:
             layers: list[Layer] = []
             for image in self.images:
-                choice = BandChoice(self.model, image.bands, params, noted=noted)
+                unpack = partial(scaled_layers, image.scaling)
+                choice = BandChoice(self.model, image.bands, params, noted=noted, unpack=unpack)
                 try:
                     image_layers = chosen_layers(files[image.name], choice, opened)
                 except InputError as error:

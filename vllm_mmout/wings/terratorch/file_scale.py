@@ -1,0 +1,96 @@
+"""The scale and offset that files state, compared with the ``constant_scale`` of a TerraTorch model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isclose
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.models.inputs.unpacking import assumption, packing_of, statement, unpacked_layers
+from vllm_mmout.params import FILE
+from vllm_mmout.wings.terratorch.scaling import SCALE
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import Layer, Packing
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.wings.terratorch.scaling import ImageScaling
+
+_REFLECTANCE: Final = 1e-4
+"""Factor from counts to reflectance in HLS and Sentinel-2. A model with this factor takes reflectance."""
+_ROUNDING: Final = 1e-6
+"""Largest relative difference of equal scales. Files may store the scale as float32."""
+
+
+def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
+    """Return the bands of one image, scaled as the request, or else the files and the model, require.
+
+    If integers state another scale than the model's, the files' scale and offset are applied. The values are floats
+    then, which the model takes as reflectance, without its own scale.
+
+    Raises:
+        InputError: the files state another scale than the model's, and not for all bands, or the model's scale is not
+            known to make reflectance.
+
+    """
+    said = params.scale is not None or params.offset is not None
+    if said or scaling.scale == 1 or not all(map(_holds_integers, layers)):  # a scale of 1 leaves the unit open
+        return unpacked_layers(layers, params)
+    stated = [layer for layer in layers if packing_of(layer).told]
+    others = [layer for layer in stated if not _equals(packing_of(layer), scaling.scale or _REFLECTANCE)]
+
+    def sentence_of(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
+        return _sentence(packing, bands, scaling) if packing.told else assumption(packing, bands, params)
+
+    if not others:
+        return unpacked_layers(layers, params, sentence_of)
+    if _of_reflectance(scaling) and len(stated) == len(layers):
+        return unpacked_layers(layers, msgspec.structs.replace(params, scale=FILE), sentence_of)
+    packing = packing_of(others[0])
+    alike = [layer for layer in others if packing_of(layer) == packing]
+    others_say = "" if len(stated) == len(layers) else ", other bands state none"
+    raise InputError(
+        f"{statement(packing, alike)}{others_say}, and {_model_says(scaling)}, so it is unknown which of them leads to"
+        ' the values of the training; set scale="file" for the values of the files, which the model takes as they are,'
+        f' scale="stored" for their numbers times the {SCALE}, or numbers for scale and offset',
+        param="scale",
+    )
+
+
+def _holds_integers(layer: Layer) -> bool:
+    """Return whether a band has integers for the model. Those of NetCDF, for example, always become floats."""
+    return layer.raster.dtype.kind in "iu" and not packing_of(layer).applied
+
+
+def _equals(packing: Packing, factor: float) -> bool:
+    """Return whether numbers, shifted as their product requires, times ``factor`` are the values that a file states."""
+    offset = packing.offset - packing.shift * packing.scale
+    return isclose(packing.scale, factor, rel_tol=_ROUNDING) and abs(offset) <= _ROUNDING
+
+
+def _of_reflectance(scaling: ImageScaling) -> bool:
+    return scaling.scale is not None and isclose(scaling.scale, _REFLECTANCE, rel_tol=_ROUNDING)
+
+
+def _model_says(scaling: ImageScaling) -> str:
+    if scaling.scale is None:
+        return f"config.json sets no {SCALE} for the model"
+    return f"the model's {SCALE} is {scaling.scale:.9g}"
+
+
+def _sentence(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
+    """Return a sentence about stated scales, or None if the model's own scale gives the values that a file states."""
+    if scaling.scale is None:
+        shifted = f"{packing.shift} was added to the numbers, and they" if packing.shift else "the numbers"
+        return (
+            f"{statement(packing, bands)}, and {_model_says(scaling)}; {shifted} were multiplied by the default of its"
+            ' data module. scale="file" gives the values of the file, which the model takes as reflectance.'
+        )
+    if _equals(packing, scaling.scale):
+        return None
+    return (
+        f"{statement(packing, bands)}, and {_model_says(scaling)}; the file's were applied, since the model takes"
+        f' reflectance. scale="file" confirms this, scale="stored" gives the model the numbers times its {SCALE}.'
+    )
