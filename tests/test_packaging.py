@@ -68,6 +68,11 @@ class TestMetadata:
         }
         assert {r.name for r in required if r.specifier} == {"rasterio", "tifffile", "urllib3"}
 
+    def test_the_extra_of_clusters_installs_all_that_they_import(self, setup_cfg):
+        """The store of records is obstore, also for local folders, in the releases of the extra for buckets."""
+        extras = setup_cfg["options.extras_require"]
+        assert set(extras["buckets"].split()) < set(extras["ray"].split())
+
     @pytest.mark.parametrize("group", ENTRY_POINTS)
     def test_entry_points_are_named_as_documented(self, setup_cfg, group):
         """Each group holds the documented names, and nothing else."""

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.engine
 PACKAGE = Path(vllm_mmout.__file__).parent
 HOOKS = rows_of_all()
 TARGETS = frozenset(row.target for row in (*HOOKS, *ATTRIBUTES))
-BEYOND: dict[str, frozenset[str]] = {}
-"""Releases that no claim covers: the targets of the hook table, and the names we import, that have drifted there."""
+BEYOND: dict[str, frozenset[str]] = {"0.30.0": frozenset(), "0.33.0": frozenset()}
+"""Releases that the extra does not install: the targets of the hook table, and the names we import, that drifted."""
 
 
 def extra(name):
@@ -46,7 +46,7 @@ def expected_drift():
 
 
 def test_every_claimed_release_is_tested():
-    """Of each minor version that pip may install there is a release under test, and none that nobody knows of."""
+    """Of each minor version that pip may install there is a release under test, and the others are listed."""
     tested = {engine.version for engine in ENGINES}
     claimed = {f"0.{minor}" for minor in range(1000) if f"0.{minor}.0" in CLAIM}
     assert claimed
