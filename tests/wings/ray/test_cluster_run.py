@@ -39,10 +39,10 @@ def scenes(tmp_path):
     return write
 
 
-def made(folder, out, cluster):
+def made(folder, out, cluster, flags=()):
     """Make the run of a folder."""
     options = argparse.Namespace(
-        inputs=[f"{folder}/"], out=str(out), model="water-index", engine_flags=[], ray_split=None
+        inputs=[f"{folder}/"], out=str(out), model="water-index", engine_flags=[*flags], ray_split=None
     )
     return ClusterRun(options, OutputParams(), cluster)
 
@@ -70,6 +70,17 @@ def test_a_run_has_each_scene_and_goes_on_with_what_failed(scenes, tmp_path, cap
     assert run(folder, tmp_path / "out")[::2] == (0, [["e.tif"]])
     assert "4 of 5 scenes are done already" in capsys.readouterr().err
     assert sorted(path.suffix for path in (tmp_path / "out/.vllm-mmout").iterdir()) == [".json"] * 5
+
+
+def test_other_flags_of_the_engine_run_all_scenes_again(scenes, tmp_path):
+    """The same flags in another spelling do not."""
+    folder = scenes("a.tif", "b.tif")
+    ran = []
+    for flags in (["--dtype", "float32"], ["--dtype=float32"], ["--dtype", "bfloat16"]):
+        cluster = ClusterHere()
+        made(folder, tmp_path / "out", cluster, flags).status()
+        ran.append(cluster.log)
+    assert ran == [[["a.tif", "b.tif"]], [], [["a.tif", "b.tif"]]]
 
 
 def test_a_scene_that_ends_its_worker_takes_no_other_with_it(scenes, tmp_path):

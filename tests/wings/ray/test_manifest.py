@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +20,7 @@ from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.wings.ray.cluster_run import names_of
 from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
 from vllm_mmout.wings.ray.predictor import MOST_STARTS, RECORD, Predictor, RunSettings
+from vllm_mmout.wings.ray.setup import setup_key
 
 pytestmark = [
     pytest.mark.heavy,  # Ray's import
@@ -53,11 +56,48 @@ def test_a_scene_is_done_while_its_files_are_there(manifest, tmp_path):
 
 
 def test_another_run_has_records_of_its_own(manifest, tmp_path):
-    """Another model or other options make other results."""
+    """Another model, other options and other flags of the engine make other results."""
     stored(manifest, tmp_path)
     assert Manifest(manifest.out, "other", OutputParams()).find("a.tif", {}) is None
     assert Manifest(manifest.out, "water-index", OutputParams(overlap=8)).find("a.tif", {}) is None
     assert manifest.find("a.tif", {"window": [0, 0, 1, 1]}) is None
+    other = Manifest(manifest.out, "water-index", OutputParams(), setup_key("water-index", ["--dtype", "bfloat16"]))
+    assert other.find("a.tif", {}) is None
+    assert copy.copy(other).key("a.tif", {}) == other.key("a.tif", {})
+
+
+def test_a_setup_is_the_same_for_flags_that_mean_the_same(tmp_path):
+    """Order, underscores, an equals sign and spaces in JSON do not matter. Values and files of flags do."""
+    table = '{"mmout": {"class_names": ["land", "water"], "compile": true}}'
+    shown = setup_key("m", ["--dtype", "bfloat16", "--enforce-eager", "--seed", "-1", "--additional-config", table])
+    turned = '{ "mmout": {"compile":true, "class_names":["land","water"]} }'
+    flags = [f"--additional_config={turned}", "--seed=-1", "--dtype=bfloat16", "--enforce_eager"]
+    assert setup_key("m", flags) == shown
+    others = (["--dtype", "float32"], ["--additional-config", table.replace("land", "soil")], [])
+    keys = [shown, *(setup_key("m", other) for other in others)]
+    flags_file = tmp_path / "flags.yaml"
+    for text in ("seed: 1", "seed: 2"):
+        flags_file.write_text(text)
+        keys.append(setup_key("m", ["--config", str(flags_file)]))
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_setup_changes_with_the_files_of_the_model(tmp_path):
+    """JSON counts by its content, weights by size and time. Other files, and hidden ones, do not count."""
+    model = tmp_path / "model"
+    (model / "unet").mkdir(parents=True)
+
+    def key_after(name, content, time=1):
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text(content)
+        os.utime(model / name, (time, time))
+        return setup_key(str(model), [])
+
+    first = [key_after("config.json", "{}"), key_after("unet/w.safetensors", "abc")]
+    same = [key_after("config.json", "{}", time=2), key_after("README.md", "words"), key_after(".cache/w.pt", "abc")]
+    other = [key_after("config.json", "[]"), key_after("unet/w.safetensors", "abd", time=2), key_after("w.pt", "abcd")]
+    assert set(same) == {first[1]}
+    assert len({*first, *other}) == 5
 
 
 def test_a_damaged_record_is_none(manifest, tmp_path):

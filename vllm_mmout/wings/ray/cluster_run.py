@@ -18,6 +18,7 @@ from vllm_mmout.wings.ray.driver_mark import DriverMark
 from vllm_mmout.wings.ray.join import planned
 from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
 from vllm_mmout.wings.ray.predictor import RunSettings
+from vllm_mmout.wings.ray.setup import setup_key
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
@@ -33,10 +34,11 @@ class ClusterRun:
         self._split: int | None = options.ray_split
         self._cluster = cluster
         self._names = names_of(options.inputs)
-        self._manifest = Manifest(out, _absolute(options.model, only_if_there=True), params)
+        model = _absolute(options.model, only_if_there=True)
+        self._manifest = Manifest(out, model, params, setup_key(model, options.engine_flags))
         self._mark = DriverMark(self._manifest.objects)
         run = secrets.token_hex(8)
-        self._job = RunSettings(self._manifest.model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
+        self._job = RunSettings(model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
 
     def status(self) -> int:
         """Run the model on input rasters without a result, and return the exit status: 1 if any failed, otherwise 0."""

@@ -41,25 +41,30 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 @dataclass(frozen=True)
 class Manifest:
-    """The records of runs of one model with the same options. Several processes may share it. All methods block."""
+    """The records of runs of one model with the same options and flags of the engine. Several processes may share it.
+
+    All methods block.
+    """
 
     out: str
     """Folder or bucket address of the results."""
     model: str
     params: OutputParams
+    setup: str = ""
+    """Key of the engine's flags and the model's files, see `setup_key`."""
 
     @cached_property
     def objects(self) -> Objects:
         """The store of files in the folder or bucket of the results, opened at first use."""
         return Objects(self.out)
 
-    def __reduce__(self) -> tuple[type[Manifest], tuple[str, str, OutputParams]]:
+    def __reduce__(self) -> tuple[type[Manifest], tuple[str, str, OutputParams, str]]:
         """Pickle without the open store, whose credentials belong to one process."""
-        return Manifest, (self.out, self.model, self.params)
+        return Manifest, (self.out, self.model, self.params, self.setup)
 
     def key(self, scene: str, options: Mapping[str, Any]) -> str:
-        """Return the key of a scene's record, which depends on the scene, the model and all options."""
-        parts = [scene, self.model, self.params.to_wire(), dict(options)]
+        """Return the key of a scene's record, which depends on the scene, the model, the options and the flags."""
+        parts = [scene, self.model, self.params.to_wire(), dict(options), self.setup]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
 
     def find(self, scene: str, options: Mapping[str, Any]) -> SceneRecord | None:

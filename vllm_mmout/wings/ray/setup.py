@@ -1,0 +1,66 @@
+"""A key that changes with the engine's flags and with the files of the model, for the records of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pt2", ".gguf")
+_FLAG: Final = re.compile(r"-(?!\d)")
+"""Beginning of a flag. A negative number is a value."""
+
+
+def setup_key(model: str, flags: Sequence[str]) -> str:
+    """Return a hash of the engine's flags, and of the files of a local model.
+
+    Flags in another order or spelling (``--max_num_seqs=4`` for ``--max-num-seqs 4``) have the same key. JSON files of
+    the model count by their content, weights by name, size and time of change.
+    """
+    files = [*_files(Path(model))]
+    return hashlib.sha256(msgspec.json.encode([_normalised(flags), files], order="sorted")).hexdigest()
+
+
+def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
+    """Return the name of each flag with its values, sorted by name. Repeated flags keep their order."""
+    named: list[tuple[str, list[Any]]] = []
+    for text in flags:
+        if _FLAG.match(text) or not named:
+            name, equals, value = text.partition("=")
+            head, dot, keys = name.partition(".")
+            named.append((f"{head.replace('_', '-')}{dot}{keys}", [_value(value)] if equals else []))
+        else:
+            named[-1][1].append(_value(text))
+    for name, values in named:
+        if name == "--config":  # a file of flags
+            values += [_digest(Path(value)) for value in values if isinstance(value, str) and Path(value).is_file()]
+    return sorted(named, key=lambda flag: flag[0])
+
+
+def _value(text: str) -> Any:
+    """Return a table in JSON, whose spaces and order do not matter, or else the text."""
+    try:
+        return msgspec.json.decode(text) if text.startswith("{") else text
+    except msgspec.DecodeError:
+        return text
+
+
+def _files(model: Path) -> Iterator[tuple[str, ...]]:
+    """Yield what identifies the content of each file of a model: nothing for hub ids, embedded models and addresses."""
+    for path in sorted(model.rglob("*")) if model.is_dir() else [model] if model.is_file() else []:
+        name = path.relative_to(model)
+        if any(part.startswith(".") for part in name.parts) or not path.is_file():
+            continue
+        if path.suffix == ".json":
+            yield name.as_posix(), _digest(path)
+        elif path.suffix in _WEIGHTS:
+            state = path.stat()
+            yield name.as_posix(), str(state.st_size), str(state.st_mtime_ns)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
