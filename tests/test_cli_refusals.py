@@ -85,6 +85,15 @@ def test_what_can_be_known_before_is_refused_before(command, tmp_path, arguments
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.tif", "b.tif"]
 
 
+def test_folders_that_differ_after_a_dot_are_not_refused_as_equal(command, tmp_path):
+    """Their results have the whole names. The next step, importing the engine, fails here."""
+    folders = [f"HLS.{version}" for version in ("v2.0", "v2.1")]
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+    status, _, errors = command("run", "water-index", *folders, "-o", "out/")
+    assert (status, "vLLM cannot be imported" in errors[-1]) == (1, True), errors
+
+
 @pytest.mark.parametrize("name", ["doctor", pytest.param("demo", marks=pytest.mark.heavy)])
 def test_without_an_engine(command, name):
     """Where vLLM cannot be imported, a command says why, and what to install."""

@@ -21,7 +21,10 @@ class WorkerEnded(BaseException):
 
 
 class Copying(Predictor):
-    """Predictor without an engine that copies each scene. A scene with "ends" in its name ends the worker."""
+    """Predictor without an engine that copies each scene. A scene with "ends" in its name ends the worker.
+
+    Something is assumed about a scene with "undated" in its name.
+    """
 
     log: list
 
@@ -36,11 +39,12 @@ class Copying(Predictor):
                 raise WorkerEnded
             content = open_in_bucket(scene).read() if in_bucket(scene) else Path(scene).read_bytes()
             if not content:
-                results.append(SimpleNamespace(error=InputError("the file is empty"), outputs=None))
+                results.append(SimpleNamespace(error=InputError("the file is empty"), outputs=None, assumed=()))
                 continue
             Path(asked.path).mkdir()
             Path(asked.path, f"{Path(scene).stem}.tif").write_bytes(content)
-            results.append(SimpleNamespace(error=None, outputs=None))
+            assumed = ("its date is unknown.",) if "undated" in Path(scene).name else ()
+            results.append(SimpleNamespace(error=None, outputs=None, assumed=assumed))
         return results
 
 

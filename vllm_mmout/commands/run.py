@@ -19,7 +19,6 @@ from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
 from vllm_mmout.geo import (
     address_fault,
     check_bucket,
-    file_stem,
     in_bucket,
     is_folder,
     is_gdal_name,
@@ -202,7 +201,7 @@ def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) 
     target = place_of(out)
     if several and isinstance(target, Path) and target.is_file():
         raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
-    names = Counter(each.folder + file_stem(each.data) for each in inputs_to_run)
+    names = Counter(each.folder + name_of(each.data) for each in inputs_to_run)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")

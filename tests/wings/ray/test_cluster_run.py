@@ -72,6 +72,15 @@ def test_a_run_has_each_scene_and_goes_on_with_what_failed(scenes, tmp_path, cap
     assert sorted(path.suffix for path in (tmp_path / "out/.vllm-mmout").iterdir()) == [".json"] * 5
 
 
+def test_the_report_has_what_was_assumed_about_a_scene(scenes, tmp_path, capsys):
+    """Also after a second start, which runs nothing. Standard error has the number of such scenes."""
+    folder = scenes("a.tif", "undated.tif")
+    for _ in range(2):
+        _, report, _ = run(folder, tmp_path / "out")
+        assert [line.get("assumed") for line in report.values()] == [None, ["its date is unknown."]]
+        assert f"something was assumed about 1 of 2 scenes, see {tmp_path}/out/report.jsonl" in capsys.readouterr().err
+
+
 def test_other_flags_of_the_engine_run_all_scenes_again(scenes, tmp_path):
     """The same flags in another spelling do not."""
     folder = scenes("a.tif", "b.tif")

@@ -17,10 +17,14 @@ pytest.importorskip("ray.data")
 from vllm_mmout import OutputParams
 from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.geo import Window
+from vllm_mmout.wings.ray import join
 from vllm_mmout.wings.ray.cluster_run import names_of
+from vllm_mmout.wings.ray.join import CutScene
 from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
 from vllm_mmout.wings.ray.predictor import MOST_STARTS, RECORD, Predictor, RunSettings
 from vllm_mmout.wings.ray.setup import setup_key
+from vllm_mmout.wings.ray.windows import ScenePart
 
 pytestmark = [
     pytest.mark.heavy,  # Ray's import
@@ -137,7 +141,7 @@ class Ending(Predictor):
         for scene, asked in zip(scenes, params, strict=True):
             Path(asked.path).mkdir()
             Path(asked.path, f"{Path(scene).stem}.tif").write_bytes(scene.encode())
-        return [SimpleNamespace(error=None, outputs=None) for _ in scenes]
+        return [SimpleNamespace(error=None, outputs=None, assumed=()) for _ in scenes]
 
 
 def batch(*scenes):
@@ -172,11 +176,26 @@ def test_results_are_named_after_their_scenes(tmp_path):
     found = names_of([f"{tmp_path}/"])
     assert found == {f"{tmp_path}/{name}": name.partition(".")[0] for name in ("x/1.tif", "y/1.tif", "y/2.png")}
     assert list(names_of(["https://host/a/3.tif?key=5"]).values()) == ["3"]
+    folders = [tmp_path / f"HLS.{version}" for version in ("v2.0", "v2.1")]
+    for folder in folders:
+        folder.mkdir()
+    assert list(names_of([str(folder) for folder in folders]).values()) == ["HLS.v2.0", "HLS.v2.1"]
     with pytest.raises(OptionError, match="several scenes are called 1"):
         names_of([f"{tmp_path}/x/1.tif", f"{tmp_path}/y/1.tif"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="there is no scene below"):
         names_of([f"{tmp_path}/empty/"])
+
+
+def test_a_joined_scene_has_the_assumptions_about_its_windows(manifest, tmp_path, monkeypatch):
+    """Each sentence comes once."""
+    monkeypatch.setattr(join, "joined", lambda *_: SimpleNamespace(save=lambda path: path.write_bytes(b"pixels")))
+    parts = [ScenePart(window, window) for window in (Window(0, 0, 1, 1), Window(0, 1, 1, 1))]
+    scene = CutScene("a.tif", "a", (1, 2), parts)
+    for (_, options), sentences in zip(scene.rows(), (("one.", "two."), ("two.", "three.")), strict=True):
+        scene.take(msgspec.structs.replace(stored(manifest, tmp_path), options=options, assumed=sentences))
+    record = scene.joined(SimpleNamespace(call=lambda _, function, *args: function(*args)), manifest, "run")
+    assert record.assumed == ("one.", "two.", "three.")
 
 
 @pytest.mark.parametrize(

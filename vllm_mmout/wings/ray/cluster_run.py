@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 from tqdm.auto import tqdm
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import address_fault, file_stem, in_bucket, is_address, key_fault, scenes_below, without_secrets
+from vllm_mmout.geo import address_fault, in_bucket, is_address, key_fault, scenes_below, without_secrets
+from vllm_mmout.models.inputs.input_forms import name_of
 from vllm_mmout.wings.ray.cluster import SCENE, Cluster, row_of
 from vllm_mmout.wings.ray.driver_mark import DriverMark
 from vllm_mmout.wings.ray.join import planned
@@ -67,6 +68,11 @@ class ClusterRun:
         self._mark.renew()
         self._mark.check()  # another driver may have started since the last record
         report = self._manifest.report(records[scene] for scene in self._names)
+        if assumed := sum(bool(record.assumed) for record in records.values()):
+            print(
+                f"warning: something was assumed about {assumed} of {len(records)} scenes, see {report}",
+                file=sys.stderr,
+            )
         failed = sum(record.error is not None for record in records.values())
         if failed:
             print(f"{failed} of {len(records)} scenes failed; {report} says why", file=sys.stderr)
@@ -92,7 +98,7 @@ def names_of(inputs: Sequence[str]) -> dict[str, str]:
     named_scenes = []
     for input_ in inputs:
         if not input_.endswith("/"):
-            named_scenes.append((_absolute(input_), _stem(input_) if in_bucket(input_) else file_stem(input_)))
+            named_scenes.append((_absolute(input_), _stem(input_) if in_bucket(input_) else name_of(input_)))
             continue
         root = _absolute(input_)
         scenes = scenes_below(root)

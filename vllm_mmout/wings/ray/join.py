@@ -74,7 +74,8 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
                 manifest.objects.placed(file, f"{scene.name}{file.name.removeprefix('joined')}")
                 for file in sorted(folder.glob("joined*"), key=lambda file: len(file.name), reverse=True)
             ]
-        record = SceneRecord(**facts, files=tuple(reversed(files)), node=this_node())
+        assumed = tuple(dict.fromkeys(sentence for record in records for sentence in record.assumed))
+        record = SceneRecord(**facts, files=tuple(reversed(files)), assumed=assumed, node=this_node())
     except MMOutError as error:
         record = SceneRecord(**facts, error=str(error))
     manifest.write(record)

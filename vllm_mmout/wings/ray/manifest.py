@@ -31,6 +31,8 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The files of the result. The first is the main file, which `vllm-mmout run` prints."""
     error: str | None = None
     """Reason for the lack of a result, or None."""
+    assumed: tuple[str, ...] = ()
+    """Sentences about the assumptions made about the scene, as `vllm-mmout run` prints them."""
     seconds: float = 0.0
     """Time that the scene took."""
     node: str = ""

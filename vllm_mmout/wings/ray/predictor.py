@@ -166,7 +166,7 @@ def _record(
     except SaveError as error:
         return SceneRecord(**facts, error=str(error))
     known = dict(facts_of(result.outputs)) if "window" in entry.options else {}
-    return SceneRecord(**facts, files=tuple(reversed(files)), known=known)
+    return SceneRecord(**facts, files=tuple(reversed(files)), assumed=result.assumed, known=known)
 
 
 def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
