@@ -17,6 +17,8 @@ class MMOutError(Exception):
     """
 
     param: str | None = None
+    tile: int | None = None
+    """Index of the tile that the error is about, within the tiles that were read or computed together."""
 
     def __init__(self, *message: object, param: str | None = None) -> None:
         super().__init__(*message)

@@ -15,6 +15,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster import sequence
 from vllm_mmout.geo.raster.opened import open_raster
 from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.geo.raster.scratch import Scratch
 from vllm_mmout.geo.raster.segments import Segments
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -28,11 +29,11 @@ def test_tiles_of_the_next_windows_are_decoded_meanwhile(tmp_path: Path, monkeyp
     meeting, decode = threading.Barrier(2, timeout=30), Segments.decode
     met = []
 
-    def together(segments: Segments, place: tuple[int, int, int], data: bytes) -> np.ndarray:
+    def together(segments: Segments, place: tuple[int, int, int], data: bytes, scratch: Scratch) -> np.ndarray:
         if len(met) < 2:
             met.append(place)
             meeting.wait()
-        return decode(segments, place, data)
+        return decode(segments, place, data, scratch)
 
     monkeypatch.setattr(Segments, "decode", together)
     path = tmp_path / "scene.tif"

@@ -53,6 +53,8 @@ class SharedFile:
         self._owned = owned
         self._lock = threading.Lock()
         self._many = file if isinstance(file, ManyReadersFile) else None
+        self._descriptor = owned and isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
+        """Whether the file can be read by its descriptor, at any offset and by several threads at once."""
         try:
             self.size = self.seek(0, 2)
             self.seek(0)
@@ -80,12 +82,22 @@ class SharedFile:
             self.seek(at)
             return self.read(count)
 
-    def view_at(self, at: int, count: int) -> memoryview:
-        """Return ``count`` bytes at offset ``at`` as a view, without a copy if a remote file has them in memory."""
-        if self._many is None:
-            return memoryview(self.read_at(at, count))
+    def view_at(self, at: int, buffer: memoryview) -> memoryview:
+        """Return the bytes at offset ``at``, as many as ``buffer`` has or fewer at the end of the file.
+
+        An owned local file is read into ``buffer`` without a lock. A remote file returns a view of its cache.
+        """
+        if self._many is not None:
+            with self._watched():
+                return self._many.view_at(operator.index(at), len(buffer))
+        if not self._descriptor:
+            return memoryview(self.read_at(at, len(buffer)))
+        count = 0
         with self._watched():
-            return self._many.view_at(operator.index(at), operator.index(count))
+            while count < len(buffer) and (more := os.preadv(self._file.fileno(), [buffer[count:]], at + count)):
+                count += more
+            self._file.fileno()  # raises if the file was closed meanwhile: the bytes may be those of another file
+        return buffer[:count]
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move to an offset, as ``io.IOBase.seek`` does, and return it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,11 +19,13 @@ from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.packing_tags import fill_of_attributes, packing_of_gdal
 from vllm_mmout.geo.raster.raster import Window, parse_nodata
-from vllm_mmout.geo.raster.sequence import read_windows
+from vllm_mmout.geo.raster.segmented_raster import OpenSegments
 from vllm_mmout.geo.raster.tiff_colours import colours_of_palette
-from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
+from vllm_mmout.geo.raster.windowed import OpenRaster
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.scratch import Scratch
+    from vllm_mmout.geo.raster.segmented_image import SegmentedImage
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
@@ -138,15 +140,14 @@ class OpenGdal(OpenSegments):
         super().close()
         self._datasets.close()
 
-    def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        parts = GdalParts(self, self._datasets, places, self._decoded[0], masks=False)
-        return read_windows(parts, windows, range(len(places)))
+    def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
+        return GdalParts(self, self._datasets, places, self._decoded[0], masks=False), range(len(places))
 
-    def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
+    def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
         if self._validity not in ("dataset", "bands"):
             return None
         mask_bands = [0] if self._validity == "dataset" else [band for band in places if band + 1 != self.alpha]
-        return read_windows(GdalParts(self, self._datasets, mask_bands, self._decoded[1], masks=True), windows, [0])
+        return GdalParts(self, self._datasets, mask_bands, self._decoded[1], masks=True), [0]
 
 
 def _dtype(text: str) -> np.dtype[Any]:
@@ -244,12 +245,14 @@ class GdalParts:
         """Return the window of the raster that a part covers."""
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
-    def read(self, places: Sequence[Place]) -> Sequence[memoryview | None]:
+    def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
         """Return empty placeholders, since GDAL reads and decodes in one step."""
+        del scratch
         return [memoryview(b"")] * len(places)
 
-    def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
-        """Read a part from GDAL and return its pixels [rows, columns, bands]; ``data`` is ignored."""
+    def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
+        """Read a part from GDAL and return its pixels [rows, columns, bands], ignoring the other arguments."""
+        del data, scratch
         with self._counting:
             self._decoded[place[1:]] += 1
         where = self.window(place)

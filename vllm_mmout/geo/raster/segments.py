@@ -1,11 +1,11 @@
 """Reading and decoding the segments (strips or tiles) of one TIFF image.
 
 tifffile decodes the segments, so every compression, predictor, byte order and bit depth that it supports can be read.
+The common ones are decoded faster, see `plain_codecs`.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import struct
@@ -13,7 +13,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,12 +23,15 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import coded_size
 from vllm_mmout.geo.raster.lerc import decode_lerc, unwrapped
+from vllm_mmout.geo.raster.pieces import PIECE, block_of, cut, row_bytes_of
+from vllm_mmout.geo.raster.plain_codecs import plain_decoder
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.tags import NUMBERS, truncated
 from vllm_mmout.geo.raster.tiff_colours import lab_in_rgb, left_to_gdal
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
+    from vllm_mmout.geo.raster.scratch import Scratch
 
 Place: TypeAlias = tuple[int, int, int]
 """Plane, row and column of a segment in the grid of segments."""
@@ -53,8 +56,6 @@ logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in reco
 
 _LARGEST = 512 * 2**20
 """Largest number of bytes of a decoded segment, since a segment is held in memory whole."""
-_PIECE = 2**18
-"""Bytes above which an uncompressed segment is split into pieces of some rows, each read separately."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 """Compressions of cameras and microscopes whose decoders use the size that the TIFF states."""
@@ -85,8 +86,8 @@ class Segments:
         self._in_rgb = lab_in_rgb(page, file.name)
         if self.planes > 1 and page.photometric == tifffile.PHOTOMETRIC.RGB:
             page.photometric = tifffile.PHOTOMETRIC.MINISBLACK  # keep decoders from converting a plane
-        pieces, self._offsets, self._counts = _cut(page, offsets, counts)
-        self.block = _block(pieces)
+        pieces, self._offsets, self._counts = cut(page, offsets, counts)
+        self.block = block_of(pieces)
         """Height and width of a segment, in pixels."""
         self.bytes = math.prod(self.block) * self.samples * self.dtype.itemsize
         """Bytes of a decoded segment."""
@@ -101,6 +102,8 @@ class Segments:
         self.decoded: NDArray[np.int64] = np.zeros(self._offsets.shape, np.int64)
         """Number of times each segment was decoded, [planes, rows, columns]."""
         self._counting = threading.Lock()
+        self._strips = not page.is_tiled
+        self._plain = plain_decoder(pieces, self.dtype)
         self._decode: Any = pieces.decode
         self._coded = int(page.compression) in _CODED
         self._lerc = page.compression == tifffile.COMPRESSION.LERC
@@ -120,23 +123,35 @@ class Segments:
         """Return the (offset, number of bytes) of segments in the file; (0, 0) for a segment that is not stored."""
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
-    def read(self, places: Sequence[Place]) -> list[memoryview | None]:
+    def read(self, places: Sequence[Place], scratch: Scratch) -> list[memoryview | None]:
         """Read the stored bytes of segments, in one read if they are adjacent, or None for a segment not stored."""
         parts = self.stored(places)
+        buffer = memoryview(scratch.take("stored", sum(count for _, count in parts)))
         first = parts[0][0]
         if first and all(at + count == after for (at, count), (after, _) in pairwise(parts)):
-            data = self.file.view_at(first, sum(count for _, count in parts))
+            data = self.file.view_at(first, buffer)
             return [data[at - first : at - first + count] for at, count in parts]
-        return [self.file.view_at(at, count) if at else None for at, count in parts]
+        starts = accumulate((count for _, count in parts), initial=0)
+        return [
+            self.file.view_at(at, buffer[start : start + count]) if at else None
+            for (at, count), start in zip(parts, starts, strict=False)
+        ]
 
-    def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
-        """Decode the stored bytes of a segment to pixels [rows, columns, samples], clipped to the image."""
+    def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
+        """Decode the stored bytes of a segment to pixels [rows, columns, samples], clipped to the image.
+
+        The result is valid until ``scratch`` is used again.
+        """
         with self._counting:
             self.decoded[place] += 1
         window = self.window(place)
-        index = (place[0] * self.grid[0] + place[1]) * self.grid[1] + place[2]
+        rows, columns = (window.height, window.width) if self._strips else self.block
         try:
-            pixels = self._pixels(data, index)[: window.height, : window.width]
+            pixels = None if self._plain is None else self._plain(data, (rows, columns, self.samples), scratch)
+            if pixels is None:
+                index = (place[0] * self.grid[0] + place[1]) * self.grid[1] + place[2]
+                pixels = self._pixels(data, index)
+            pixels = pixels[: window.height, : window.width]
             if pixels.shape != (window.height, window.width, self.samples):
                 raise ValueError(f"it has {pixels.shape} pixels")
             pixels = pixels if self._in_rgb is None else self._in_rgb(pixels)
@@ -152,7 +167,7 @@ class Segments:
         if self._coded:
             data = bytes(data)
             if self._lerc:
-                data = unwrapped(data, 2 * self.bytes + _PIECE)
+                data = unwrapped(data, 2 * self.bytes + PIECE)
             self._check_size(data)
             if self._lerc:
                 return decode_lerc(data, self.samples, swapped=self._swapped)
@@ -186,15 +201,9 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
         raise InputError(f"{name} has axes {page.axes} of {page.shape}; a raster must have rows, columns and bands")
 
 
-def _block(page: tifffile.TiffPage) -> tuple[int, int]:
-    if page.is_tiled:
-        return page.tilelength, page.tilewidth
-    return page.rowsperstrip, page.imagewidth
-
-
 def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the offsets and byte counts of all segments, [planes, rows, columns]; 0 for segments not stored."""
-    height, width = _block(page)
+    height, width = block_of(page)
     if min(height, width) < 1:
         raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")
     shape = (page.shaped[0], -(-page.imagelength // height), -(-page.imagewidth // width))
@@ -205,8 +214,8 @@ def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64
     _check_types(page, file.name)
     offsets = np.array(page.dataoffsets[:number], np.int64)
     counts = np.array(page.databytecounts[:number], np.int64)
-    if page.compression == 1 and number == 1 and offsets[0] and not page.is_tiled and _row_bytes(page):
-        counts[0] = height * _row_bytes(page)  # old writers omit it or write it wrong
+    if page.compression == 1 and number == 1 and offsets[0] and not page.is_tiled and row_bytes_of(page):
+        counts[0] = height * row_bytes_of(page)  # old writers omit it or write it wrong
     offsets[counts == 0] = 0
     counts[offsets == 0] = 0
     kind = "tile" if page.is_tiled else "strip"
@@ -232,60 +241,3 @@ def _check_types(page: tifffile.TiffPage, name: str) -> None:
                 f"{name} is a damaged TIFF: its {tag.name} (tag {tag.code}) are of type {tag.dtype_name}, which"
                 " is not an integer type; rewrite the file"
             )
-
-
-def _row_bytes(page: tifffile.TiffPage) -> int:
-    """Return the bytes of one row of an uncompressed segment; 0 if bit depths differ or chroma is subsampled."""
-    if isinstance(page.bitspersample, tuple) or page.is_subsampled:
-        return 0
-    return -(-_block(page)[1] * page.shaped[4] * page.bitspersample // 8)
-
-
-def _cut(
-    page: tifffile.TiffPage, offsets: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[tifffile.TiffPage, NDArray[np.int64], NDArray[np.int64]]:
-    """Split large uncompressed segments into pieces of some rows and join small adjacent segments.
-
-    Returns:
-        The page, offsets and byte counts of a TIFF stored in these pieces. Compressed pages are returned unchanged.
-
-    """
-    row_bytes, (height, _) = _row_bytes(page), _block(page)
-    if page.compression != 1 or not row_bytes:
-        return page, offsets, counts
-    planes, grid_rows, columns = offsets.shape
-    rows = max(1, _PIECE // row_bytes)
-    if not page.is_tiled and _is_contiguous(offsets, counts, height * row_bytes, page.imagelength * row_bytes):
-        rows = min(rows, page.imagelength)
-        offsets, height, grid_rows = offsets[:, :1], page.imagelength, 1
-        counts = np.full_like(offsets, height * row_bytes)
-    elif rows >= height or (page.is_tiled and (counts[offsets > 0] < height * row_bytes).any()):
-        return page, offsets, counts
-    else:  # pieces must not cross the ends of segments
-        rows = max(part for part in range(1, rows + 1) if height % part == 0)
-    pieces = -(-height // rows)
-    within = np.arange(pieces, dtype=np.int64)[:, np.newaxis] * (rows * row_bytes)
-    offsets = np.where(offsets[:, :, np.newaxis] > 0, offsets[:, :, np.newaxis] + within, 0)
-    counts = np.clip(counts[:, :, np.newaxis] - within, 0, rows * row_bytes)
-    number = -(-page.imagelength // rows)
-    shape = (planes, grid_rows * pieces, columns)
-    return _of_pieces(page, rows), offsets.reshape(shape)[:, :number], counts.reshape(shape)[:, :number]
-
-
-def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: int, total: int) -> bool:
-    """Return whether the strips of each plane are adjacent in the file and, except the last, of equal size."""
-    others, last = counts[:, :-1], counts[:, -1]
-    stored = bool(offsets.all()) and bool((others == size).all()) and bool((others.sum(axis=1) + last >= total).all())
-    return stored and bool((np.diff(offsets, axis=1) == size).all())
-
-
-def _of_pieces(page: tifffile.TiffPage, rows: int) -> tifffile.TiffPage:
-    """Return a copy of the page whose segments have ``rows`` rows."""
-    piece = copy.copy(page)
-    for cached in ("decode", "hash"):
-        piece.__dict__.pop(cached, None)
-    if page.is_tiled:
-        piece.tilelength = rows
-    else:
-        piece.rowsperstrip = rows
-    return piece

@@ -1,103 +1,60 @@
-"""Reading of a sequence of windows from one image, with decoding ahead by threads."""
+"""Reading of a sequence of windows from one image, whose segments are decoded by threads straight into the windows."""
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
-from itertools import count, product
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vllm_mmout.errors import MMOutError
 from vllm_mmout.geo.raster.files import THREADS
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.read_ahead import ReadAhead
+from vllm_mmout.geo.raster.scratch import Scratch
 from vllm_mmout.geo.raster.segments import Segments
+from vllm_mmout.geo.raster.window_blocks import Block, Blocks, Run, Slots
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.segmented_image import SegmentedImage
     from vllm_mmout.geo.raster.segments import Place
 
-_BATCH = 2**18
+_BATCH = 2**19
 """Decoded bytes that make up one turn (task) of a thread."""
 _TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Turns per thread, and decoded bytes, that may wait to be read, besides the segments kept for several windows.
+"""Turns per thread, and decoded bytes, that may be decoded before the first block that needs them is waited for.
 
 All sequences read at the same time (the files of a stack, several scenes) share the bytes.
 """
-_WORTH_A_COPY = 0.75
-"""Fraction of a segment below which the part to keep is copied, so that the rest is freed."""
-
-
-class SegmentedImage(Protocol):
-    """An image stored in segments of equal size, each decoded whole."""
-
-    planes: int
-    """Number of planes stored one after the other. With one plane, a segment holds all bands."""
-    dtype: np.dtype[Any]
-    grid: tuple[int, int]
-    """Rows and columns of the grid of segments in one plane."""
-    bytes: int
-    """Bytes of a decoded segment."""
-    fill: float
-    """Value of all pixels of a segment that is not stored."""
-
-    @property
-    def block(self) -> tuple[int, int]:
-        """Height and width of a segment, in pixels."""
-
-    def window(self, place: Place) -> Window:
-        """Return the window of the image that a segment covers."""
-
-    def read(self, places: Sequence[Place]) -> Sequence[memoryview | None]:
-        """Return the stored bytes of segments, None for a segment that is not stored."""
-
-    def decode(self, place: Place, data: memoryview) -> NDArray[Any]:
-        """Return the pixels [rows, columns, bands] of a segment from its stored bytes."""
 
 
 def read_windows(
     segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int]
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield the pixels [bands, height, width] of each window in turn. ``bands`` are indices without repetition.
+    """Yield the pixels [bands, height, width] of each window in turn. ``bands`` are indices without repetition."""
+    with closing(read_blocks(segments, windows, bands, Slots())) as arrays:
+        for array in arrays:
+            yield array[0]
 
-    A decoded segment is kept until the last window that touches it was read, but only with the given bands and the
-    columns between the leftmost and rightmost window.
+
+def read_blocks(
+    segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int], slots: Slots
+) -> Generator[NDArray[Any], None, None]:
+    """Yield the pixels [windows, bands, height, width] of several windows at a time, as ``slots`` says.
+
+    An error of a window is raised when its block is due, with the index of the window as ``tile``.
     """
-    with closing(_Reader(segments, windows, bands)) as reader:
-        for number, window in enumerate(windows):
-            yield reader.read(number, window)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The decoded pixels of a segment, or of a part of it."""
-
-    window: Window
-    """Window of the image that the pixels cover."""
-    pixels: NDArray[Any]
-    """Pixels [bands, rows, columns] of the requested bands in the segment's plane."""
-
-    def copy_to(self, target: NDArray[Any], window: Window) -> None:
-        """Copy the pixels inside ``window`` to ``target``, the array of the same bands of that window."""
-        own = self.window
-        top, bottom = max(own.row, window.row), min(own.row + own.height, window.row + window.height)
-        left, right = max(own.col, window.col), min(own.col + own.width, window.col + window.width)
-        target[:, top - window.row : bottom - window.row, left - window.col : right - window.col] = self.pixels[
-            :, top - own.row : bottom - own.row, left - own.col : right - own.col
-        ]
-
-    def columns(self, first: int, end: int) -> _Kept:
-        """Return the part between two columns, as a copy if that frees much memory."""
-        own = self.window
-        left, right = max(own.col, first), min(own.col + own.width, end)
-        pixels = self.pixels[:, :, left - own.col : right - own.col]
-        if pixels.base is not None and pixels.nbytes < _WORTH_A_COPY * pixels.base.nbytes:
-            pixels = pixels.copy()
-        return _Kept(Window(own.row, left, own.height, right - left), pixels)
+    blocks = Blocks(windows, len(bands), segments.dtype, slots)
+    with closing(_Reader(segments, blocks, bands)) as reader:
+        yield from reader.arrays()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,85 +63,106 @@ class _Turn:
 
     order: int
     """Index among all turns, from 0."""
-    number: int
-    """Index of the first window that needs the segments."""
+    first: int
+    """Index of the first block that needs the segments."""
+    end: int
+    """Index after the last block that the segments are copied into."""
     places: Sequence[Place]
-    """Segments to decode."""
-    decoded: Future[list[_Kept]] = field(default_factory=Future)
-    """Decoded pixels of each segment."""
+    """Segments to decode, one below the other."""
+    area: Window
+    """The window of the image that they cover."""
+
+
+_Shares: TypeAlias = "Sequence[tuple[Run, Block]]"
+"""Runs of windows that the segments of a turn touch, and the blocks that hold them."""
 
 
 class _Reader:
-    """A reader of windows in order, whose threads decode ahead for the current and the following windows."""
+    """A reader of blocks in order, whose threads decode ahead for the current and the following blocks."""
 
-    def __init__(self, segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int]) -> None:
+    def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments
-        self._bands = list(bands)
-        self._interleaved = segments.planes == 1
-        self._planes = [0] if self._interleaved else self._bands
-        self._samples = _as_slice(self._bands) if self._interleaved else slice(1)
-        """Index of the requested bands within a decoded plane."""
-        self._first = min((window.col for window in windows), default=0)
-        self._end = max((window.col + window.width for window in windows), default=0)
-        self._last = np.full(segments.grid, -1, np.int32)
-        """Index of the last window that touches each segment."""
-        touched = [self._touched(window) for window in windows]
-        for number, place in enumerate(touched):
-            self._last[place] = number
-        self._kept: dict[Place, _Kept] = {}
-        self._turns = self._all_turns(touched)
-        self._next = next(self._turns, None)
-        self._started: deque[_Turn] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+        self._blocks = blocks
+        self._layers = _layers(bands, segments.planes)
+        turns = self._all_turns()
+        self._next, second = next(turns, None), next(turns, None)
+        self._turns = turns if second is None else chain([second], turns)
+        self._current = 0
+        """Index of the block that is waited for."""
+        self._decoded_ahead: deque[_Turn] = deque()
+        """Turns that were begun for later blocks than the current one."""
+        self._failure: BaseException | None = None
+        """Error of a thread, apart from the errors of windows."""
+        self._scratches: list[Scratch] = []
+        """Memory that no thread uses now."""
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._working = 0
+        """Number of threads that decode."""
+        self._pool = None if THREADS < 2 or second is None else ThreadPoolExecutor(THREADS, "mmout-read")
         self._ahead: ReadAhead | None = None
-        if isinstance(segments, Segments) and segments.file.far:
-            self._ahead = ReadAhead(segments, (turn.places for turn in self._all_turns(touched)))
+        if isinstance(segments, Segments) and segments.file.far and second is not None:
+            self._ahead = ReadAhead(segments, (turn.places for turn in self._all_turns()))
         _READERS.add(self)
 
-    def read(self, number: int, window: Window) -> NDArray[Any]:
-        """Return the pixels of a window. Windows must be read in their order, ``number`` from 0."""
-        target = np.empty((len(self._bands), window.height, window.width), self._segments.dtype)
-        bands_of_planes = target[np.newaxis] if self._interleaved else target[:, np.newaxis]
-        layers = dict(zip(self._planes, bands_of_planes, strict=True))
-        rows, cols = self._touched(window)
-        for place in product(layers, range(rows.start, rows.stop), range(cols.start, cols.stop)):
-            if (kept := self._kept.get(place)) is not None:
-                kept.copy_to(layers[place[0]], window)
-        for turn in self._turns_of(number):
-            for place, decoded in zip(turn.places, turn.decoded.result(), strict=True):
-                decoded.copy_to(layers[place[0]], window)
-                if self._last[place[1:]] > number:
-                    self._kept[place] = decoded
-        for row, col in np.argwhere(self._last[rows, cols] == number).tolist():
-            for plane in layers:
-                self._kept.pop((plane, rows.start + row, cols.start + col), None)
-        return target
+    def arrays(self) -> Iterator[NDArray[Any]]:
+        """Yield the array of each block in turn."""
+        for number in range(len(self._blocks)):
+            with self._lock:
+                self._current = number
+                while self._decoded_ahead and self._decoded_ahead[0].first <= number:
+                    self._decoded_ahead.popleft()
+                while self._pool is not None and self._working < THREADS and self._is_due():
+                    self._working += 1
+                    self._pool.submit(self._work_in_thread)
+            if self._pool is None:
+                self._work()
+            block = self._filled(number)
+            if block.failure is not None:
+                if isinstance(block.failure.error, MMOutError):
+                    block.failure.error.tile = block.failure.window
+                raise block.failure.error
+            yield block.array
 
     def close(self) -> None:
         """Drop all decoded pixels and stop the threads."""
         _READERS.discard(self)
+        with self._lock:
+            self._next = None
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        self._kept.clear()
-        self._started.clear()
+        self._blocks.clear()
+        self._scratches.clear()
 
-    def _touched(self, window: Window) -> tuple[slice, slice]:
+    def _filled(self, number: int) -> Block:
+        """Wait until a block is filled, and return it."""
+        with self._lock:
+            block = self._blocks.opened(number)
+            while self._failure is None and (block.pending or (self._next is not None and self._next.first <= number)):
+                self._changed.wait()
+            if self._failure is not None:
+                raise self._failure
+            return self._blocks.pop(number)
+
+    def _all_turns(self) -> Iterator[_Turn]:
+        """Yield turns that contain each segment once, for the first block that needs the segment.
+
+        If the blocks that need a segment are far apart (see `Blocks.ends`), it is in several turns.
+        """
         height, width = self._segments.block
-        return (
-            slice(window.row // height, -(-(window.row + window.height) // height)),
-            slice(window.col // width, -(-(window.col + window.width) // width)),
-        )
-
-    def _all_turns(self, touched: Sequence[tuple[slice, slice]]) -> Iterator[_Turn]:
-        """Yield turns that contain each segment once, for the first window that touches the segment."""
-        seen = np.zeros(self._segments.grid, np.bool_)
+        reached = np.zeros(self._segments.grid, np.int64)  # index after the last block that has a segment's pixels
         order = count()
-        for number, (rows, cols) in enumerate(touched):
-            new = np.argwhere(~seen[rows, cols].T).tolist()
-            seen[rows, cols] = True
-            for plane in self._planes:
-                places = [(plane, rows.start + row, cols.start + col) for col, row in new]
-                yield from (_Turn(next(order), number, some) for some in self._cut(places))
+        for run in self._blocks.runs:
+            first, window = run.block, run.window
+            rows = slice(window.row // height, -(-(window.row + window.height) // height))
+            for left, right in run.column_ranges():
+                cols = slice(left // width, -(-right // width))
+                new = reached[rows, cols] <= first
+                reached[rows, cols][new] = end = self._blocks.ends[first]
+                found = [(rows.start + row, cols.start + col) for col, row in np.argwhere(new.T).tolist()]
+                for plane in self._layers:
+                    for places in self._cut([(plane, row, col) for row, col in found]):
+                        yield _Turn(next(order), first, end, places, self._area(places))
 
     def _cut(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
         """Split segments, sorted column by column, into runs of vertical neighbours of about `_BATCH` bytes."""
@@ -196,61 +174,122 @@ class _Reader:
                 yield places[start:at]
                 start = at
 
-    def _turns_of(self, number: int) -> Iterator[_Turn]:
-        """Yield the turns whose first window is ``number``, and keep starting later turns meanwhile."""
-        self._start(number)
-        while self._started and self._started[0].number == number:
-            yield self._started.popleft()
-            self._start(number)
-
-    def _start(self, number: int) -> None:
-        """Submit the turns of a window to the threads, and as many later turns as may wait to be read."""
-        while (turn := self._next) is not None and self._is_due(turn, number):
-            self._next = next(self._turns, None)
-            self._started.append(turn)
-            if self._ahead is not None and (turn.order or self._next is not None):  # a single turn needs no read-ahead
-                self._ahead.begin(turn.order)
-            if self._pool is None:
-                if THREADS < 2 or (len(self._started) == 1 and self._next is None):
-                    self._decode(turn)
-                    continue
-                self._pool = ThreadPoolExecutor(THREADS, "mmout-read")
-            self._pool.submit(self._decode, turn)
-
-    def _is_due(self, turn: _Turn, number: int) -> bool:
-        if len(self._started) < THREADS and turn.number == number:
-            return True
-        if THREADS < 2 or len(self._started) >= _TURNS_AHEAD * THREADS:
+    def _is_due(self) -> bool:
+        """Return whether the next turn may be decoded now."""
+        turn = self._next
+        if turn is None or turn.first <= self._current:
+            return turn is not None
+        if self._pool is None or len(self._decoded_ahead) >= _TURNS_AHEAD * THREADS:
             return False
-        waiting = sum(len(started.places) for started in self._started) + len(turn.places)
-        return waiting * self._segments.bytes <= _AHEAD // len(_READERS)
+        waiting = sum(len(begun.places) for begun in self._decoded_ahead) + len(turn.places)
+        return waiting * self._segments.bytes <= _AHEAD // max(1, len(_READERS))
 
-    def _decode(self, turn: _Turn) -> None:
+    def _work_in_thread(self) -> None:
         try:
-            stored = zip(turn.places, self._segments.read(turn.places), strict=True)
-            turn.decoded.set_result([self._decoded(place, data, turn.number) for place, data in stored])
+            self._work()
+        finally:
+            with self._lock:
+                self._working -= 1
+
+    def _work(self) -> None:
+        """Decode turns as long as one is due."""
+        with self._lock:
+            scratch = self._scratches.pop() if self._scratches else Scratch()
+        try:
+            while (work := self._take()) is not None:
+                self._decode(*work, scratch)
         except BaseException as error:
-            turn.decoded.set_exception(error)
+            with self._lock:
+                self._failure = error
+                self._changed.notify_all()
             if not isinstance(error, Exception):
                 raise
+        with self._lock:
+            self._scratches.append(scratch)
 
-    def _decoded(self, place: Place, data: memoryview | None, number: int) -> _Kept:
-        """Return a decoded segment, cut to the needed columns if kept for later; the fill value if it is not stored."""
-        where = self._segments.window(place)
-        if data is None:
-            fill = np.array(self._segments.fill).astype(self._segments.dtype)
-            bands = len(self._bands) if self._interleaved else 1
-            return _Kept(where, np.broadcast_to(fill, (bands, where.height, where.width)))
-        pixels = self._segments.decode(place, data)
-        decoded = _Kept(where, pixels[:, :, self._samples].transpose(2, 0, 1))
-        return decoded.columns(self._first, self._end) if self._last[place[1:]] > number else decoded
+    def _take(self) -> tuple[_Turn, _Shares] | None:
+        """Return the next turn and where its pixels go, or None if no turn is due."""
+        with self._lock:
+            turn = self._next
+            if turn is None or not self._is_due():
+                return None
+            self._next = next(self._turns, None)
+            if turn.first > self._current:
+                self._decoded_ahead.append(turn)
+            shares = self._blocks.shares(turn.area, turn.first, turn.end)
+            for _, block in shares:
+                block.pending += 1
+            if self._ahead is not None:
+                self._ahead.begin(turn.order)
+            return turn, shares
+
+    def _area(self, places: Sequence[Place]) -> Window:
+        """Return the window of the image that vertical neighbours cover."""
+        first, last = self._segments.window(places[0]), self._segments.window(places[-1])
+        return Window(first.row, first.col, last.row + last.height - first.row, first.width)
+
+    def _decode(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> None:
+        """Decode the segments of a turn, and copy their pixels into blocks."""
+        try:
+            pixels = self._pixels(turn, shares, scratch)
+            if pixels is not None:
+                layers = [(there, pixels[:, :, here]) for there, here in self._layers[turn.places[0][0]]]
+                for run, block in shares:
+                    block.copy(run, turn.area, layers)
+        finally:
+            with self._lock:
+                for _, block in shares:
+                    block.pending -= 1
+                self._changed.notify_all()
+
+    def _pixels(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
+        """Return the pixels [rows, columns, bands] of a turn, or None if nothing could be decoded.
+
+        Errors are recorded for the windows that need the segment. Its pixels then have any value.
+        """
+        area = turn.area
+        joint: NDArray[Any] | None = None
+        try:
+            stored = self._segments.read(turn.places, scratch)
+        except Exception as error:  # noqa: BLE001 - raised when a window that needs the segments is read
+            self._fail(area, turn, shares, error)
+            return None
+        for place, data in zip(turn.places, stored, strict=True):
+            own = self._segments.window(place)
+            try:
+                pixels = self._not_stored(own) if data is None else self._segments.decode(place, data, scratch)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fail(own, turn, shares, error)
+                continue
+            if len(turn.places) == 1:
+                return pixels
+            if joint is None:
+                shape = (area.height, area.width, pixels.shape[2])
+                joint = scratch.take("joint", math.prod(shape) * pixels.itemsize).view(pixels.dtype).reshape(shape)
+            joint[own.row - area.row : own.row - area.row + own.height] = pixels
+        return joint
+
+    def _not_stored(self, area: Window) -> NDArray[Any]:
+        """Return the pixels of a segment that is not stored."""
+        fill = np.array(self._segments.fill).astype(self._segments.dtype)
+        bands = max(here.stop for layers in self._layers.values() for _, here in layers)
+        return np.broadcast_to(fill, (area.height, area.width, bands))
+
+    def _fail(self, area: Window, turn: _Turn, shares: _Shares, error: Exception) -> None:
+        """Record that the segments in ``area`` could not be decoded, for the first window of each block."""
+        with self._lock:
+            for run, block in shares:
+                block.fail(run, area, turn.order, error)
 
 
 _READERS: set[_Reader] = set()
 """All open readers, which share `_AHEAD`."""
 
 
-def _as_slice(bands: list[int]) -> slice | list[int]:
-    """Return consecutive bands as a slice, which indexes without a copy; other bands unchanged."""
-    side_by_side = bands == list(range(bands[0], bands[-1] + 1)) if bands else False
-    return slice(bands[0], bands[-1] + 1) if side_by_side else bands
+def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
+    """Return for each plane the slices of bands in a block, and the slices of a segment's bands that go there."""
+    if planes > 1:
+        return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}
+    starts = [at for at, band in enumerate(bands) if not at or band != bands[at - 1] + 1]
+    ends = [*starts[1:], len(bands)]
+    return {0: [(slice(at, end), slice(bands[at], bands[at] + end - at)) for at, end in zip(starts, ends, strict=True)]}

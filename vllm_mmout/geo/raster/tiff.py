@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 import tifffile
@@ -21,13 +21,17 @@ from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
 from vllm_mmout.geo.raster.orientation_and_palette import ORIENTATION_TAG, orientation_facts
 from vllm_mmout.geo.raster.packing_tags import packing_of_pam, packing_of_tags
 from vllm_mmout.geo.raster.raster import Raster, Window, parse_nodata
+from vllm_mmout.geo.raster.segmented_raster import OpenSegments
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows
 from vllm_mmout.geo.raster.sidecars import Pam, placed, read_pam
 from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, TEXT_TAGS, Directory, GdalMetadata, read_directories
 from vllm_mmout.geo.raster.tiff_colours import palette_of
 from vllm_mmout.geo.raster.unread_formats import looks_like
-from vllm_mmout.geo.raster.windowed import OpenRaster, OpenSegments
+from vllm_mmout.geo.raster.windowed import OpenRaster
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.segmented_image import SegmentedImage
 
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _RGB, _YCBCR = 2, 6
@@ -84,6 +88,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
         packing=packing,
         assumed=(*assumed, *as_stored, *filter(None, [first_of(images)])),
         colours=_colours(page, gdal, bands),
+        interleaved=image.planes == 1 and bands > 1,
     )
 
 
@@ -144,19 +149,17 @@ class _Mask:
 
 class _OpenTiff(OpenSegments):
     def __init__(self, file: SharedFile, image: Segments, mask: _Mask | None, **facts: Any) -> None:
-        nbytes = image.bytes * image.planes
-        super().__init__(masked_by_alpha=mask is None, block=image.block, block_bytes=nbytes, **facts)
+        facts |= {"block": image.block, "block_bytes": image.bytes * image.planes}
+        super().__init__(masked_by_alpha=mask is None, **facts)
         self._file = file
-        self._image = image
+        self._image_segments = image
         self._mask = mask
 
     @property
     def decoded(self) -> NDArray[np.int64]:
         """Number of times that each segment was decoded. The image's segments come before its mask's segments."""
-        counts = [self._image.decoded.ravel()]
-        if self._mask is not None:
-            counts.append(self._mask.segments.decoded.ravel())
-        return np.concatenate(counts)
+        images = [self._image_segments, *([] if self._mask is None else [self._mask.segments])]
+        return np.concatenate([image.decoded.ravel() for image in images])
 
     def close(self) -> None:
         """Close the file, and the mask's file. May be called repeatedly."""
@@ -165,13 +168,11 @@ class _OpenTiff(OpenSegments):
         if self._mask is not None and self._mask.file is not None:
             self._mask.file.close()
 
-    def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        return read_windows(self._image, windows, places)
+    def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
+        return self._image_segments, places
 
-    def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
-        if self._mask is None:
-            return None
-        return read_windows(self._mask.segments, windows, self._mask.bands(places, self.alpha))
+    def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
+        return None if self._mask is None else (self._mask.segments, self._mask.bands(places, self.alpha))
 
 
 @contextmanager

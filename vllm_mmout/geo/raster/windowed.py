@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -12,11 +12,14 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, MMOutError
 from vllm_mmout.geo.raster.raster import Raster, RasterFacts, Window, band_places
+from vllm_mmout.geo.raster.window_blocks import Empty, Slots
 
 Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
 """Generator of (pixels [bands, height, width], mask [height, width] or None) for each window in turn."""
+Tiles: TypeAlias = Generator[tuple[NDArray[Any], list[NDArray[np.bool_] | None]], None, None]
+"""Generator of (pixels [windows, bands, height, width], mask [height, width] or None of each window)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -45,6 +48,9 @@ class OpenRaster(RasterFacts, ABC):
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
     """Colour of each value of the only band, uint8 [values, 3], or its brightness, uint8 [values, 1] (for grey of less
     than 8 bits, or with 0 as white). None if the values need no such table."""
+
+    interleaved: bool = False
+    """Whether the values of a pixel are stored side by side, so that an array with bands last is filled fastest."""
 
     closed = False
     """Whether ``close()`` was called."""
@@ -113,8 +119,7 @@ class OpenRaster(RasterFacts, ABC):
     ) -> Generator[Raster, None, None]:
         """Read windows one after the other.
 
-        A decoded segment of the file is kept until the last window that needs it was read, so that no segment is
-        decoded twice in one call.
+        A segment of the file is decoded once, unless windows that need it are more than 512 MiB of windows apart.
 
         Args:
             windows: the parts to read, in this order.
@@ -125,6 +130,44 @@ class OpenRaster(RasterFacts, ABC):
                 window is read).
 
         """
+        return self._rasters(self._within(windows), self._chosen(bands))
+
+    def tiles(
+        self,
+        windows: Iterable[Window],
+        bands: Sequence[int | str] | None = None,
+        *,
+        size: tuple[int, int],
+        count: int,
+        empty: Empty = np.empty,
+    ) -> Tiles:
+        """Read windows one after the other, ``count`` at a time into one array.
+
+        The pixels of a TIFF are decoded straight into the arrays. Segments are decoded as often as by `windows`.
+
+        Args:
+            windows: the parts to read, in this order.
+            bands: numbers (from 1) or descriptions, in the order of the result; None reads all bands.
+            size: height and width of the arrays. A smaller window is in the upper left corner of its part of the array,
+                and the rest is not filled.
+            count: number of windows in an array. The last array may have fewer.
+            empty: function that returns an array [windows, bands, height, width] for this shape and a dtype, with any
+                strides (see `bands_last`). Other threads may call it, one at a time, for several arrays in advance.
+
+        Raises:
+            InputError: a window or a band does not exist, or a window is larger than ``size`` (raised by the call), or
+                the file is damaged (raised in place of an array; ``tile`` is the index of its first damaged window).
+
+        """
+        windows = self._within(windows)
+        for window in windows:
+            if window.height > size[0] or window.width > size[1]:
+                raise InputError(f"a window of {window} is larger than an array of {size[0]} x {size[1]} pixels")
+        chosen = self._chosen(bands)
+        places = list(range(self.count)) if chosen is None else chosen
+        return self._tiles(windows, places, Slots(size, count, empty), masked=self._masked(chosen))
+
+    def _within(self, windows: Iterable[Window]) -> tuple[Window, ...]:
         windows = tuple(windows)
         for window in windows:
             if not window.within(self.size):
@@ -132,16 +175,19 @@ class OpenRaster(RasterFacts, ABC):
                     f"a window of {window} is not within {self.name}, which has {self.size[0]} rows and {self.size[1]}"
                     " columns"
                 )
-        return self._rasters(windows, self._chosen(bands))
+        return windows
 
     def _chosen(self, bands: Sequence[int | str] | None) -> list[int] | None:
         self._check_open()
         return None if bands is None else self.places(bands)
 
+    def _masked(self, places: Sequence[int] | None) -> bool:
+        """Return whether masks apply to bands. An alpha band that is selected by the user is a band like others."""
+        return places is None or self.alpha is None or self.alpha - 1 not in places
+
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:
-        alpha_is_selected = places is not None and self.alpha is not None and self.alpha - 1 in places
         chosen = list(range(self.count)) if places is None else places
-        with closing(self._arrays(windows, chosen, masked=not alpha_is_selected)) as arrays:
+        with closing(self._arrays(windows, chosen, masked=self._masked(places))) as arrays:
             for window in windows:
                 self._check_open()
                 array, mask = next(arrays)
@@ -158,6 +204,24 @@ class OpenRaster(RasterFacts, ABC):
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
         """Yield each window's pixels [bands, height, width] and its mask [height, width], None without a mask."""
 
+    def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
+        """Yield arrays of windows and their masks."""
+        with closing(self._arrays(windows, places, masked=masked)) as arrays:
+            for first in range(0, len(windows), slots.count):
+                together = windows[first : first + slots.count]
+                block = slots.empty((len(together), len(places), *(slots.size or self.size)), self.dtype)
+                masks = []
+                for slot, window in enumerate(together):
+                    self._check_open()
+                    try:
+                        array, mask = next(arrays)
+                    except MMOutError as error:
+                        error.tile = first + slot
+                        raise
+                    block[slot, :, : window.height, : window.width] = array
+                    masks.append(mask)
+                yield block, masks
+
     def close(self) -> None:
         """Close the raster and its file. May be called repeatedly."""
         self.closed = True
@@ -173,44 +237,6 @@ class OpenRaster(RasterFacts, ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class OpenSegments(OpenRaster):
-    """An open raster stored in segments, with an optional mask image."""
-
-    def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
-        super().__init__(**facts)
-        self._masked_by_alpha = masked_by_alpha
-
-    @abstractmethod
-    def _images(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None]:
-        """Yield the pixels [bands, height, width] of each window. ``places`` are band indices without repetition."""
-
-    @abstractmethod
-    def _masks(self, windows: Sequence[Window], places: Sequence[int]) -> Generator[NDArray[Any], None, None] | None:
-        """Return a generator of the masks [n, height, width] of each window that apply to bands, or None without masks.
-
-        A pixel is valid where all n values are not 0.
-        """
-
-    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
-        alpha = self.alpha - 1 if masked and self.alpha is not None and self._masked_by_alpha else None
-        bands = list(dict.fromkeys([*places, *([] if alpha is None else [alpha])]))  # each band is read once
-        rows = {band: row for row, band in enumerate(bands)}
-        order = [rows[place] for place in places]
-        plain = order == list(range(len(order)))
-        with ExitStack() as stack:
-            images = stack.enter_context(closing(self._images(windows, bands)))
-            masks = self._masks(windows, bands) if masked else None
-            if masks is not None:
-                stack.enter_context(closing(masks))
-            for array in images:
-                mask = None
-                if masks is not None:
-                    mask = (next(masks) != 0).all(axis=0)
-                elif alpha is not None:
-                    mask = array[rows[alpha]] != 0
-                yield array[: len(order)] if plain else array[order], mask
 
 
 class OpenView(OpenRaster):

@@ -345,9 +345,9 @@ def decoded(monkeypatch):
     """How often each segment of each image was decoded, by image."""
     images, decode = {}, Segments.decode
 
-    def counting(self, place, data):
+    def counting(self, *args):
         images[id(self)] = self
-        return decode(self, place, data)
+        return decode(self, *args)
 
     monkeypatch.setattr(Segments, "decode", counting)
     return images

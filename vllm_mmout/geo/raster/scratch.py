@@ -1,0 +1,23 @@
+"""The class `Scratch`, memory that a thread uses again for each segment that it decodes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Scratch:
+    """Named buffers that grow to the largest size needed and are not freed in between.
+
+    Fresh memory for each segment would cost more time (page faults) than decoding some compressions.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, NDArray[np.uint8]] = {}
+
+    def take(self, name: str, count: int) -> NDArray[np.uint8]:
+        """Return ``count`` bytes of a buffer, which may be overwritten at the next call with the same name."""
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < count:
+            self._buffers[name] = buffer = np.empty(count, np.uint8)
+        return buffer[:count]

@@ -1,0 +1,78 @@
+"""The class `OpenSegments`, base class of open rasters that are stored in segments."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.geo.raster.sequence import read_blocks, read_windows
+from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, Tiles
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.raster import Window
+    from vllm_mmout.geo.raster.segmented_image import SegmentedImage
+    from vllm_mmout.geo.raster.window_blocks import Slots
+
+
+class OpenSegments(OpenRaster):
+    """An open raster stored in segments, with an optional mask image."""
+
+    def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._masked_by_alpha = masked_by_alpha
+
+    @abstractmethod
+    def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
+        """Return the image that has the bands ``places`` (indices without repetition), and their indices in it."""
+
+    @abstractmethod
+    def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
+        """Return the image that has the masks of bands and the indices of these masks in it, or None without masks.
+
+        A pixel is valid where all masks are not 0.
+        """
+
+    def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
+        alpha = self.alpha - 1 if masked and self.alpha is not None and self._masked_by_alpha else None
+        bands = list(dict.fromkeys([*places, *([] if alpha is None else [alpha])]))  # each band is read once
+        rows = {band: row for row, band in enumerate(bands)}
+        order = [rows[place] for place in places]
+        plain = order == list(range(len(order)))
+        with ExitStack() as stack:
+            image, own_bands = self._image(bands)
+            arrays = stack.enter_context(closing(read_windows(image, windows, own_bands)))
+            masks = stack.enter_context(closing(self._read_masks(windows, bands, masked=masked)))
+            for array, mask in zip(arrays, masks, strict=True):
+                pixels = array[: len(order)] if plain else array[order]
+                yield pixels, mask if alpha is None else array[rows[alpha]] != 0
+
+    def _read_masks(
+        self, windows: Sequence[Window], bands: Sequence[int], *, masked: bool
+    ) -> Generator[NDArray[np.bool_] | None, None, None]:
+        """Yield the mask [height, width] of each window, None without masks."""
+        image = self._masks(bands) if masked else None
+        if image is None:
+            yield from repeat(None, len(windows))
+            return
+        with closing(read_windows(image[0], windows, image[1])) as arrays:
+            for array in arrays:
+                yield (array != 0).all(axis=0)
+
+    def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
+        if (masked and self.alpha is not None and self._masked_by_alpha) or len(set(places)) < len(places):
+            yield from super()._tiles(windows, places, slots, masked=masked)
+            return
+        image, own_bands = self._image(places)
+        with (
+            closing(read_blocks(image, windows, own_bands, slots)) as arrays,
+            closing(self._read_masks(windows, places, masked=masked)) as masks,
+        ):
+            for array in arrays:
+                yield array, list(islice(masks, len(array)))
+                self._check_open()

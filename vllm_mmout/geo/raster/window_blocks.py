@@ -1,0 +1,232 @@
+"""Blocks: arrays that each hold several consecutive windows of a sequence, and the copying of pixels into them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from vllm_mmout.geo.raster.raster import Window
+
+_REACH = 2**29
+"""Bytes of consecutive blocks that a decoded segment is copied into.
+
+If later blocks need the segment too, it is decoded again. Windows in the order of a grid need far less.
+"""
+
+Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
+"""Function that returns an array of a shape and dtype with any content, as `numpy.empty` does."""
+
+
+def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array [windows, bands, height, width] with any content, whose bands are side by side in memory."""
+    windows, bands, height, width = shape
+    return np.empty((windows, height, width, bands), dtype).transpose(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How windows are put into blocks. The rest of a slot that is larger than its window is not filled."""
+
+    size: tuple[int, int] | None = None
+    """Height and width of the slot of each window, or None for the size of the block's only window."""
+    count: int = 1
+    """Number of windows in a block. The last block may have fewer."""
+    empty: Empty = np.empty
+    """Function that makes the array of a block. Threads call it, one at a time, before the array is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive windows of one block that have the same rows and width and are evenly spaced along them."""
+
+    number: int
+    """Index of the first window in the sequence."""
+    count: int
+    """Number of windows."""
+    block: int
+    """Index of the block."""
+    window: Window
+    """The first window."""
+    step: int
+    """Number of columns from one window to the next; 1 for a single window."""
+
+    @property
+    def end(self) -> int:
+        """Column after the last window."""
+        return self.window.col + (self.count - 1) * self.step + self.window.width
+
+    def column_ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the (first, end) columns of the windows, as one range unless there are gaps between them."""
+        col, width = self.window.col, self.window.width
+        if self.step <= width:
+            yield col, self.end
+        else:
+            yield from ((at, at + width) for at in range(col, self.end, self.step))
+
+    def touched(self, area: Window) -> tuple[int, int]:
+        """Return the indices within the run of the first and the last window that share columns with ``area``.
+
+        The last is less than the first if there is no such window.
+        """
+        own = self.window
+        first = (area.col - own.col - own.width) // self.step + 1
+        last = (area.col + area.width - 1 - own.col) // self.step
+        return max(first, 0), min(last, self.count - 1)
+
+
+def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
+    """Return windows, ``count`` to a block, as the fewest runs in the same order."""
+    runs: list[Run] = []
+    start, step = 0, 0
+    for at, (last, window) in enumerate(pairwise([*windows, Window(-1, -1, -1, -1)]), start=1):
+        along = window.col - last.col
+        alike = (window.row, window.height, window.width) == (last.row, last.height, last.width)
+        if alike and at % count and along > 0 and (at - start == 1 or along == step):
+            step = along
+            continue
+        runs.append(Run(start, at - start, start // count, windows[start], step if at - start > 1 else 1))
+        start = at
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error of a window."""
+
+    window: int
+    """Index of the window in the sequence."""
+    order: int
+    """Index of the task that failed."""
+    error: Exception
+
+
+class Block:
+    """An array that is filled with the pixels of consecutive windows."""
+
+    def __init__(self, array: NDArray[Any], first: int) -> None:
+        self.array = array
+        """Pixels [windows, bands, height, width]. A window is in the upper left corner of its slot."""
+        self.pending = 0
+        """Number of copies into the array that have been begun or planned."""
+        self.failure: Failure | None = None
+        """Error of the first window that could not be read."""
+        self._first = first
+
+    def fail(self, run: Run, area: Window, order: int, error: Exception) -> None:
+        """Record that the windows of a run that touch ``area`` cannot be read; keep the error of the first window."""
+        first, last = run.touched(area)
+        own = run.window
+        if first > last or own.row >= area.row + area.height or area.row >= own.row + own.height:
+            return
+        failure = Failure(run.number + first, order, error)
+        if self.failure is None or (failure.window, order) < (self.failure.window, self.failure.order):
+            self.failure = failure
+
+    def copy(self, run: Run, area: Window, layers: Sequence[tuple[slice, NDArray[Any]]]) -> None:
+        """Copy pixels of ``area`` to the windows of a run.
+
+        Args:
+            run: windows of this block.
+            area: the part of the image that the pixels cover.
+            layers: bands of the block, and their pixels [rows, columns, bands].
+
+        """
+        own = run.window
+        top, bottom = max(area.row, own.row), min(area.row + area.height, own.row + own.height)
+        rows_there, rows_here = slice(top - own.row, bottom - own.row), slice(top - area.row, bottom - area.row)
+        first, last = run.touched(area)
+        # the windows from `whole` until `after` have all their columns in the area
+        whole = max(first, -((own.col - area.col) // run.step))
+        after = min(last, (area.col + area.width - own.width - own.col) // run.step) + 1
+        if after <= whole:
+            whole = after = first
+        for bands, pixels in layers:
+            for at in (*range(first, whole), *range(after, last + 1)):
+                start = own.col + at * run.step
+                left, right = max(area.col, start), min(area.col + area.width, start + own.width)
+                part = pixels[rows_here, left - area.col : right - area.col].transpose(2, 0, 1)
+                self.array[run.number - self._first + at, bands, rows_there, left - start : right - start] = part
+            if whole < after:
+                start = own.col + whole * run.step - area.col
+                part = pixels[rows_here, start : start + own.width].transpose(2, 0, 1)
+                parts = as_strided(
+                    part, (after - whole, *part.shape), (run.step * pixels.strides[1], *part.strides), writeable=False
+                )
+                slots = slice(run.number - self._first + whole, run.number - self._first + after)
+                self.array[slots, bands, rows_there, : own.width] = parts
+
+
+class Blocks:
+    """The blocks of a sequence of windows, which are made when the first pixels are copied into them.
+
+    Args:
+        windows: the sequence.
+        bands: number of bands.
+        dtype: dtype of the pixels.
+        slots: how windows are put into blocks.
+
+    """
+
+    def __init__(self, windows: Sequence[Window], bands: int, dtype: np.dtype[Any], slots: Slots) -> None:
+        self.runs = _runs_of(windows, slots.count)
+        """The windows as runs, in order."""
+        self._windows, self._bands, self._dtype, self._slots = windows, bands, dtype, slots
+        self._number = math.ceil(len(windows) / slots.count)
+        self._open: dict[int, Block] = {}
+        edges = [(run.block, run.window.row, run.window.col) for run in self.runs]
+        self._starts = np.array(edges, np.int64).reshape(-1, 3)
+        """Block, first row and first column of each run."""
+        edges = [(run.block + 1, run.window.row + run.window.height, run.end) for run in self.runs]
+        self._stops = np.array(edges, np.int64).reshape(-1, 3)
+        """The block, row and column after the last of each run."""
+        self.ends = self._all_ends()
+        """For each block, the index after the last block that is filled at the same time."""
+
+    def __len__(self) -> int:
+        return self._number
+
+    def opened(self, number: int) -> Block:
+        """Return a block, which is made if it is not open yet."""
+        if (block := self._open.get(number)) is None:
+            array = self._slots.empty(self._shape(number), self._dtype)
+            self._open[number] = block = Block(array, number * self._slots.count)
+        return block
+
+    def pop(self, number: int) -> Block:
+        """Remove and return an open block."""
+        return self._open.pop(number)
+
+    def clear(self) -> None:
+        """Drop all open blocks."""
+        self._open.clear()
+
+    def shares(self, area: Window, first: int, end: int) -> list[tuple[Run, Block]]:
+        """Return the runs in the blocks from ``first`` until ``end`` that overlap ``area``, with their blocks."""
+        starts, stops = (first, area.row, area.col), (end, area.row + area.height, area.col + area.width)
+        overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
+        runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]
+        return [(run, self.opened(run.block)) for run in runs]
+
+    def _shape(self, number: int) -> tuple[int, int, int, int]:
+        count = self._slots.count
+        windows = self._windows[number * count : (number + 1) * count]
+        height, width = self._slots.size or (windows[0].height, windows[0].width)
+        return len(windows), self._bands, height, width
+
+    def _all_ends(self) -> list[int]:
+        sizes = [math.prod(self._shape(number)) * self._dtype.itemsize for number in range(len(self))]
+        ends, end, total = [], 0, 0
+        for number, nbytes in enumerate(sizes):
+            while end < len(sizes) and (end <= number or total + sizes[end] <= _REACH):
+                total += sizes[end]
+                end += 1
+            ends.append(end)
+            total -= nbytes
+        return ends
