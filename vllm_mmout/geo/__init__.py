@@ -43,19 +43,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
+    from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, observed
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.orientation_and_palette import as_seen
     from vllm_mmout.geo.raster.packing import Packing
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
-    from vllm_mmout.geo.raster.raster import (
-        Raster,
-        Window,
-        as_pixels_have_it,
-        as_window,
-        can_hold,
-        format_nodata,
-    )
+    from vllm_mmout.geo.raster.raster import Raster, Window, as_window
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress, address_fault, key_fault
     from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
@@ -94,7 +88,8 @@ __all__ = [
     "band_key", "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
     "date_of_items", "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of",
     "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
-    "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "object_store", "open_in_bucket",
+    "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "object_store", "observed",
+    "open_in_bucket",
     "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of",
     "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories",
     "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "says_nothing",
@@ -122,7 +117,8 @@ _HOMES = {
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster",
-    "vllm_mmout.geo.raster.raster": ("Raster Window as_pixels_have_it as_window can_hold format_nodata"),
+    "vllm_mmout.geo.raster.nodata": "as_pixels_have_it can_hold format_nodata observed",
+    "vllm_mmout.geo.raster.raster": "Raster Window as_window",
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
     "vllm_mmout.geo.raster.remote.buckets.redirect_check": "redirect_fault",

@@ -13,8 +13,9 @@ from rasterio.io import MemoryFile
 from tifffile import TiffFile, imwrite
 
 from vllm_mmout.errors import SaveError
+from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, parse_nodata
 from vllm_mmout.geo.raster.opened import read_raster
-from vllm_mmout.geo.raster.raster import Raster, as_pixels_have_it, can_hold, format_nodata, parse_nodata
+from vllm_mmout.geo.raster.raster import Raster
 from vllm_mmout.geo.raster.tags import GDAL_METADATA, GDAL_NODATA, GdalMetadata, checked_xml
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks, write_geotiff
 from vllm_mmout.outputs import RasterOutput

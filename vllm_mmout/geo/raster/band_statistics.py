@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vllm_mmout.geo.raster.raster import as_pixels_have_it
+from vllm_mmout.geo.raster.nodata import as_pixels_have_it
 
 
 class Moments(NamedTuple):

@@ -17,8 +17,9 @@ from vllm_mmout.geo.raster.bands import is_alpha
 from vllm_mmout.geo.raster.formats import Drivers, GdalFormat, gdal_target
 from vllm_mmout.geo.raster.gdal_datasets import Datasets
 from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.nodata import parse_nodata
 from vllm_mmout.geo.raster.packing_tags import fill_of_attributes, packing_of_gdal
-from vllm_mmout.geo.raster.raster import Window, parse_nodata
+from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.segmented_raster import OpenSegments
 from vllm_mmout.geo.raster.tiff_colours import colours_of_palette
 from vllm_mmout.geo.raster.windowed import OpenRaster

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from tifffile import TiffFile
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo.raster.raster import as_pixels_have_it, format_nodata
+from vllm_mmout.geo.raster.nodata import as_pixels_have_it, format_nodata
 from vllm_mmout.geo.raster.tags import GDAL_METADATA, checked_xml
 
 if TYPE_CHECKING:

@@ -1,29 +1,25 @@
-"""The class `Raster` (the pixels of one file and their metadata), windows and bands of a raster, and nodata values.
+"""The class `Raster` (the pixels of one file and their metadata), and windows and bands of a raster.
 
 Pixel coordinates start at the upper left corner of the upper left pixel, as in GDAL.
 """
 
 from __future__ import annotations
 
-import math
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.nodata import observed
 from vllm_mmout.geo.raster.packing import Packing
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
-_FEWER_DIGITS = 1e-6
-"""Relative tolerance for nodata values written with too few digits. A number that exceeds the largest float of a dtype
-by less than this counts as the largest float."""
 _SIDES = ("row", "col", "height", "width")
 
 
@@ -193,17 +189,8 @@ class Raster(RasterFacts):
             bool [height, width], None if every pixel is valid.
 
         """
-        value = self.nodata if nodata is None else nodata
-        valid = np.ones(self.array.shape[1:], np.bool_) if self.mask is None else self.mask.copy()
-        for number, band in enumerate(self.array, start=1):
-            if number == self.alpha:
-                continue
-            unobserved = None if value is None else as_pixels_have_it(value, band.dtype)
-            if unobserved is not None and can_hold(band.dtype, unobserved):
-                valid &= band != np.array(unobserved).astype(band.dtype)
-            if band.dtype.kind in "fc":
-                valid &= np.isfinite(band)
-        return None if valid.all() else valid
+        planes = self.array if self.alpha is None else np.delete(self.array, self.alpha - 1, axis=0)
+        return observed(planes, self.mask, self.nodata if nodata is None else nodata)
 
 
 def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) -> list[int]:
@@ -232,63 +219,3 @@ def _listing(descriptions: Sequence[str | None]) -> str:
     named = [f"{number} {name!r}" for number, name in enumerate(descriptions, start=1) if name]
     count = f"{len(descriptions)} band{'s' if len(descriptions) > 1 else ''}"
     return f"{count}: {', '.join(named)}" if named else f"{count} without descriptions"
-
-
-def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
-    """Return the value of a GDAL_NODATA tag, or None if it is not a number or pixels of ``dtype`` cannot hold it."""
-    text = text.strip(" \0")
-    pixels = np.dtype(dtype)
-    try:
-        value = int(text) if pixels.kind in "iu" and re.fullmatch(r"[+-]?\d{1,20}", text) else float(text)
-    except ValueError:
-        return None
-    if pixels.kind in "iu":
-        return int(value) if _is_integer_of(value, pixels) else None
-    if not math.isfinite(value) or pixels.kind != "f":
-        return value
-    value = as_pixels_have_it(value, pixels)
-    return float(np.array(value).astype(pixels)) if can_hold(pixels, value) else None  # rounded as GDAL does
-
-
-def format_nodata(value: float, dtype: DTypeLike) -> str:
-    """Return nodata as the text of a GDAL_NODATA tag, or raise SaveError if pixels of ``dtype`` cannot hold it."""
-    pixels = np.dtype(dtype)
-    if pixels.kind in "iu":
-        if not _is_integer_of(value, pixels):
-            limits = np.iinfo(pixels)
-            raise SaveError(f"nodata must be an integer from {limits.min} to {limits.max} for {pixels}, got {value}")
-        return str(int(value))
-    limit, value = _largest(pixels), as_pixels_have_it(value, pixels)
-    if math.isfinite(value) and abs(value) > limit:
-        raise SaveError(f"nodata must be within {-limit} and {limit} for {pixels}, or NaN, got {value}")
-    return repr(float(value))
-
-
-def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """Return ``value``, or the largest or lowest number of a float ``dtype`` if ``value`` is only just beyond it.
-
-    Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects it too.
-    """
-    pixels = np.dtype(dtype)
-    if pixels.kind not in "fc" or not math.isfinite(value):
-        return value
-    limit = _largest(pixels)
-    is_limit = limit < abs(value) and math.isclose(abs(value), limit, rel_tol=_FEWER_DIGITS)
-    return math.copysign(limit, value) if is_limit else value
-
-
-def can_hold(dtype: DTypeLike, value: float) -> bool:
-    """Return whether a pixel of ``dtype`` can equal ``value``. NaN equals no pixel."""
-    pixels = np.dtype(dtype)
-    if pixels.kind in "iu":
-        return _is_integer_of(value, pixels)
-    return not math.isnan(value) and (math.isinf(value) or abs(value) <= _largest(pixels))
-
-
-def _is_integer_of(value: float, pixels: np.dtype[Any]) -> bool:
-    limits = np.iinfo(pixels)
-    return math.isfinite(value) and limits.min <= value <= limits.max and value == int(value)
-
-
-def _largest(pixels: np.dtype[Any]) -> float:
-    return float(np.finfo(pixels).max)

@@ -18,9 +18,10 @@ from vllm_mmout.geo.raster.bands import is_alpha
 from vllm_mmout.geo.raster.files import MASK, PAM, REMEDY, Neighbours, SharedFile
 from vllm_mmout.geo.raster.formats import is_tiff
 from vllm_mmout.geo.raster.georeference import GEO_TAGS, Georeference
+from vllm_mmout.geo.raster.nodata import parse_nodata
 from vllm_mmout.geo.raster.orientation_and_palette import ORIENTATION_TAG, orientation_facts
 from vllm_mmout.geo.raster.packing_tags import packing_of_pam, packing_of_tags
-from vllm_mmout.geo.raster.raster import Raster, Window, parse_nodata
+from vllm_mmout.geo.raster.raster import Raster, Window
 from vllm_mmout.geo.raster.segmented_raster import OpenSegments
 from vllm_mmout.geo.raster.segments import DECODER_ERRORS, Segments, UnknownStorageError
 from vllm_mmout.geo.raster.sequence import read_windows

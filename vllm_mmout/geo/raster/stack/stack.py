@@ -17,7 +17,8 @@ from rasterio.errors import RasterioError
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.areas import pixel_areas
 from vllm_mmout.geo.raster.files import THREADS
-from vllm_mmout.geo.raster.raster import Raster, Window, as_pixels_have_it, can_hold
+from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold
+from vllm_mmout.geo.raster.raster import Raster, Window
 from vllm_mmout.geo.raster.stack.alignment import Alignment, aligned
 from vllm_mmout.geo.raster.stack.resampling import resampled
 from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
