@@ -1,4 +1,4 @@
-"""Variants of the embedded model: one records the size of each batch, the other does more work."""
+"""Variants of the embedded model: one records the tiles of each forward, the other does more work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -15,15 +14,15 @@ from torch import Tensor
 from vllm_mmout import embedded_model
 from vllm_mmout.models.embedded.water_index import WaterIndex
 
-VARIABLE = "BENCHMARK_BATCHES"
-"""Environment variable that names the file of batches. A line holds seconds of ``time.monotonic`` and a batch size."""
+VARIABLE = "BENCHMARK_FORWARDS"
+"""Environment variable that names the file of forwards. Each line has a time and a number of tiles."""
 
 
 class CountedWaterIndex(WaterIndex):
-    """A ``WaterIndex`` that appends the time and size of each batch to a file."""
+    """A ``WaterIndex`` that appends the time and the tiles of each forward to a file."""
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Record the batch, and return the output of ``WaterIndex``."""
+        """Record the forward, and return the output of ``WaterIndex``."""
         with Path(os.environ[VARIABLE]).open("a") as file:
             file.write(f"{time.monotonic()} {pixel_values.shape[0]}\n")
         return super().forward(pixel_values)
@@ -51,18 +50,7 @@ def model_folder(folder: Path, model: type[WaterIndex]) -> Path:
     return copy
 
 
-def batches_between(began: float, ended: float) -> list[int]:
-    """Return the sizes of the batches that ran between two times of ``time.monotonic``, in order."""
+def forwards_between(began: float, ended: float) -> list[int]:
+    """Return the number of tiles in each forward that ran between two times of ``time.monotonic``, in order."""
     lines = (line.split() for line in Path(os.environ[VARIABLE]).read_text().splitlines())
     return [int(size) for moment, size in lines if began <= float(moment) <= ended]
-
-
-def while_many_remain(batches: Iterable[int], most: int) -> list[int]:
-    """Return the batches of a scene that started while at least ``most`` of its tiles had not been run."""
-    batches = list(batches)
-    remaining, full_batches = sum(batches), []
-    for batch in batches:
-        if remaining >= most:
-            full_batches.append(batch)
-        remaining -= batch
-    return full_batches

@@ -35,7 +35,7 @@ async def _measure(rounds: int = 5) -> list[Row]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from vllm_mmout.models.inputs.model_inputs import as_mm_input
+    from vllm_mmout.models.inputs.engine_input import as_mm_input
 
     engine: Any = AsyncLLM.from_engine_args(
         AsyncEngineArgs(

@@ -140,16 +140,16 @@ def _tiles(folder: Path, scene: Scene) -> Row:
 
 
 def tile_costs(events: list[dict[str, Any]]) -> list[float]:
-    """Return the seconds of work on each tile of a trace, in reading order. A forward is split among its tiles."""
+    """Return the seconds of work on each tile of a trace, in reading order. A block is split among its tiles."""
     costs: dict[int, float] = {}
     order: dict[int, float] = {}
     for event in events:
-        tile = event.get("args", {}).get("tile")
-        if tile is None or event["ph"] != "X":
+        first = event.get("args", {}).get("tile")
+        if first is None or event["ph"] != "X":
             continue
-        name, seconds = event["name"], event["dur"] / 1e6
-        if name == "read":
-            order[tile] = event["ts"]
-        share = event["args"].get("tiles", 1) if name == "forward" else 1
-        costs[tile] = costs.get(tile, 0.0) + seconds / share
+        count = event["args"]["tiles"]
+        for tile in range(first, first + count):
+            if event["name"] == "read":
+                order[tile] = event["ts"]
+            costs[tile] = costs.get(tile, 0.0) + event["dur"] / 1e6 / count
     return [costs[tile] for tile in sorted(order, key=order.__getitem__)]

@@ -76,22 +76,18 @@ def memory(*, scene: str, image: str, out: str, overlap: int, segments: int) -> 
 
 
 def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds: int, model: str) -> dict[str, Any]:
-    """Measure seconds and batches of scenes in one engine. Each round runs each scene ``repeats`` times in turn."""
-    from benchmarks.counted_model import (
-        VARIABLE,
-        CountedWaterIndex,
-        batches_between,
-        model_folder,
-        while_many_remain,
-    )
+    """Measure the seconds of scenes in one engine, and the tiles of each forward.
 
-    os.environ[VARIABLE] = str(Path(model) / "batches")
+    Each round runs each scene ``repeats`` times in turn.
+    """
+    from benchmarks.counted_model import VARIABLE, CountedWaterIndex, forwards_between, model_folder
+
+    os.environ[VARIABLE] = str(Path(model) / "forwards")
     llm = _engine(str(model_folder(Path(model), CountedWaterIndex)))
-    most = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     llm.generate(image, use_tqdm=False)
     llm.generate(scenes[0], OutputParams(path=out), use_tqdm=False)  # warms up
     seconds: list[list[float]] = [[] for _ in scenes]
-    batches: list[list[int]] = [[] for _ in scenes]
+    forwards: list[list[int]] = [[] for _ in scenes]
     for _ in range(rounds):
         for place, (scene, repeat) in enumerate(zip(scenes, repeats, strict=True)):
             wall = 0.0
@@ -100,10 +96,10 @@ def speed(*, scenes: list[str], repeats: list[int], image: str, out: str, rounds
                 llm.generate(scene, OutputParams(path=out), use_tqdm=False)
                 ended = time.monotonic()
                 wall += ended - began
-                batches[place] += while_many_remain(batches_between(began, ended), most)
+                forwards[place] += forwards_between(began, ended)
             seconds[place].append(wall / repeat)
     llm.llm_engine.engine_core.shutdown()
-    return {"seconds": seconds, "batches": batches, "max_num_seqs": most}
+    return {"seconds": seconds, "forwards": forwards}
 
 
 def traced(*, scene: str, out: str, tile: int, trace: str) -> dict[str, Any]:

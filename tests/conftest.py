@@ -313,13 +313,16 @@ def make_async_llm(water_index: str):
 
 @pytest.fixture
 def sent(llm, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The requests that reached the engine's core while a test ran."""
+    """The requests that reached the engine's core while a test ran; that of a block of tiles once for each tile."""
+    from vllm_mmout.models.inputs.engine_input import FIELD, tiles_of
+
     requests = []
     core = llm.llm_engine.engine_core
     original = core.add_request
 
     def add_request(request):
-        requests.append(request)
+        values = request.mm_features[0].data[FIELD].data if request.mm_features else [None]
+        requests.extend([request] * (tiles_of(values, ["pixel_values"]) or 1))
         return original(request)
 
     monkeypatch.setattr(core, "add_request", add_request)

@@ -18,7 +18,7 @@ class MMOutError(Exception):
 
     param: str | None = None
     tile: int | None = None
-    """Index of the tile that the error is about, within the tiles that were read or computed together."""
+    """Place of the tile that failed in its block of tiles, from 0, or None."""
 
     def __init__(self, *message: object, param: str | None = None) -> None:
         super().__init__(*message)

@@ -16,6 +16,7 @@ from vllm_mmout.engine.scene.fan_out import FanOut
 from vllm_mmout.engine.scene.lane import StoppedError
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, SaveError
 from vllm_mmout.geo.raster.raster import Window
+from vllm_mmout.processors.part import Part
 
 pytestmark = pytest.mark.engine
 DEADLINE = 120
@@ -63,7 +64,10 @@ class Parted(FanOut):
 class Driven:
     """A fan-out, and what stands in for an engine: a part's output is its prompt."""
 
-    def __init__(self, join=collect, *, total=TOTAL, empty=(), budget=None, picks=("a",), deliver=dict, parts=None):
+    def __init__(
+        self, join=collect, *, total=TOTAL, empty=(), budget=None, picks=("a",), deliver=dict, parts=None, size=1
+    ):
+        self.size = size
         self.budget = budget or TileBudget(2, 1000)
         self.news = threading.Event()
         self.closed = []
@@ -75,10 +79,16 @@ class Driven:
     def made(self, empty):
         """Make the parts."""
         try:
-            for index in range(self.total):
+            for start in range(0, self.total, self.size):
+                indices = range(start, min(start + self.size, self.total))
+                if not self.fan_out.reserve(len(indices)):
+                    return
                 self.most = max(self.most, self.budget.used_count)
-                prompt = None if index in empty else f"prompt {index}"
-                yield PartInput(index, Window(index, 0, 1, 1), prompt, where=f"tile {index + 1} of {self.total}")
+                parts = [Part(index, Window(index, 0, 1, 1), None) for index in indices]
+                if nothing := [part for part in parts if part.index in empty]:
+                    yield PartInput(nothing)
+                if some := [part for part in parts if part.index not in empty]:
+                    yield PartInput(some, f"prompt {start}", name_of=lambda index: f"tile {index + 1} of {self.total}")
         finally:
             self.closed.append(True)
 
@@ -99,8 +109,8 @@ class Driven:
         return self
 
     def send(self, part, pick):
-        """Answer a part."""
-        self.fan_out.decoded(part, pick, f"{pick} of {part.prompt}")
+        """Answer a part, or the parts of a block."""
+        self.fan_out.decoded(part, pick, [f"{pick} of {each.index}" for each in part.parts])
 
     def assert_nothing_left(self):
         """No place is held, no thread runs, what made the parts is closed."""
@@ -126,15 +136,15 @@ def failing(error, at=2):
 
 @pytest.mark.parametrize("empty", [(), (0,), (1, 3), tuple(range(5))])
 @pytest.mark.parametrize("picks", [("a",), ("a", "b")])
-@pytest.mark.parametrize("places", [1, 2, 100])
-def test_every_pick_gets_every_part(empty, picks, places):
-    """Those without an observation too, in however few places."""
-    driven = Driven(empty=empty, picks=picks, budget=TileBudget(places, 1000)).drive()
+@pytest.mark.parametrize(("places", "size"), [(1, 1), (2, 1), (4, 4), (100, 1), (100, 4)])
+def test_every_pick_gets_every_part(empty, picks, places, size):
+    """Those without an observation too, in however few places, one by one and in blocks."""
+    driven = Driven(empty=empty, picks=picks, budget=TileBudget(places, 1000), size=size).drive()
     results = driven.fan_out.outcome()
     assert list(results) == list(picks)
     for pick, result in results.items():
         assert not result.closed
-        assert result.parts == {n: None if n in empty else f"{pick} of prompt {n}" for n in range(TOTAL)}
+        assert result.parts == {n: None if n in empty else f"{pick} of {n}" for n in range(TOTAL)}
     assert (driven.fan_out.done, driven.most) == (TOTAL, min(places, driven.most))
     driven.assert_nothing_left()
 
@@ -232,11 +242,12 @@ def test_parts_that_cannot_be_made(error, kind, at_close):
 
     def parts():
         try:
-            yield PartInput(0, None, "0")
-            if not at_close:
-                raise error
-            yield PartInput(1, None, "1")
-            yield PartInput(2, None, "2")
+            for index in range(3):
+                if index and not at_close:
+                    raise error
+                if not driven.fan_out.reserve():
+                    return
+                yield PartInput([Part(index, None, None)], str(index))
         finally:
             if at_close:
                 raise error
@@ -257,7 +268,7 @@ def test_parts_that_cannot_be_made(error, kind, at_close):
 def test_a_join_that_returns_early():
     """It has what it wanted; the rest is made all the same, and not joined."""
     driven = Driven(lambda pick, parts: next(parts).output).drive()
-    assert driven.fan_out.outcome() == {"a": "a of prompt 0"}
+    assert driven.fan_out.outcome() == {"a": "a of 0"}
     assert driven.fan_out.done == TOTAL
     driven.assert_nothing_left()
 
@@ -295,6 +306,18 @@ def wait_for_parts(driven):
         assert time.monotonic() < deadline
         time.sleep(0.001)
     return parts
+
+
+@pytest.mark.parametrize("tile", [None, 1])
+def test_a_failed_block_is_named(tile):
+    """The error says which tile failed if that is known, else which tiles were in the block."""
+    error = DecodeError("it failed")
+    error.tile = tile
+    driven = Driven(size=3, budget=TileBudget(6, 1000))
+    driven.drive(send=failing(error, at=3)(driven))
+    where = "tile 5 of 6" if tile == 1 else "tile 4 of 6 to tile 6 of 6"
+    assert str(driven.fan_out.error) == f"{where}: it failed"
+    driven.assert_nothing_left()
 
 
 @pytest.mark.parametrize("kind", [Exception, BaseException])

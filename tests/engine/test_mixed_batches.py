@@ -83,7 +83,7 @@ def test_what_we_send_is_left_alone_by_vllm():
     """Our inputs have no shared field and reach the model one by one, whatever their shapes and dtypes."""
     from vllm.multimodal.inputs import MultiModalSharedField
 
-    from vllm_mmout.models.inputs.model_inputs import as_mm_input
+    from vllm_mmout.models.inputs.engine_input import as_mm_input
 
     sent = [image(8, 8, np.uint16), image(8, 8, np.float32), image(8, 9, np.uint16), image(8, 8, np.uint16)]
     items = [as_mm_input({"pixel_values": data}, ("pixel_values",))["mm_kwargs"] for data in sent]

@@ -77,7 +77,7 @@ async def assert_clean(engine, left):
     budget, credits = engine.mmout.budget, engine.mmout.credits
     assert (budget.used_count, budget.used_bytes, len(budget._turns)) == (0, 0, 0)
     assert (credits.used_count, credits.used_bytes, len(credits._waiting)) == (0, 0, 0)
-    assert engine.mmout.scenes == set()
+    assert engine.mmout.driven == {}
     await until(lambda: engine.mmout.schedule.room == MAX_SCENES, "all slots are free")
     others = {task.get_coro().__qualname__ for task in asyncio.all_tasks() if "Scene" in task.get_coro().__qualname__}
     assert others == set()
@@ -221,10 +221,10 @@ async def test_a_scene_that_is_given_up_while_its_tiles_are_joined(engine, tmp_p
 
         task = asyncio.create_task(consume())
         await until(lambda: joined, "the first tile is joined")
-        assert len(engine.mmout.scenes) == 1
+        assert len(engine.mmout.driven) == 1
         threading.Timer(0.1, go.set).start()
         await end(engine, task, stream, how, "mine")
-        await until(lambda: not engine.mmout.scenes and not scene_ends.threads(), "it has ended")
+        await until(lambda: not engine.mmout.driven and not scene_ends.threads(), "it has ended")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -234,7 +234,7 @@ async def test_a_generator_that_is_closed_after_some_progress(engine):
         async for result in stream:
             assert not result.finished
             break
-    assert engine.mmout.scenes == set()
+    assert engine.mmout.driven == {}
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -250,11 +250,11 @@ async def test_a_scene_that_is_given_up_while_it_waits_for_its_slot(engine, how)
             return [result async for result in stream]
 
         task = asyncio.create_task(consume())
-        await until(lambda: len(engine.mmout.scenes) == MAX_SCENES + 1, "it waits")
+        await until(lambda: len(engine.mmout.driven) == MAX_SCENES + 1, "it waits")
         await asyncio.sleep(0.02)
         await end(engine, task, stream, how, "waits")
         assert not [one for one in running if one.done()]
-        await until(lambda: len(engine.mmout.scenes) == MAX_SCENES, "it has ended")
+        await until(lambda: len(engine.mmout.driven) == MAX_SCENES, "it has ended")
         assert engine.mmout.schedule.room == 0
         go.set()
         await asyncio.gather(*running)
@@ -325,8 +325,8 @@ async def test_the_budget_is_kept_over_several_scenes(engine, monkeypatch):
     """Whatever scenes come, never more tiles are in flight than may be, and as many as may are."""
     most, take = [], TileBudget.take
 
-    def watched(self, nbytes, stopped):
-        taken = take(self, nbytes, stopped)
+    def watched(self, nbytes, stopped, count=1):
+        taken = take(self, nbytes, stopped, count)
         most.append((self.used_count, self.used_bytes))
         return taken
 
@@ -390,7 +390,7 @@ async def test_shutdown_in_the_middle_of_scenes(module_engine, tmp_path):
     async with changed(engine, assemble=holds(go, joined)):
         params = [OutputParams(tile=TILE, path=str(tmp_path / f"{number}.tif")) for number in range(4)]
         scenes = [asyncio.create_task(answer(engine, GOOD, one)) for one in params]
-        await until(lambda: len(joined) == MAX_SCENES and len(engine.mmout.scenes) == 4, "two run, two wait")
+        await until(lambda: len(joined) == MAX_SCENES and len(engine.mmout.driven) == 4, "two run, two wait")
         engine.shutdown()
         go.set()
         async with asyncio.timeout(DEADLINE):
@@ -398,7 +398,7 @@ async def test_shutdown_in_the_middle_of_scenes(module_engine, tmp_path):
     assert [type(one) for one in ended] == [AbortedError] * 4
     await until(lambda: not scene_ends.threads(), "their threads have ended")
     assert left.all(engine.output_processor, but={"request_states"}) == {}
-    assert (engine.mmout.budget.used_count, engine.mmout.scenes) == (0, set())
+    assert (engine.mmout.budget.used_count, engine.mmout.driven) == (0, {})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises((EngineDeadError, AbortedError)):
         await answer(engine, GOOD)

@@ -33,9 +33,9 @@ class Watched(TileBudget):
 
     most: tuple[int, int] = (0, 0)
 
-    def take(self, nbytes, stopped):
+    def take(self, nbytes, stopped, count=1):
         """As its base."""
-        taken = super().take(nbytes, stopped)
+        taken = super().take(nbytes, stopped, count)
         Watched.most = max(Watched.most[0], self.used_count), max(Watched.most[1], self.used_bytes)
         return taken
 

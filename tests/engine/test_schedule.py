@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.request.request import PartInput, Request
 from vllm_mmout.engine.scene.budgets import TileBudget
+from vllm_mmout.engine.scene.engine_loads import EngineLoads
 from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.scene.schedule import Schedule
+from vllm_mmout.processors.part import Part
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +43,7 @@ class Work(Run):
 
     def take(self):
         ready, self.ready = self.ready, []
-        return ready
+        return [part if isinstance(part, PartInput) else PartInput([Part(part, None, None)], part) for part in ready]
 
     def check_time(self, limit_s):
         assert limit_s == 5
@@ -60,9 +63,17 @@ class Work(Run):
             raise self.error
 
 
-def scheduled(*works, most=2):
+def block(first, count):
+    """Return a block of tiles with a tensor of their indices."""
+    indices = range(first, first + count)
+    tiles = [Part(index, None, None) for index in indices]
+    return PartInput(tiles, tensors={"x": np.array(indices)}, is_block=True)
+
+
+def scheduled(*works, most=2, engines=1, clock=lambda: 0.0):
     """A schedule of some runs, and these."""
-    schedule = Schedule(4, TileBudget(8, 100), most)
+    loads = EngineLoads(engines, 4, clock=clock)
+    schedule = Schedule(loads, TileBudget(8, 100), most)
     for work in works:
         schedule.add(work)
     return schedule, [*works]
@@ -70,7 +81,14 @@ def scheduled(*works, most=2):
 
 def sent(turn):
     """The parts of a turn."""
-    return [part for batch in turn.batches for _, part in batch.parts]
+    return [sending.part.prompt for sending in turn.sendings]
+
+
+def sizes(turn):
+    """The indices of the tiles in each block of a turn."""
+    for sending in turn.sendings:
+        assert [part.index for part in sending.part.parts] == sending.part.tensors["x"].tolist()
+    return [[part.index for part in sending.part.parts] for sending in turn.sendings]
 
 
 def test_further_runs_wait_in_their_order():
@@ -132,3 +150,43 @@ def test_what_looking_at_a_run_raises_is_its_own():
     turn = schedule.turn()
     assert (turn.failed, sent(turn)) == ([bad], [2])
     assert bad.error is bad.raises
+
+
+def test_parts_are_sent_until_two_steps_of_them_are_in_flight():
+    """Parts of a plugin or of a model written for vLLM are sent one by one; a step takes four."""
+    schedule, _ = scheduled(Work(range(10)))
+    assert sent(schedule.turn()) == [*range(8)]
+    schedule.loads.give(0, 1, block=False)
+    assert sent(schedule.turn()) == [8]
+
+
+def test_a_block_is_cut_to_the_size_that_the_engine_takes():
+    """The first blocks have one and two tiles, and the rest waits until an answer makes room."""
+    schedule, _ = scheduled(Work([block(0, 8)]))
+    assert sizes(schedule.turn()) == [[0], [1]]
+    schedule.loads.give(0, 1, block=True, nbytes=10)
+    assert sizes(schedule.turn()) == [[2, 3]]
+    schedule.loads.give(0, 1, block=True, nbytes=10)
+    assert sizes(schedule.turn()) == [[4, 5]]
+    schedule.loads.give(0, 2, block=True, nbytes=20)
+    assert sizes(schedule.turn()) == [[6, 7]]
+
+
+def test_beside_single_requests_only_idle_engines_get_blocks():
+    """A single request waits for one small block at most."""
+    schedule, _ = scheduled(Work([block(0, 8)]), engines=2)
+    assert sizes(schedule.turn(gives_way=True)) == [[0], [1]]
+    assert sizes(schedule.turn(gives_way=True)) == []
+    schedule.loads.give(1, 1, block=True, nbytes=10)
+    turn = schedule.turn(gives_way=True)
+    assert (sizes(turn), turn.sendings[0].engine) == ([[2]], 1)
+
+
+def test_tiles_of_a_stopped_run_are_not_sent():
+    """The rest of its block goes with it; other runs go on."""
+    schedule, (bad, _) = scheduled(Work([block(0, 8)]), Work([block(0, 1)]))
+    assert sizes(schedule.turn()) == [[0], [1]]
+    bad.error = LookupError("no")
+    for _ in range(2):
+        schedule.loads.give(0, 1, block=True)
+    assert sizes(schedule.turn()) == [[0]]

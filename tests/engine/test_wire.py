@@ -88,7 +88,7 @@ def add(engine, name, tile, params):
     """Give the engine a request, decoded if there are params, raw as from ``LLM.encode`` if not."""
     from vllm.pooling_params import PoolingParams
 
-    from vllm_mmout.models.inputs.model_inputs import as_mm_input
+    from vllm_mmout.models.inputs.engine_input import as_mm_input
 
     extra = None if params is None else wire.mark(params)
     engine.add_request(

@@ -99,7 +99,7 @@ async def asynchronous(folder, looks):
     answer = {
         "errors": [told(error) for error in ended],
         "left": left(folder, looks, engine.output_processor),
-        "budget": [budget.used_count, budget.used_bytes, len(engine.mmout.scenes), engine.mmout.schedule.room],
+        "budget": [budget.used_count, budget.used_bytes, len(engine.mmout.driven), engine.mmout.schedule.room],
     }
     engine.shutdown()
     return answer

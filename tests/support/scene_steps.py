@@ -11,6 +11,7 @@ from scene_ends import Left, is_bad, wait_for
 from scenes_for_tests import TILE, classes, pixels, write
 
 from vllm_mmout import OutputParams
+from vllm_mmout.engine.scene import scene
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.geo.raster import sequence
 from vllm_mmout.models.inputs import raster_view
@@ -96,18 +97,20 @@ def tiled(path, array=GOOD, **options):
 
 @contextmanager
 def before_window(number, action, name=""):
-    """Do something when so many windows were read, of files with that in their names."""
-    seen = raster_view.RasterView._seen
+    """Do something when so many tiles were read, of files with that in their names; each tile is read by itself."""
+    seen = raster_view.RasterView._seen_tiles
     count = []
 
-    def counting(self, raster):
+    def counting(self, array, masks, windows):
+        assert len(windows) == 1
         count.append(name in self.raster.name)
         if sum(count) == number and count[-1]:
             action()
-        return seen(self, raster)
+        return seen(self, array, masks, windows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raster_view.RasterView, "_seen", counting)
+        patch.setattr(raster_view.RasterView, "_seen_tiles", counting)
+        patch.setattr(scene, "_MOST_TILES", 1)
         read_nothing_ahead(patch)
         yield
 

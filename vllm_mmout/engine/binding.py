@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from vllm_mmout.registry.choice import Choice
 
 
+LEAST_TILES = 512
+"""Default of ``max_tiles`` for a small ``max_num_seqs``, so that several blocks of tiles have places."""
+
+
 @dataclass(frozen=True)
 class EngineBinding(ABC):
     """Base class of bindings, which hold the processors and settings of a bound engine.
@@ -120,7 +124,7 @@ class Binding(EngineBinding):
             raw_input=model_config.is_multimodal_raw_input_only_model,
             max_num_seqs=requests,
             max_in_flight=settings.max_in_flight or max(16, 4 * requests),
-            max_tiles=settings.max_tiles or 2 * requests,
+            max_tiles=settings.max_tiles or max(2 * requests, LEAST_TILES),
             trace=None if settings.trace is None else Trace(settings.trace),
         )
 
@@ -136,9 +140,9 @@ class Binding(EngineBinding):
         first = getattr(client, "client_index", 0) % engines
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
-    def traced(self, request_id: str, tile: int | None = None) -> Traced | None:
+    def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
         """Return a request, or one of its tiles, in the engine's trace, or None if the engine is not traced."""
-        return None if self.trace is None else Traced(self.trace, request_id, tile)
+        return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
         """Return the requested processor that makes the model's inputs itself, with its name, or None."""

@@ -39,7 +39,7 @@ class Observer:
         """Record that an output of ``nbytes`` bytes no longer waits: it was decoded, failed or was cancelled."""
 
     def decoded(self, processor: str, seconds: float) -> None:
-        """Record that a processor has decoded a request or a tile. The time includes writing a requested file."""
+        """Record that a processor has decoded a request or a block of tiles. The time includes writing a file."""
 
     def tile(self, pixels: int) -> None:
         """Record that a tile was joined to its scene. ``pixels`` is the tile's share of the pixels of the scene."""

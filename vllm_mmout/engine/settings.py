@@ -31,7 +31,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_in_flight_bytes: largest size of the inputs between admission and delivery, in bytes.
         max_scenes: largest number of scenes that are cut into tiles at once. Further scenes wait, single inputs do not.
         max_tiles: largest number of tiles of all scenes between reading and joining, by default twice the engine's
-            ``max_num_seqs``.
+            ``max_num_seqs``, at least 512.
         max_tile_bytes: largest size of the inputs of these tiles, in bytes.
         step_timeout_s: longest time in seconds that a step of the model may take before the engine ends and ``/health``
             fails, by default vLLM's ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` (300). Engines in the user's own process and

@@ -106,11 +106,14 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Request of a user in a trace, or a tile of the request."""
+    """Request of a user in a trace, or a block of tiles of the request."""
 
     trace: Trace
     request: str
     tile: int | None = None
+    """Index of the first tile of a block, or None for the whole request."""
+    tiles: int = 1
+    """Number of tiles of the block."""
 
     def stage(self, name: str, began: float, ended: float | None = None, **told: Any) -> None:
         """Add a stage to the trace.
@@ -127,7 +130,7 @@ class Traced:
         flow: dict[str, Any] = {}
         if name in STAGES:  # draws arrows from each stage to the next
             flow = {"bind_id": f"0x{key}", "flow_out": name != STAGES[-1], "flow_in": name != STAGES[0]}
-        tile = {} if self.tile is None else {"tile": self.tile}
+        tile = {} if self.tile is None else {"tile": self.tile, "tiles": self.tiles}
         self.trace.add(name, began, ended, f"0x{key}", **flow, args={"request": self.request, **tile, **told})
 
 
@@ -147,18 +150,23 @@ def tracing(traced: Traced | None) -> Iterator[None]:
 
 
 @contextmanager
-def stage(name: str, tile: int | None = None, **told: Any) -> Iterator[None]:
-    """Add the block as a stage to the trace of the current request, or of its tile ``tile``, unless it raises."""
+def stage(name: str, tile: int | None = None, tiles: int = 1, **told: Any) -> Iterator[None]:
+    """Add the body of the ``with`` statement as a stage, see `add_stage`, unless it raises."""
     began = time.monotonic()
     yield
-    add_stage(name, began, tile=tile, **told)
+    add_stage(name, began, tile=tile, tiles=tiles, **told)
 
 
-def add_stage(name: str, began: float, ended: float | None = None, tile: int | None = None, **told: Any) -> None:
-    """Add a stage of the current request, or of its tile ``tile``, see `Traced.stage`. Do nothing without a trace."""
+def add_stage(
+    name: str, began: float, ended: float | None = None, tile: int | None = None, tiles: int = 1, **told: Any
+) -> None:
+    """Add a stage of the current request, or of its ``tiles`` tiles from ``tile`` on, see `Traced.stage`.
+
+    Do nothing without a trace.
+    """
     traced = TRACED.get()
     if traced is not None:
-        traced = traced if tile is None else Traced(traced.trace, traced.request, tile)
+        traced = traced if tile is None else Traced(traced.trace, traced.request, tile, tiles)
         traced.stage(name, began, ended, **told)
 
 

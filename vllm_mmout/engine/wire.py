@@ -74,6 +74,8 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     """Name of the processor whose ``reduce`` failed, or an empty string if the model failed."""
     kind: str
     message: str
+    tile: int | None = None
+    """Place of the tile that failed in its block, or None for a request of one input."""
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
@@ -238,10 +240,8 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 
 KEY = "mmout"
-BATCH = "mmout_batch"
-"""Key of a tile's batch: the batch's number and its count of tiles. Only our own `generate` sets it."""
 TRACED = "mmout_traced"
-"""Key of a traced request's names: the request id, and the tile or None. Only our own `generate` sets it."""
+"""Key of a traced request's names: request id, first tile or None, number of tiles. Only our own `generate` sets it."""
 REPORTS = "mmout_reports"
 """Key of the steps after which a request reports an early output. Only our own `generate` sets it."""
 
@@ -262,12 +262,9 @@ def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingPar
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Remove the keys that only our own `generate` may set from a client's params.
-
-    The engine core would wait for the rest of a batch that a client invents.
-    """
+    """Remove the keys that only our own `generate` may set from a client's params."""
     if pooling_params is not None and pooling_params.extra_kwargs:
-        for key in (BATCH, TRACED, REPORTS):
+        for key in (TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 

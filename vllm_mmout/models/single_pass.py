@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -21,8 +22,8 @@ from vllm_mmout.log import logger
 from vllm_mmout.models.author import build, load_strictly, run
 from vllm_mmout.models.compiled import compiled
 from vllm_mmout.models.config import config_json
+from vllm_mmout.models.inputs.engine_input import FIELD, as_tensor, tensors_of, tiles_of
 from vllm_mmout.models.inputs.keywords import Keywords
-from vllm_mmout.models.inputs.model_inputs import FIELD, as_tensor, tensors_of
 from vllm_mmout.models.kind import kind_of
 from vllm_mmout.models.model_folders import served_class
 from vllm_mmout.models.processing import SinglePassDummyInputs, SinglePassInfo, SinglePassProcessor, inputs_of
@@ -109,11 +110,14 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     def _outcomes(self, values_of_requests: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
         requests = [self._taken(tensors_of(values, self._keywords)) for values in values_of_requests]
+        outcomes: list[RequestOutcome] = [torch.empty(0)] * len(requests)
         groups: dict[tuple[Any, ...], list[int]] = {}
-        for row, tensors in enumerate(requests):
+        for row, (values, tensors) in enumerate(zip(values_of_requests, requests, strict=True)):
+            if (tiles := tiles_of(values, self._keywords)) is not None:
+                outcomes[row] = self._of_block(tensors, tiles)
+                continue
             likeness = tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
             groups.setdefault(likeness, []).append(row)
-        outcomes: list[Outcome] = [torch.empty(0)] * len(requests)
         for rows in groups.values():
             alike = [requests[row] for row in rows]
             output = self._run(alike)
@@ -126,6 +130,21 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             for row, part in zip(rows, parts, strict=True):
                 outcomes[row] = part
         return PerRequest.of(outcomes, self._device)
+
+    def _of_block(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
+        """Return the output for a block of tiles, or the error of its first tile that fails alone."""
+        tiles = [{name: tensor[tile] for name, tensor in tensors.items()} for tile in range(count)]
+        output = self._run(tiles)
+        if not isinstance(output, MMOutError):
+            return BlockOutput(output, count)
+        outputs: list[Raw] = []
+        for number, tile in enumerate(tiles):
+            output = self._run([tile]) if count > 1 else output
+            if isinstance(output, MMOutError):
+                output.tile = number
+                return output
+            outputs.append(output)
+        return BlockOutput(each(lambda *parts: torch.cat(parts), *outputs), count)
 
     def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
         try:
@@ -197,8 +216,20 @@ def _parts(output: Any, count: int) -> list[Outcome]:
     return [each(itemgetter(row), output) for row in range(count)]
 
 
+@dataclass(frozen=True, slots=True)
+class BlockOutput:
+    """Output of forward for the block of tiles of one request."""
+
+    output: Raw
+    """Tensor or dict of tensors with the tiles on axis 0."""
+    count: int
+    """Number of tiles."""
+
+
 Outcome: TypeAlias = "Raw | MMOutError"
-"""Output of forward for a request, or the error that it raised."""
+"""Output of forward for one input, or the error that it raised."""
+RequestOutcome: TypeAlias = "Outcome | BlockOutput"
+"""Output of forward for one input or for a block of tiles, or the error that it raised."""
 
 
 class PerRequest(torch.Tensor):
@@ -208,13 +239,13 @@ class PerRequest(torch.Tensor):
     or several tensors, do not fit into one tensor.
     """
 
-    parts: list[Outcome]
+    parts: list[RequestOutcome]
 
     @staticmethod
-    def of(parts: list[Outcome], device: torch.device) -> PerRequest:
+    def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
         """Wrap the outcomes of requests, in their order."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
-        wrapped.parts = parts
+        wrapped.parts = [*parts]
         return wrapped
 
     def __getitem__(self, item: Any) -> Any:
@@ -234,9 +265,11 @@ class PlainPooler(IdentityPooler):
         return hidden_states
 
 
-def plain(outcome: Outcome) -> torch.Tensor:
+def plain(outcome: RequestOutcome) -> torch.Tensor:
     """Return the tensor for a request without a processor: the first of several, or an empty one after a failure."""
     if isinstance(outcome, MMOutError):
         logger.error("a request for raw tensors failed and gets an empty one: %s", outcome)
         return torch.empty(0)
+    if isinstance(outcome, BlockOutput):
+        outcome = outcome.output
     return outcome if isinstance(outcome, torch.Tensor) else next(iter(outcome.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
@@ -94,6 +94,19 @@ class OutputProcessor:
 
         """
         raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
+
+    def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[Any] | None:
+        """Build the output objects of a block of tiles at once, or return None to have ``decode`` called for each tile.
+
+        The default returns None. Override it if that is faster; the outputs must equal those of ``decode``. If it
+        raises, ``decode`` is called for each tile, so that the error names the tile.
+
+        Args:
+            raw: return value of ``reduce``, with the tiles on axis 0, on the CPU. Read-only.
+            params: options of the request.
+
+        """
+        return None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join the parts of a user's request as they arrive, in any order, in a thread of the frontend.
@@ -193,6 +206,11 @@ class Parts(Iterator[Part]):
     def __next__(self) -> Part:
         return next(part for part in self._parts if part.output is not None)
 
+    def blocks(self) -> Iterator[Sequence[Part]]:
+        """Return an iterator over all parts, in the blocks in which they arrived."""
+        parts: Any = self._parts
+        return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
+
     def every(self) -> Iterator[Part]:
         """Return an iterator over all parts, including parts without any observation, which the model did not see."""
         return self._parts
@@ -211,7 +229,7 @@ class Parts(Iterator[Part]):
 
         blend = params.blend if params.overlap and self.grid.overlap else "none"
         return mosaic(
-            self.every(),
+            self.blocks(),
             self.grid,
             blend=blend,
             finish=finish,

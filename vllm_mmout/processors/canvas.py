@@ -42,8 +42,11 @@ class Canvas:
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
         """Paint a rectangle at a pixel, with nodata where ``valid``, bool [height, width], is False."""
         check_alike(self._like, output)
-        pixels = output.array.view(np.uint8) if output.array.dtype == np.bool_ else output.array
-        hidden = None if valid is None or valid.all() else ~valid
+        self.put_pixels(row, col, output.array, None if valid is None or valid.all() else ~valid)
+
+    def put_pixels(self, row: int, col: int, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None = None) -> None:
+        """Paint pixels [bands, height, width] that match ``like``, with nodata where ``hidden`` is True."""
+        pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
         self._watch_nodata(pixels, hidden)
         for block, there, here in self._shares(row, col, *pixels.shape[1:]):
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])

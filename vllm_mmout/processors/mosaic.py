@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +15,8 @@ from vllm_mmout.geo import Blend, Cell, Contribution, Plan, TileGrid, averaged
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.base import merged, resized_mask
 from vllm_mmout.processors.canvas import Canvas, check_alike
+from vllm_mmout.processors.part import PartBlock
+from vllm_mmout.processors.raster_tiles import RasterTiles
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
@@ -27,7 +29,7 @@ Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
 
 
 def mosaic(
-    parts: Iterable[Part],
+    blocks: Iterable[Sequence[Part]],
     grid: TileGrid,
     *,
     blend: Blend,
@@ -45,10 +47,8 @@ def mosaic(
     """
     joining = _Joining(grid, blend, finish, folder, growing)
     try:
-        for part in parts:
-            joining.add(part)
-            if growing is not None:
-                growing.joined()
+        for block in blocks:
+            joining.add_block(block)
         return joining.whole(source)
     except BaseException:
         joining.discard()
@@ -82,11 +82,40 @@ class _Joining:
         self._canvas: Canvas | None = None
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
-    def add(self, part: Part) -> None:
-        """Add a tile, which has an output or is empty."""
+    def add_block(self, block: Sequence[Part]) -> None:
+        """Add the tiles of a block, each of which has an output or is empty."""
+        if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
+            tiles = block.outputs
+            if isinstance(tiles, RasterTiles):
+                self._add_alike(self._canvas, block, tiles)
+                return
+        for part in block:
+            self._add(part)
+            if self._growing is not None:
+                self._growing.joined()
+
+    def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
+        """Add tiles with equal metadata. A tile whose pixels are all valid and its own is painted at once."""
+        if tiles.array.shape[2:] != self._plan.output_size:
+            self._add(block[0])  # raises the error
+        check_alike(self._like, tiles.like)
+        self._metadata = dict(self._metadata.items() & tiles.like.metadata.items())
+        for place, part in enumerate(block.parts):
+            cell = self._plan.only_cell(part.index) if part.valid is None else None
+            if cell is None:
+                self._add(block[place])
+                continue
+            self._count(part)
+            row, col, _, _ = self._plan.place(cell)
+            canvas.put_pixels(row, col, tiles.array[place, :, *self._plan.within(part.index, cell)])
+
+    def _count(self, part: Part) -> None:
         if not 0 <= part.index < len(self._grid) or self._came[part.index]:
             raise DecodeError(f"tile {part.index} of {len(self._grid)} came twice, or there is no such tile")
         self._came[part.index] = True
+
+    def _add(self, part: Part) -> None:
+        self._count(part)
         try:
             if part.output is not None:
                 self._take(part.index, _raster(part.output), part.valid)

@@ -1,9 +1,10 @@
-"""`Part`: a decoded part of a request, such as a tile of a scene."""
+"""`Part`: a decoded part of a request, such as a tile of a scene. `PartBlock`: the parts of one engine request."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,3 +25,26 @@ class Part:
     """Return value of ``decode``, or None if the part holds no observation and was not sent to the model."""
     valid: NDArray[np.bool_] | None = None
     """bool [height, width] of the window, False where the input holds no observation, or None if all of it is valid."""
+
+
+class PartBlock(Sequence[Part]):
+    """Decoded parts of one engine request. A `Part` with its output is created when it is requested."""
+
+    def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
+        """Combine parts without outputs with as many outputs."""
+        self.parts = parts
+        self.outputs = outputs
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Part: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> PartBlock: ...
+
+    def __getitem__(self, index: int | slice) -> Part | PartBlock:
+        if isinstance(index, slice):
+            return PartBlock(self.parts[index], self.outputs[index])
+        return replace(self.parts[index], output=self.outputs[index])

@@ -13,6 +13,7 @@ from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.option_values import checked_names
+from vllm_mmout.processors.raster_tiles import decoded_tiles, has_method
 from vllm_mmout.processors.raw import asked_output, describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
@@ -136,6 +137,10 @@ class RegressionProcessor(OutputProcessor):
                 f"values must come as {dtype} [bands, height, width] from reduce, got {describe(tensor)}"
             )
         return self._values(array)
+
+    def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
+        """Build the rasters of a block of tiles at once, or return None in a subclass with another ``decode``."""
+        return decoded_tiles(self, raw, params) if has_method(self, RegressionProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join the tiles of a scene, and average values before they are rounded."""

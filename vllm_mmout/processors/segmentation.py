@@ -14,6 +14,7 @@ from vllm_mmout.outputs import PolygonsOutput, RasterOutput
 from vllm_mmout.outputs.rendering import default_palette
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.option_values import PaletteOption, checked_names, parse_palette
+from vllm_mmout.processors.raster_tiles import decoded_tiles, has_method
 from vllm_mmout.processors.raw import asked_output, describe, not_of_reduce, only_tensor, own_array
 
 if TYPE_CHECKING:
@@ -125,6 +126,10 @@ class SegmentationProcessor(OutputProcessor):
             if params.part
             else as_vectors(self._classes(array), asked_output(self, "segmentation", params), params)
         )
+
+    def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
+        """Build the rasters of a block of tiles at once, or return None in a subclass with another ``decode``."""
+        return decoded_tiles(self, raw, params) if has_method(self, SegmentationProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join tiles: average their probabilities before the requested output is computed."""

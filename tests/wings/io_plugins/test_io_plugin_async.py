@@ -83,7 +83,7 @@ async def until(holds):
 
 def assert_nothing_left(engine):
     """No request and no tile is held."""
-    assert not engine.mmout.scenes
+    assert not engine.mmout.driven
     assert not engine.output_processor.has_unfinished_requests()
 
 
@@ -144,7 +144,7 @@ async def test_who_goes_away_leaves_nothing(engine, plugin, folder, scene):
     """A request that is cancelled while its tiles run ends with all of them; the next one is answered."""
     large = write(folder / "large.tif", pixels(53, 1000, 1000))
     running = asyncio.ensure_future(answered(engine, plugin, large, tile=16))
-    await until(lambda: engine.mmout.scenes and engine.output_processor.has_unfinished_requests())
+    await until(lambda: engine.mmout.driven and engine.output_processor.has_unfinished_requests())
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

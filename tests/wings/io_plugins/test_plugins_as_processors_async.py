@@ -63,7 +63,7 @@ async def _nothing_is_left(engine):
     await until(lambda: not any(plugin.ids._used for plugin in plugins))
     assert (await last(engine, {"rows": 16})).outputs["shape"] == [2, 16, 8]
     assert (engine.mmout.budget.used_count, engine.mmout.budget.used_bytes) == (0, 0)
-    assert not engine.mmout.scenes
+    assert not engine.mmout.driven
     assert engine.output_processor.get_num_unfinished_requests() == 0
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine import wire
@@ -21,6 +23,7 @@ from vllm_mmout.errors import (
 )
 from vllm_mmout.log import logger
 from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.raw import each
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.decode_pool import DecodeJob
     from vllm_mmout.engine.request.request import Request
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
-    from vllm_mmout.processors.base import Raw
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import OutputProcessor, Raw
 
 
 @dataclass(slots=True)
@@ -91,14 +95,12 @@ def _decode(decoding: Decoding, buffer: torch.Tensor) -> Any:
     started = time.monotonic()
     request = decoding.request
     unpacked = wire.unpack(buffer)
-    if isinstance(unpacked, wire.Failure) and not unpacked.processor:
-        raise (InputError if unpacked.kind == InputError.__name__ else ForwardError)(unpacked.message)
     if isinstance(unpacked, wire.Failure):
-        failed = f"{unpacked.processor}.reduce failed in the worker: {unpacked.kind}: {unpacked.message}"
-        raise blame(ReduceError(failed), unpacked.processor)
+        raise _raised_in_worker(unpacked)
     several = isinstance(request.params.processor, tuple)
     named = several or request.params.part
-    results = {name: _decode_one(decoding, name, raw, name if named else None) for name, raw in unpacked.items()}
+    decode = _decode_one if request.part is None else _decode_parts
+    results = {name: decode(decoding, name, raw, name if named else None) for name, raw in unpacked.items()}
     logger.debug(
         "request %s: %.1f ms in the engine, %.1f ms waiting, %.1f ms decoding (%s)",
         decoding.shell.request_id,
@@ -108,6 +110,18 @@ def _decode(decoding: Decoding, buffer: torch.Tensor) -> Any:
         ", ".join(results),
     )
     return results if several else next(iter(results.values()))
+
+
+def _raised_in_worker(failure: wire.Failure) -> MMOutError:
+    """Return the error for a failure in the worker."""
+    error: MMOutError
+    if failure.processor:
+        error = ReduceError(f"{failure.processor}.reduce failed in the worker: {failure.kind}: {failure.message}")
+        blame(error, failure.processor)
+    else:
+        error = (InputError if failure.kind == InputError.__name__ else ForwardError)(failure.message)
+    error.tile = failure.tile
+    return error
 
 
 def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
@@ -121,21 +135,75 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode the reduced output of a processor. Assemble and finish the result, unless it is a part to be joined."""
+    """Decode the reduced output of a processor for a whole input. Assemble and finish the result."""
     processor, params = decoding.binding.processors[name], decoding.request.params
     started = time.monotonic()
-    try:
+    with _blamed(processor, name):
         with stage("decode", processor=name):
-            result = processor.decode(raw, params, processor.begin(params))
-        if result is not None and not params.part:
-            with stage("blend", processor=name):
-                result = processor.assemble(iter([Part(0, None, result)]), params)
-        if result is not None:
-            if decoding.shell.finished:
-                with nullcontext() if params.part else stage("write", processor=name):
-                    result = decoding.request.finish(result, pick)
-            decoding.observer.decoded(name, time.monotonic() - started)
-            return result
+            result = _decoded(processor, name, raw, params)
+        with stage("blend", processor=name):
+            result = processor.assemble(iter([Part(0, None, result)]), params)
+        if result is None:
+            raise _nothing(processor, name, "assemble")
+        if decoding.shell.finished:
+            with stage("write", processor=name):
+                result = decoding.request.finish(result, pick)
+    decoding.observer.decoded(name, time.monotonic() - started)
+    return result
+
+
+def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
+    """Decode the reduced output of a processor for a part or a block of tiles, to be joined with other parts."""
+    processor, request = decoding.binding.processors[name], decoding.request
+    started = time.monotonic()
+    with stage("decode", processor=name):
+        if request.part is None or not request.part.is_block:
+            with _blamed(processor, name):
+                outputs: Sequence[Any] = [_decoded(processor, name, raw, request.params)]
+        else:
+            outputs = _decoded_tiles(processor, name, raw, len(request.part), request.params)
+    result = request.finish(outputs, pick)
+    decoding.observer.decoded(name, time.monotonic() - started)
+    return result
+
+
+def _decoded_tiles(processor: OutputProcessor, name: str, raw: Raw, count: int, params: OutputParams) -> Sequence[Any]:
+    """Decode ``count`` tiles at once if the processor can, else one by one. The error of a tile names its place."""
+    try:
+        at_once = processor.decode_tiles(raw, params)
+    except BaseException as error:  # noqa: BLE001 - the tiles are decoded again, one by one
+        raise_interrupt(error)
+        logger.debug("%s (%s) failed on %d tiles at once", type(processor).__name__, name, count, exc_info=True)
+        at_once = None
+    if at_once is not None and len(at_once) == count:
+        return at_once
+    outputs: list[Any] = []
+    try:
+        with _blamed(processor, name):
+            for place in range(count):
+                outputs.append(_decoded(processor, name, each(itemgetter(place), raw), params))  # noqa: PERF401 - counted
+    except MMOutError as error:
+        error.tile = len(outputs)
+        raise
+    return outputs
+
+
+def _decoded(processor: OutputProcessor, name: str, raw: Raw, params: OutputParams) -> Any:
+    result = processor.decode(raw, params, processor.begin(params))
+    if result is None:
+        raise _nothing(processor, name, "decode")
+    return result
+
+
+def _nothing(processor: OutputProcessor, name: str, method: str) -> DecodeError:
+    return DecodeError(f"{type(processor).__name__} ({name}) returned None; {method}() must return an output object")
+
+
+@contextmanager
+def _blamed(processor: OutputProcessor, name: str) -> Iterator[None]:
+    """Raise whatever the processor raises as an error that names the processor."""
+    try:
+        yield
     except MMOutError as error:
         blame(error, name)
         raise
@@ -143,5 +211,3 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
         raise_interrupt(error)
         failed = DecodeError(f"{type(processor).__name__} ({name}) failed: {type_and_message(error)}")
         raise blame(failed, name) from error
-    nothing = DecodeError(f"{type(processor).__name__} ({name}) returned None; decode() must return an output object")
-    raise blame(nothing, name)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request.target import check_place, check_suffix, finishing, spare_the_input, target_of
-from vllm_mmout.engine.scene.scene import Scene, cut
+from vllm_mmout.engine.scene.cutting import cut
+from vllm_mmout.engine.scene.scene import Scene
 from vllm_mmout.engine.trace import add_stage, seconds_on_files, tracing
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_km2
@@ -45,7 +46,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
     with tracing(binding.traced(request.request_id)):
         prepared = _prepared(binding, data, request, max_area)
         if binding.trace is not None and isinstance(prepared, Request):
-            prepared.mark = {**prepared.mark, wire.TRACED: (prepared.request_id, None)}
+            prepared.mark = {**prepared.mark, wire.TRACED: (prepared.request_id, None, 1)}
             mapping = began + seconds_on_files()
             add_stage("read", began, mapping)
             add_stage("map", mapping)

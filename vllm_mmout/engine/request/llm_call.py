@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 from vllm.exceptions import VLLMClientError
 
 from vllm_mmout.engine.request.input_reading import prepare
-from vllm_mmout.engine.request.request import Request, carrying
+from vllm_mmout.engine.request.request import PartInput, Request, carrying
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.scene.budgets import Credits, TileBudget
+from vllm_mmout.engine.scene.engine_loads import EngineLoads
 from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.scene.schedule import Schedule
 from vllm_mmout.errors import MMOutError
@@ -66,7 +67,7 @@ class Call:
         """Schedule that selects the next parts of each `Run`, such as tiles of scenes. Created for the first `Run`."""
         settings = self.binding.settings
         budget = TileBudget(self.binding.max_tiles, settings.max_tile_bytes)
-        return Schedule(self.binding.max_num_seqs, budget, settings.max_scenes)
+        return Schedule(EngineLoads(1, self.binding.max_num_seqs), budget, settings.max_scenes)
 
     def results(self) -> list[MultimodalRequestOutput]:
         """Run all inputs and return their results in order. An exception aborts all requests."""
@@ -91,19 +92,24 @@ class Call:
         for run in [*self.schedule.running, *turn.ended]:
             self.bar.show(run)
         for run in turn.failed:
-            self._abort(request for request in self.in_flight.values() if request.run is run)
-            self.in_flight = {key: request for key, request in self.in_flight.items() if request.run is not run}
+            parts = [request for request in self.in_flight.values() if request.run is run]
+            self._abort(parts)
+            for request in parts:
+                del self.in_flight[request.request_id]
+                if request.part is not None:
+                    self._give(request.part)
             self._collect(self.engine.output_processor.take_ready())  # drops the results of the failed run's parts
         for run in turn.ended:
             run.close()
             self._finish(run.request.place, run.result(), self.bar.left(run))
             self.runs.remove(run)
-        for batch in turn.batches:
-            for run, part in batch.parts:
-                try:
-                    self._send(run.part_request(part, batch.mark, self._next_id()))
-                except _REFUSALS as error:
-                    run.answered(part, error)
+        for sending in turn.sendings:
+            run, part = sending.run, sending.part
+            try:
+                self._send(run.part_request(part, self._next_id()))
+            except _REFUSALS as error:
+                run.answered(part, error)
+                self._give(part)
 
     def _feed(self) -> None:
         """Send single inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
@@ -187,9 +193,14 @@ class Call:
             request.release()
             if isinstance(request.run, Run) and request.part is not None:
                 request.run.answered(request.part, output)
+                self._give(request.part, 0 if output.error is not None else request.answer_bytes)
             else:
                 self.credits.give(request.nbytes)
                 self._finish(request.place, output)
+
+    def _give(self, part: PartInput, nbytes: int = 0) -> None:
+        """Count a block or part that was answered with ``nbytes`` bytes, or 0 if it failed or was aborted."""
+        self.schedule.loads.give(0, len(part), block=part.is_block, nbytes=nbytes)
 
     def _next_id(self) -> str:
         return str(next(self.llm.request_counter))

@@ -187,6 +187,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         The request counts as unfinished until its result is delivered.
         """
         request.due.append((shell, buffer))
+        request.answer_bytes = buffer.nbytes
         if state.request_id not in self.pending:
             self._start_next(state, request)
 

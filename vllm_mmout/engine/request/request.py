@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -17,13 +17,11 @@ from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import MMOutError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from vllm.lora.request import LoRARequest
 
-    from vllm_mmout.geo import Window
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Function that adds the input's georeference to a decoded output, and saves the output if a path was given.
@@ -40,32 +38,64 @@ def as_it_is(output: Any, _pick: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
-    """Input of a part of a request, ready for the engine."""
+    """Input of one engine request of a run: a block of tiles, or a single part such as a plugin's prompt."""
 
-    index: int
-    window: Window | None
-    """Window of the tile in the input, or None if the part is not a tile."""
-    prompt: Any
-    """Rendered input for the engine, or None for a part without valid pixels, which is not sent."""
-    valid: NDArray[np.bool_] | None = None
-    """Mask of the valid pixels, or None if all pixels are valid."""
-    where: str = "part"
-    """Name of the part in messages, with its place in the whole input."""
+    parts: Sequence[Part]
+    """The parts of the request, without outputs."""
+    prompt: Any = None
+    """Rendered input of a single part, or None for a block of tiles, or for parts without valid pixels."""
+    tensors: Mapping[str, Any] | None = None
+    """Arrays or tensors of a block of tiles by keyword of ``forward``, with the tiles on axis 0, or None."""
+    is_block: bool = False
+    """Whether this is a block of tiles, whose outputs come with the tiles on axis 0."""
+    name_of: Callable[[int], str] = "part {}".format
+    """Function that returns the name of a part in messages, given its index."""
     pooling: PoolingParams | None = None
-    """vLLM's params for the part's request, or None for the default of the model's pooling task."""
+    """vLLM's params for the request, or None for the default of the model's pooling task."""
 
-    def without_prompt(self) -> PartInput:
-        """Return a copy without the prompt, so that the input need not stay in memory until the part is decoded."""
-        return replace(self, prompt=None)
+    @property
+    def index(self) -> int:
+        """Index of the first part, which identifies this input within its run."""
+        return self.parts[0].index
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the engine must see this input. It does not see parts without valid pixels."""
+        return self.prompt is not None or self.tensors is not None
+
+    def __len__(self) -> int:
+        """Return the number of parts."""
+        return len(self.parts)
+
+    def cut(self, count: int) -> tuple[PartInput, PartInput | None]:
+        """Return a block of the first ``count`` tiles, and a block of the others or None. Both share the tensors."""
+        if self.tensors is None or count >= len(self):
+            return self, None
+        first, rest = (
+            replace(self, parts=self.parts[cut], tensors={name: array[cut] for name, array in self.tensors.items()})
+            for cut in (slice(count), slice(count, None))
+        )
+        return first, rest
+
+    def without_input(self) -> PartInput:
+        """Return a copy without prompt and tensors, which need not stay in memory until the parts are decoded."""
+        return replace(self, prompt=None, tensors=None)
 
     def named_in(self, error: BaseException) -> BaseException:
-        """Return an error of the same class with the part's name in its message."""
+        """Return an error of the same class whose message names the part, or the first and last part of a block.
+
+        An error with a `tile` is about that part of the block.
+        """
         if not isinstance(error, MMOutError):
             return error
+        parts = self.parts if error.tile is None else [self.parts[error.tile]]
+        name = self.name_of(parts[0].index)
+        if len(parts) > 1:
+            name = f"{name} to {self.name_of(parts[-1].index)}"
         try:
-            named = type(error)(f"{self.where}: {error}")
+            named = type(error)(f"{name}: {error}")
         except Exception:  # noqa: BLE001 - an author's error class may need other arguments
-            error.add_note(f"this was {self.where}")
+            error.add_note(f"this was {name}")
             return error
         named.__cause__ = error.__cause__
         vars(named).update(vars(error))
@@ -107,7 +137,7 @@ class Request:
     run: object = None
     """`Run` that a part belongs to, or None for a whole input."""
     part: PartInput | None = None
-    """Part of the run that this request is for, or None for a whole input."""
+    """Parts of the run that this request is for, or None for a whole input."""
 
     internal_id: str | None = None
     """vLLM's id of the request, or None before the frontend has it. A request with an id must be delivered or aborted.
@@ -123,6 +153,8 @@ class Request:
     """
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
     """Outputs and their tensors that wait for the decode of an earlier output."""
+    answer_bytes: int = 0
+    """Size of the engine's latest output in bytes."""
     total: int = 1
     """Number of tiles for the `Backlog`."""
     done: int = 0

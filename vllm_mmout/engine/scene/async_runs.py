@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from collections.abc import Set as AbstractSet
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
@@ -15,7 +14,7 @@ from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.engine.scene.backlog import Backlog
 from vllm_mmout.engine.scene.budgets import Credits, TileBudget
 from vllm_mmout.engine.scene.engine_loads import EngineLoads
-from vllm_mmout.engine.scene.schedule import Batch, Schedule
+from vllm_mmout.engine.scene.schedule import Schedule
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.request.request import PartInput, Request
     from vllm_mmout.engine.scene.run import Run
+    from vllm_mmout.engine.scene.schedule import Sending
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
 """Function that sends a part's request to its engine and returns the answer. Cancelling the call aborts the part."""
@@ -33,7 +33,7 @@ PAUSED_S = 300.0
 ASKED_AGAIN_S = 0.5
 """Time before a part is sent to a paused engine again, in seconds. Each retry doubles it, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Time in seconds after a single request, during which scenes send smaller batches in case more requests follow."""
+"""Time in seconds after a single request, during which scenes send smaller blocks in case more requests follow."""
 
 
 class AsyncRuns:
@@ -45,8 +45,8 @@ class AsyncRuns:
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
         """Limit for the inputs that are being read or wait for a credit."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
-        self.engines = EngineLoads(engines, binding.first_engine)
-        self.schedule = Schedule(binding.max_num_seqs, self.budget, settings.max_scenes, engines=engines)
+        self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
+        self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
         self.driven: dict[Run, AsyncRun] = {}
         """Driver of each run that has not ended."""
         self.backlog = Backlog()
@@ -55,11 +55,6 @@ class AsyncRuns:
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
-
-    @property
-    def scenes(self) -> AbstractSet[Run]:
-        """Runs that have not ended."""
-        return self.driven.keys()
 
     def add(self, run: Run) -> None:
         """Add a run to the schedule, and take a turn."""
@@ -86,33 +81,31 @@ class AsyncRuns:
                 self._woken = False
 
     def single(self) -> None:
-        """Send smaller batches of parts for `SINGLES_S`, so that this and further single requests wait less."""
+        """Send smaller blocks of tiles for `SINGLES_S`, so that this and further single requests wait less."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
     def _gives_way(self) -> bool:
         return time.monotonic() < self._singles_until
 
-    def answered(self, engine: int) -> None:
-        """Count a part that an engine has answered."""
-        self.engines.give(engine)
-        if self._gives_way:
-            self.wake()
+    def answered(self, sending: Sending, nbytes: int) -> None:
+        """Count a block or part that was answered with ``nbytes`` bytes, or 0 if it failed or was aborted."""
+        part = sending.part
+        self.loads.give(sending.engine, len(part), block=part.is_block, nbytes=nbytes)
+        self.wake()
 
     def turn(self) -> None:
         """Take a turn of the schedule (abort failed runs, end finished runs, send parts), and set the next timer."""
         self._woken = False
         self.backlog.look()
         try:
-            turn = self.schedule.turn(idle=self.engines.idle if self._gives_way else None)
+            turn = self.schedule.turn(gives_way=self._gives_way)
             for run in turn.failed:
                 self.driven[run].cancel_parts()
             for run in turn.ended:
                 self.driven[run].ended.set()
-            for batch in turn.batches:
-                engine = self.engines.take(len(batch.parts))
-                for run, part in batch.parts:
-                    self.driven[run].send(part, batch.mark, engine)
+            for sending in turn.sendings:
+                self.driven[sending.run].send(sending)
             for run in {*self.schedule.running, *turn.failed, *turn.ended}:
                 self.driven[run].news.set()
         finally:
@@ -134,7 +127,7 @@ class AsyncRun:
         """Event that is set when the run has succeeded or failed."""
         self._runs = runs
         self._send = send
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[int]] = set()
         self._waited = False
         self._running: asyncio.Task[None] | None = None
 
@@ -228,18 +221,24 @@ class AsyncRun:
             finally:
                 self.run.close()
 
-    def send(self, part: PartInput, mark: list[int], engine: int) -> None:
-        """Send a part of the batch with the given `Batch.mark` to an engine."""
-        task = asyncio.create_task(self._answered(part, mark, engine))
+    def send(self, sending: Sending) -> None:
+        """Send a block or part to its engine."""
+        task = asyncio.create_task(self._answered(sending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._runs.answered(engine))
+        # A task that is cancelled before it starts runs none of its code, so its end is counted here.
+        task.add_done_callback(lambda task: self._runs.answered(sending, _result(task)))
 
-    async def _answered(self, part: PartInput, mark: list[int], engine: int) -> None:
-        self.run.answered(part, await self._answer(part, mark, engine))
+    async def _answered(self, sending: Sending) -> int:
+        """Handle the engine's answer to a block or part, and return its size in bytes."""
+        answer, nbytes = await self._answer(sending.part, sending.engine)
+        self.run.answered(sending.part, answer)
+        return nbytes
 
-    async def _answer(self, part: PartInput, mark: list[int], engine: int) -> MultimodalRequestOutput | BaseException:
-        """Return the engine's answer to a part, or the error. Retry for up to `PAUSED_S` while the engine is paused.
+    async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:
+        """Return the engine's answer to a block or part with its size in bytes, or the error with 0.
+
+        Retry for up to `PAUSED_S` while the engine is paused.
 
         A paused engine refuses new parts, and keeps the parts that it has, or drops them if its ``mode`` is "abort".
         """
@@ -248,13 +247,15 @@ class AsyncRun:
             answer: MultimodalRequestOutput | BaseException
             try:
                 name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # a unique id
-                answer = await self._send(self.run.part_request(part, mark, name, engine))
+                request = self.run.part_request(part, name, engine)
+                answer = await self._send(request)
                 error = answer.error
             except Exception as raised:  # noqa: BLE001 - any error, even of a dead engine, fails only this run
                 answer = error = raised
             dropped = isinstance(error, AbortedError) and not self.run.stopped
             if not (dropped or may_be_sent_again(error)) or time.monotonic() > until:
-                return answer
+                measured = error is None and wait_s == ASKED_AGAIN_S  # a pause says nothing about the model
+                return answer, request.answer_bytes if measured else 0
             if not self._waited:
                 self._waited = True
                 logger.warning(
@@ -263,10 +264,14 @@ class AsyncRun:
                 )
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 5.0)
-            mark = Batch([(self.run, part)]).mark  # the rest of its batch may have run already
 
     def cancel_parts(self) -> None:
         """Abort the parts that are in flight."""
         for task in self._tasks:
             if not task.cancelling():  # a second cancellation would disturb the clean-up after the first
                 task.cancel()
+
+
+def _result(task: asyncio.Task[int]) -> int:
+    """Return the result of a task that has ended, or 0 if it was cancelled or has failed."""
+    return 0 if task.cancelled() or task.exception() is not None else task.result()

@@ -18,13 +18,13 @@ class _Budget:
         self.used_count = 0
         self.used_bytes = 0
 
-    def _fits(self, nbytes: int) -> bool:
-        fits = self.used_count < self.count and self.used_bytes + nbytes <= self.nbytes
+    def _fits(self, nbytes: int, count: int = 1) -> bool:
+        fits = self.used_count + count <= self.count and self.used_bytes + nbytes * count <= self.nbytes
         return fits or self.used_count == 0
 
-    def _take(self, nbytes: int) -> None:
-        self.used_count += 1
-        self.used_bytes += nbytes
+    def _take(self, nbytes: int, count: int = 1) -> None:
+        self.used_count += count
+        self.used_bytes += nbytes * count
 
 
 class Credits(_Budget):
@@ -80,7 +80,7 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit for parts from before their reading until they are joined. Waiting runs take turns, a part each."""
+    """Limit for parts from before their reading until they are joined. Waiting runs take turns, a block each."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -88,17 +88,20 @@ class TileBudget(_Budget):
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
         self._changed = threading.Condition(self._lock)
 
-    def take(self, nbytes: int, stopped: Callable[[], bool]) -> bool:
-        """Wait for a place in the budget. Return False if the run was stopped, which is checked after each `wake`."""
+    def take(self, nbytes: int, stopped: Callable[[], bool], count: int = 1) -> bool:
+        """Wait for the places of ``count`` parts of ``nbytes`` bytes each.
+
+        Return False if the run was stopped, which is checked after each `wake`.
+        """
         turn = object()
         with self._lock:
             self._turns.append(turn)
             try:
-                while not stopped() and (self._turns[0] is not turn or not self._fits(nbytes)):
+                while not stopped() and (self._turns[0] is not turn or not self._fits(nbytes, count)):
                     self._changed.wait()
                 if stopped():
                     return False
-                self._take(nbytes)
+                self._take(nbytes, count)
                 return True
             finally:
                 self._turns.remove(turn)

@@ -23,11 +23,12 @@ from vllm_mmout.engine.scene.lane import Lane, StoppedError
 from vllm_mmout.engine.threads import background_thread
 from vllm_mmout.engine.trace import TRACED, add_stage, stage, tracing
 from vllm_mmout.errors import AbortedError, DecodeError, InputError, as_exception, type_and_message
-from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.part import PartBlock
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.request.request import PartInput
     from vllm_mmout.engine.scene.budgets import TileBudget
+    from vllm_mmout.processors.part import Part
 
 ENDS_WITHIN_S = 30.0
 """Longest wait for the threads of a stopped run, in seconds."""
@@ -63,10 +64,8 @@ class FanOut(ABC):
         self._stopped_at: float | None = None
         self._delivering = False
         self._ready: list[PartInput] = []
-        self._open: dict[int, int] = {}
-        """Number of processors that have yet to join each part, by the part's index."""
         self._held = 0
-        """Number of places held in the budget. Each part holds a place until it is joined."""
+        """Number of places held in the budget. Each part holds a place from `reserve` until it is joined."""
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
@@ -79,7 +78,10 @@ class FanOut(ABC):
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield the parts. Each part is requested when the budget has a place. The generator is closed at the end."""
+        """Yield all parts, in blocks or one by one. The generator is closed at the end.
+
+        Before a block or part is read, `reserve` its places. If that returns False, stop.
+        """
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
@@ -124,19 +126,27 @@ class FanOut(ABC):
         """Whether all threads have ended, so that the run has succeeded or failed."""
         return not self._running
 
+    def reserve(self, count: int = 1) -> bool:
+        """Wait until the budget has places for ``count`` parts, and take them. Return False if the run was stopped."""
+        if not self._budget.take(self.nbytes, lambda: self.stopped, count):
+            return False
+        with self._lock:
+            self._held += count
+        return True
+
     def take(self) -> list[PartInput]:
-        """Return the parts that became ready since the last call."""
+        """Return the blocks and parts that became ready since the last call."""
         with self._lock:
             ready, self._ready = self._ready, []
         return ready
 
-    def decoded(self, part: PartInput, pick: str, output: Any) -> None:
-        """Pass a decoded part to the thread that joins it. Called from the decoding thread."""
-        self._lanes[pick].put(Part(part.index, part.window, output, part.valid))
+    def decoded(self, block: PartInput, pick: str, outputs: Sequence[Any]) -> None:
+        """Pass decoded parts, with an output for each, to the thread that joins them. Called by the decoding thread."""
+        self._lanes[pick].put(PartBlock(block.parts, outputs))
 
-    def failed(self, part: PartInput, error: BaseException) -> None:
-        """End the run with the error of a part. The message names the part."""
-        self.stop(part.named_in(error))
+    def failed(self, block: PartInput, error: BaseException) -> None:
+        """End the run with the error of a block or part. The message names it."""
+        self.stop(block.named_in(error))
 
     def outcome(self) -> Mapping[str, Any]:
         """Return the result of each processor, which the caller must close, or raise the error of a failed run."""
@@ -187,21 +197,19 @@ class FanOut(ABC):
         for lane in self._lanes.values():
             lane.close()
 
-    def joined(self, part: Part) -> None:
-        """Count a part that a processor has joined. The last processor frees the part's place in the budget."""
+    def count_joined(self) -> None:
+        """Count the parts that all processors have joined, and free their places in the budget."""
         with self._lock:
-            self._open[part.index] -= 1
-            if self._open[part.index]:
-                return
-            del self._open[part.index]
-            self.done += 1
+            before, self.done = self.done, min(lane.joined for lane in self._lanes.values())
             done = self.done
-            held = min(self._held, 1)  # 0 if all places were freed at once
+            held = min(self._held, done - before)  # 0 if all places were freed at once
             self._held -= held
         if held:
-            self._budget.give(self.nbytes)
-        self._observer.tile(self.pixels * done // self.total - self.pixels * (done - 1) // self.total)
-        self._wake()
+            self._budget.give(self.nbytes, held)
+        for number in range(before, done):
+            self._observer.tile(self.pixels * (number + 1) // self.total - self.pixels * number // self.total)
+        if done > before:
+            self._wake()
 
     def _give_up(self, name: str | None) -> None:
         self._threads.pop(name, None)
@@ -220,24 +228,19 @@ class FanOut(ABC):
             self._budget.give(self.nbytes, held)
         try:
             if last:
-                self.context.run(add_stage, "request", self._began, tiles=self.total)
+                self.context.run(add_stage, "request", self._began, total=self.total)
                 if self.error is not None:
                     self.discard()
         finally:
             self._wake()
 
     def _make(self) -> None:
-        """Make the parts, each when the budget has a place for it."""
+        """Make the parts, and offer them to the schedule."""
         try:
-            total, self.nbytes = self.measure()
-            self.total = total
+            self.total, self.nbytes = self.measure()
             with closing(self.parts()) as parts:
-                for _ in range(total):
-                    if not self._budget.take(self.nbytes, lambda: self.stopped):
-                        return
-                    with self._lock:
-                        self._held += 1
-                    self._offer(next(parts))
+                for part in parts:
+                    self._offer(part)
         except Exception as error:  # noqa: BLE001 - any error fails only this request
             self.stop(error)
         except BaseException as error:  # noqa: BLE001 - a SystemExit must not end the caller's process
@@ -245,19 +248,18 @@ class FanOut(ABC):
         finally:
             self._ended(None)
 
-    def _offer(self, part: PartInput) -> None:
-        """Offer a part to the schedule. A part without valid pixels is passed to the joining threads instead."""
+    def _offer(self, block: PartInput) -> None:
+        """Offer parts to the schedule. Parts without valid pixels are passed to the joining threads instead."""
         with self._lock:
             if self.stopped:
                 return
-            self._open[part.index] = len(self._lanes)
-            if part.prompt is not None:
-                self._ready.append(part)
-        if part.prompt is not None:
+            if block.is_sent:
+                self._ready.append(block)
+        if block.is_sent:
             self._wake()
             return
         for lane in self._lanes.values():
-            lane.put(Part(part.index, part.window, None, part.valid))
+            lane.put(block.parts)
 
     def _join(self, lane: Lane) -> None:
         """Join the parts of a processor."""

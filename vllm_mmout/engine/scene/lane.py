@@ -1,9 +1,14 @@
-"""Lane, the queue between the threads that decode the parts of a processor's result and the thread that joins them."""
+"""Lane, the queue between the threads that decode the parts of a processor's result and the thread that joins them.
+
+It is filled block by block and emptied part by part.
+"""
 
 from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm_mmout.engine.trace import add_stage, seconds_on_files
@@ -25,8 +30,8 @@ class Whole(Protocol):
     def stopped(self) -> bool:
         """Whether the request failed or was aborted."""
 
-    def joined(self, part: Part) -> None:
-        """Count a part that a processor has joined."""
+    def count_joined(self) -> None:
+        """Count the parts that all processors have joined."""
 
 
 class Lane:
@@ -38,16 +43,21 @@ class Lane:
         """Result of the processor, until `take_result`."""
         self.busy_since: float | None = None
         """Time when the processor began to work on a part, or None while it waits and after the last part."""
+        self.joined = 0
+        """Number of parts that the processor has joined."""
         self.joined_at = 0.0
         """Time when the latest part was joined."""
         self._whole = whole
-        self._queue: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Sequence[Part] | None] = queue.SimpleQueue()
         self._taken = 0
-        self._last: Part | None = None
+        self._block: Sequence[Part] = ()
+        self._parts: Iterator[Part] = iter(())
+        """Parts of the block that the processor has not requested yet."""
+        self._block_since = 0.0
 
-    def put(self, part: Part) -> None:
-        """Add a part. May be called from any thread."""
-        self._queue.put(part)
+    def put(self, block: Sequence[Part]) -> None:
+        """Add the parts of a block. May be called from any thread."""
+        self._queue.put(block)
 
     def stop(self) -> None:
         """Wake the thread that waits for a part, after the request was stopped."""
@@ -68,26 +78,45 @@ class Lane:
         return self
 
     def __next__(self) -> Part:
-        since, self.busy_since = self.busy_since, None
-        last, self._last = self._last, None
-        if last is not None:
-            if since is not None:
-                self._trace(last.index, since)
-            self._whole.joined(last)
-        if self._taken and self._taken == self._whole.total:
-            raise StopIteration
-        part = self._queue.get()
-        if part is None or self._whole.stopped:
-            self._queue.put(None)  # for a processor that swallows the error and asks for another part
-            raise StoppedError
-        self._taken += 1
-        self._last = part
+        if self.busy_since is not None:
+            self._count(1)
+        if (part := next(self._parts, None)) is None or self._whole.stopped:
+            self._parts = iter(self._next_block())
+            part = next(self._parts)
         self.busy_since = time.monotonic()
         return part
 
-    def _trace(self, index: int, since: float) -> None:
-        """Record the stages of a joined part. Its blocks were written in between; the trace shows the writing last."""
+    def blocks(self) -> Iterator[Sequence[Part]]:
+        """Yield the blocks instead of their parts."""
+        with suppress(StopIteration):
+            while True:
+                block = self._next_block()
+                yield block
+                self._count(len(block))
+
+    def _count(self, parts: int) -> None:
+        self.joined += parts
+        self._whole.count_joined()
+
+    def _next_block(self) -> Sequence[Part]:
+        self.busy_since = None
+        if self._block:
+            self._trace(self._block)
+        self._block, self._parts = (), iter(())
+        if self._taken and self._taken == self._whole.total:
+            raise StopIteration
+        arrived = self._queue.get()
+        if arrived is None or self._whole.stopped:
+            self._queue.put(None)  # for a processor that swallows the error and asks for another part
+            raise StoppedError
+        self._taken += len(arrived)
+        self._block, self.busy_since = arrived, time.monotonic()
+        self._block_since = self.busy_since
+        return arrived
+
+    def _trace(self, block: Sequence[Part]) -> None:
+        """Record the stages of a joined block. It was written in between; the trace shows the writing last."""
         self.joined_at = now = time.monotonic()
         writing = now - seconds_on_files()
-        add_stage("blend", since, writing, tile=index, processor=self.pick)
-        add_stage("write", writing, now, tile=index, processor=self.pick)
+        for name, began, ended in (("blend", self._block_since, writing), ("write", writing, now)):
+            add_stage(name, began, ended, tile=block[0].index, tiles=len(block), processor=self.pick)

@@ -92,14 +92,18 @@ class Run(FanOut):
         """Number of joined parts and number of all parts."""
         return Progress(self.done, self.total)
 
-    def part_request(self, part: PartInput, mark: list[int], request_id: str, engine: int | None = None) -> Request:
-        """Return the engine request of a part in the batch with the given `Batch.mark`.
+    def rendered(self, part: PartInput) -> Any:
+        """Return the input of a block or part as the engine takes it."""
+        return part.prompt
+
+    def part_request(self, part: PartInput, request_id: str, engine: int | None = None) -> Request:
+        """Return the engine request of a block or part.
 
         Its priority value is higher by 1 than the user's, so that single inputs run earlier.
         """
-        sent = part.without_prompt()
+        sent = part.without_input()
         traced = self.context.get(TRACED)
-        name = {} if traced is None else {wire.TRACED: (traced.request, part.index)}
+        name = {} if traced is None else {wire.TRACED: (traced.request, part.index, len(part))}
         return Request(
             self.part_params,
             request_id,
@@ -107,16 +111,16 @@ class Run(FanOut):
             self.request.trace_headers,
             self.request.priority + 1,
             engine,
-            prompt=part.prompt,
-            mark={**self._mark, **name, wire.BATCH: mark},
+            prompt=self.rendered(part),
+            mark={**self._mark, **name},
             pooling=part.pooling,
-            finish=lambda output, pick: self.decoded(sent, str(pick), output),
+            finish=lambda outputs, pick: self.decoded(sent, str(pick), outputs),
             run=self,
             part=sent,
         )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
-        """Handle the engine's answer to a part. An error ends the run; the output was already passed to `decoded`."""
+        """Handle the engine's answer to a block or part. An error ends the run; outputs were passed to `decoded`."""
         error = answer if isinstance(answer, BaseException) else answer.error
         if error is not None:
             self.failed(part, error)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.request.request import PartInput
+from vllm_mmout.engine.scene.cutting import columns_at_once
 from vllm_mmout.engine.scene.lane import StoppedError
 from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.trace import stage
-from vllm_mmout.errors import DecodeError, InputError, MMOutError, OptionError, raise_interrupt, type_and_message
+from vllm_mmout.errors import DecodeError, InputError, MMOutError, raise_interrupt, type_and_message
 from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
@@ -19,17 +21,18 @@ from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.part import Part
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.request.request import Request
-    from vllm_mmout.models.inputs.raster_view import Pixels, RasterView
+    from vllm_mmout.models.inputs.model_inputs import ModelInputs
+    from vllm_mmout.models.inputs.raster_view import RasterView, TilePixels
     from vllm_mmout.outputs.partial_images import PreviewRequest
-    from vllm_mmout.params import OutputParams
 
-_DECODED_AT_ONCE = 32 << 20
-"""Size of the decoded segments that a group of tile columns may keep in memory, in bytes.
-
-A group may exceed it if the segments of the file are large.
-"""
+_MOST_TILES = 128
+"""Largest number of tiles in a block."""
+_BLOCKS = 4
+"""Number of blocks that the budget has places for: read, waiting for the engine, computed, and joined."""
 
 
 class Scene(Run):
@@ -59,6 +62,8 @@ class Scene(Run):
         height, width = grid.sides
         if grid.edge == "shift":
             height, width = min(height, view.size[0]), min(width, view.size[1])
+        self.tile_size = (height, width)
+        """Height and width of a tile as the model sees it, in pixels."""
         super().__init__(
             request,
             binding.choice.pick(request.params.processor),
@@ -110,30 +115,95 @@ class Scene(Run):
         """Return the number of tiles and the bytes of a tile, which the grid determines."""
         return self.total, self.nbytes
 
+    @property
+    def block_size(self) -> int:
+        """Largest number of tiles in a block.
+
+        A block has at most the pixels that vLLM measured memory for, and the budget has places for several blocks. A
+        model that is written for vLLM, or that takes several steps, gets its tiles one by one.
+        """
+        if not self._inputs.takes_blocks:
+            return 1
+        height, width = self.grid.sides
+        in_forward = self.binding.max_num_seqs * max(1, self.view.mapper.max_size**2 // (height * width))
+        return min(in_forward, _MOST_TILES, max(1, self._budget.room(self.nbytes) // (_BLOCKS * self.binding.engines)))
+
     def parts(self) -> Generator[PartInput, None, None]:
-        """Read and yield the tiles, ordered so that each segment of the file is decoded at most twice."""
-        unread = len(self.grid)
-        sent = 0
+        """Read and yield blocks of tiles, ordered so that each segment of the file is decoded at most twice."""
+        count, sent, unread = self.block_size, False, len(self.grid)
         with self._opened() as view:
             for group in self.grid.groups(columns_at_once(self.grid, view)):
                 windows = [self.grid.window(index) for index in group]
-                pixels = view.windows(windows)
-                for index, window in zip(group, windows, strict=True):
-                    unread -= 1
-                    where = f"tile {index + 1} of {len(self.grid)} ({view.in_input(window)})"
-                    try:
-                        with stage("read", index):
-                            tile = next(pixels)
-                    except InputError as error:
-                        raise InputError(f"{where}: {error}") from error
-                    # The model alone knows the dtype and bands of its result, so at least one tile is sent.
-                    send = tile.observed or not (unread or sent)
-                    sent += send
-                    prompt = None
-                    if send:
-                        with stage("map", index):
-                            prompt = self._prompt(tile, index)
-                    yield PartInput(index, window, prompt, tile.valid, where)
+                with closing(view.tiles(windows, size=self.tile_size, count=count)) as blocks:
+                    for start in range(0, len(group), count):
+                        indices = group[start : start + count]
+                        if not self.reserve(len(indices)):
+                            return
+                        with stage("read", indices[0], tiles=len(indices)):
+                            tiles = self._read(blocks, group)
+                        unread -= len(indices)
+                        # The model alone knows the dtype and bands of its result, so at least one tile is sent.
+                        places = tiles.observed or ([] if sent or unread else [len(indices) - 1])
+                        sent = sent or bool(places)
+                        yield from self._inputs_of(view, tiles, indices, places)
+
+    def _inputs_of(
+        self, view: RasterView, tiles: TilePixels, indices: Sequence[int], places: Sequence[int]
+    ) -> Iterator[PartInput]:
+        """Yield the tiles with an index in ``places`` for the engine, and the others as empty tiles."""
+        pairs = zip(indices, tiles.valid, strict=True)
+        parts = [Part(index, self.grid.window(index), None, valid) for index, valid in pairs]
+        if len(places) < len(parts):
+            yield PartInput([part for place, part in enumerate(parts) if place not in places])
+        if places:
+            shown = [parts[place] for place in places]
+            planes = tiles.array if len(shown) == len(parts) else tiles.array[places]
+            with stage("map", shown[0].index, tiles=len(shown)):
+                mapped = list(self._mapped(view, planes, shown))
+            yield from mapped
+
+    def rendered(self, part: PartInput) -> Any:
+        """Return the input of a block or tile as the engine takes it."""
+        return part.prompt if part.tensors is None else self._inputs.render_block(part.tensors, len(part))
+
+    def _read(self, blocks: Iterator[TilePixels], group: Sequence[int]) -> TilePixels:
+        try:
+            return next(blocks)
+        except InputError as error:
+            if error.tile is None:
+                raise
+            raise InputError(f"{self._name_of(group[error.tile])}: {error}") from error
+
+    def _mapped(self, view: RasterView, planes: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
+        """Yield tiles as a block, or as several blocks if their tensors differ in shape or dtype.
+
+        ``planes`` is [tiles, bands, height, width].
+        """
+        for tile, part in zip(planes, parts, strict=True):
+            if (padding := self.grid.padding(part.index)) != (0, 0):
+                window = self.grid.window(part.index)
+                tile[...] = reflected(tile[:, : window.height, : window.width], padding)
+        inputs, params = self._inputs, self.request.params
+        if inputs.takes_blocks:
+            done = 0
+            for tensors in inputs.tiles(view, planes):
+                count = len(next(iter(tensors.values())))
+                yield PartInput(parts[done : done + count], None, tensors, is_block=True, name_of=self._name_of)
+                done += count
+            return
+        for part, tile in zip(parts, planes, strict=True):
+            mapped = inputs.tile(view, tile)
+            yield PartInput([part], inputs.render(mapped, inputs.tokens(mapped, params)), name_of=self._name_of)
+
+    def _name_of(self, index: int) -> str:
+        """Return the name of a tile in messages, with its window in the input."""
+        return f"tile {index + 1} of {len(self.grid)} ({self.view.in_input(self.grid.window(index))})"
+
+    @property
+    def _inputs(self) -> ModelInputs:
+        if self.binding.inputs is None:
+            raise TypeError("a model without an input mapper has no scenes")
+        return self.binding.inputs
 
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
         """Join the tiles of a processor's result. Called in a separate thread."""
@@ -189,71 +259,3 @@ class Scene(Run):
             view.close()
             raise InputError(f"{view.raster.name} was changed while it waited for its turn; send it again")
         return view
-
-    def _prompt(self, pixels: Pixels, index: int) -> Any:
-        inputs = self.binding.inputs
-        if inputs is None:
-            raise TypeError("a model without an input mapper has no scenes")
-        mapped = inputs.tile(self.view, reflected(pixels.array, self.grid.padding(index)))
-        return inputs.render(mapped, inputs.tokens(mapped, self.request.params))
-
-
-def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
-    """Return the tile grid of an input, or None if the input fits one forward.
-
-    Raises:
-        OptionError: the overlap is too large, or a processor cannot join tiles of the requested size.
-        InputError: the input does not fit one forward, and a processor cannot join tiles.
-
-    """
-    mapper = view.mapper
-    tile, tile_width = mapper.tile_sides(params.tile)
-    if 2 * params.overlap > min(tile, tile_width):
-        raise OptionError(
-            f"overlap must be at most half a tile, got {params.overlap} for tiles of {min(tile, tile_width)}; choose a"
-            f" smaller overlap or a larger tile, up to {mapper.max_size}",
-            param="overlap",
-        )
-    if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
-        return None
-    for name in binding.choice.pick(params.processor):
-        if not binding.processors[name].joins_parts:
-            raise _not_joined(name, view, params)
-    (tile, tile_width), edge = mapper.tiled(view.size, params)
-    return TileGrid(*view.size, tile, params.overlap, edge, tile_width)
-
-
-def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return the number of tile columns in a group. All tiles of a group are read before the next group.
-
-    Decoded segments stay in memory from one row of tiles to the next, so fewer columns take less memory. A group is
-    wide enough that each segment of the file overlaps at most two groups.
-    """
-    block_height, block_width = view.raster.block
-    height, width = grid.sides
-    stride = width - grid.overlap
-    rows = -(-height // block_height) + 1
-    a_column = view.raster.block_bytes * rows * max(1.0, stride / block_width)
-    least = -(-(block_width + width) // stride)
-    return max(1, min(len(grid.cols), max(least, int(_DECODED_AT_ONCE / a_column))))
-
-
-def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:
-    """Return the error for an input that must be cut into tiles, which the processor cannot join."""
-    mapper = view.mapper
-    if mapper.fits(view.size):
-        return OptionError(
-            f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out", param="tile"
-        )
-    height, width = view.size
-    takes = f"model {mapper.model!r} takes {mapper.sizes} in one forward"
-    if mapper.too_small(view.size):
-        remedy = "scale the input up"
-    elif max(view.size) > mapper.max_size:
-        remedy = "scale it down, or cut out a part with window=..."
-    else:
-        remedy = "scale it, or cut out a part with window=..."
-    return InputError(
-        f"the input is {height} x {width} pixels, {takes}, and output processor {processor!r} cannot join tiles;"
-        f" {remedy}, or choose another processor"
-    )

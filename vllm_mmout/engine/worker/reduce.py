@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import torch
 from torch import nn
 from vllm.model_executor.layers.pooler import Pooler
@@ -18,7 +19,7 @@ from vllm_mmout.engine import wire
 from vllm_mmout.engine.worker.reports import Reports
 from vllm_mmout.errors import MMOutError, ReduceError, message_of, raise_interrupt
 from vllm_mmout.log import logger
-from vllm_mmout.models.single_pass import Outcome, PerRequest, plain
+from vllm_mmout.models.single_pass import BlockOutput, Outcome, PerRequest, RequestOutcome, plain
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.raw import checked_group, each, named
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
-Pooled: TypeAlias = "torch.Tensor | list[Outcome | None]"
+Pooled: TypeAlias = "torch.Tensor | Sequence[RequestOutcome | None]"
 """Raw outputs of the requests, stacked or as a list. A request that does not finish in this step has None."""
 
 
@@ -116,6 +117,8 @@ class ReducingPooler(Pooler):
                 buffers[row] = plain(raw)
             elif isinstance(raw, MMOutError):
                 buffers[row] = wire.pack_failure(_failure("", raw))
+            elif isinstance(raw, BlockOutput):
+                buffers[row] = self._reduce_block(raw, options)
             else:
                 groups.setdefault((options, _shapes(raw)), []).append(row)
         for (options, _), rows in groups.items():
@@ -136,16 +139,51 @@ class ReducingPooler(Pooler):
         single = (each(itemgetter(slice(row, row + 1)), raw) for row in range(count))
         return [self._reduce_group(request, 1, params)[0] for request in single]
 
+    def _reduce_block(self, block: BlockOutput, params: OutputParams) -> torch.Tensor:
+        """Reduce a block of tiles, and pack all its results into one buffer, with the tiles on axis 0.
+
+        If that fails, reduce each tile alone. The first tile that fails alone is the failure of the block.
+        """
+        picks = self._picks(block.output, block.count, params)
+        if isinstance(picks, wire.Failure):
+            alone: list[dict[str, Raw]] = []
+            for tile in range(block.count):
+                one = each(itemgetter(slice(tile, tile + 1)), block.output)
+                picks = self._picks(one, 1, params) if block.count > 1 else picks
+                if isinstance(picks, wire.Failure):
+                    return wire.pack_failure(msgspec.structs.replace(picks, tile=tile))
+                alone.append(picks)
+            picks = {name: each(_joined, *(tile[name] for tile in alone)) for name in alone[0]}
+        packed = _packed({name: each(itemgetter(None), raw) for name, raw in picks.items()})
+        return wire.pack_failure(packed) if isinstance(packed, wire.Failure) else packed[0]
+
     def _reduce(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | wire.Failure:
+        picks = self._picks(raw, count, params)
+        return picks if isinstance(picks, wire.Failure) else _packed(picks)
+
+    def _picks(self, raw: Raw, count: int, params: OutputParams) -> dict[str, Raw] | wire.Failure:
+        """Run ``reduce`` of each requested processor on ``count`` requests or tiles."""
         picks: dict[str, Raw] = {}
         name = "request"
         try:
             for name in params.picks or tuple(self.processors)[:1]:
                 picks[name] = checked_group(self.processors[name].reduce(raw, params), count, "reduce()", ReduceError)
-            return wire.pack(picks)
         except BaseException as error:  # noqa: BLE001 - whatever the author's code raises fails only these requests
             raise_interrupt(error)
             return _failure(name, error)
+        return picks
+
+
+def _packed(picks: dict[str, Raw]) -> torch.Tensor | wire.Failure:
+    try:
+        return wire.pack(picks)
+    except BaseException as error:  # noqa: BLE001 - the tensors are the author's
+        raise_interrupt(error)
+        return _failure(next(reversed(picks)), error)
+
+
+def _joined(*tensors: torch.Tensor) -> torch.Tensor:
+    return torch.cat(tensors)
 
 
 def wrap_pooler(model: nn.Module, processors: Mapping[str, OutputProcessor]) -> None:
@@ -164,7 +202,8 @@ def _is_marked(params: PoolingParams) -> bool:
 
 
 def _failure(processor: str, error: BaseException) -> wire.Failure:
-    return wire.Failure(processor, type(error).__name__, message_of(error))
+    tile = error.tile if isinstance(error, MMOutError) else None
+    return wire.Failure(processor, type(error).__name__, message_of(error), tile)
 
 
 def _shapes(raw: Raw) -> tuple[object, ...]:

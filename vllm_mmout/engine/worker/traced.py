@@ -107,7 +107,7 @@ class StepTrace:
             if names is None or buffer is None:
                 continue
             traced = Traced(self._trace, *names)
-            traced.stage("forward", step.began, step.forwarded, tiles=len(requests))
+            traced.stage("forward", step.began, step.forwarded, requests=len(requests))
             traced.stage("reduce", step.forwarded, step.reduced)
             traced.stage("copy", step.reduced, step.copied)
             output.pooler_output[row] = step.behind(buffer)

@@ -111,7 +111,7 @@ def _decode_by_libtiff(
     tags[273] = start = 8 + 2 + 12 * len(tags) + 4
     header = struct.pack("=2sHIH", b"II" if sys.byteorder == "little" else b"MM", 42, 8, len(tags))
     header += b"".join(_entry(code, value) for code, value in tags.items()) + bytes(4)
-    file = scratch.take("file", start + len(data))
+    file: Any = scratch.take("file", start + len(data))
     file[:start] = np.frombuffer(header, np.uint8)
     file[start:] = np.frombuffer(data, np.uint8)
     imagecodecs.tiff_decode(file, out=pixels if bands > 1 else pixels[:, :, 0])

@@ -126,7 +126,7 @@ class Segments:
     def read(self, places: Sequence[Place], scratch: Scratch) -> list[memoryview | None]:
         """Read the stored bytes of segments, in one read if they are adjacent, or None for a segment not stored."""
         parts = self.stored(places)
-        buffer = memoryview(scratch.take("stored", sum(count for _, count in parts)))
+        buffer = scratch.take("stored", sum(count for _, count in parts)).data
         first = parts[0][0]
         if first and all(at + count == after for (at, count), (after, _) in pairwise(parts)):
             data = self.file.view_at(first, buffer)

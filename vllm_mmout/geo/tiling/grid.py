@@ -222,6 +222,13 @@ class Plan:
         row, col = divmod(index, len(self.grid.cols))
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
+    def only_cell(self, index: int) -> Cell | None:
+        """Return the rectangle where a tile has weight if it is a single one, without other tiles; else None."""
+        row, col = divmod(index, len(self.grid.cols))
+        down, across = self.rows.spans[row], self.cols.spans[col]
+        cell = (down.start, across.start)
+        return cell if len(down) == len(across) == 1 and self.covers(cell) == 1 else None
+
     def covers(self, cell: Cell) -> int:
         """Return the number of tiles that have a positive blending weight in a rectangle of the result."""
         return self.rows.covers[cell[0]] * self.cols.covers[cell[1]]

@@ -196,6 +196,17 @@ class RasterMapper:
         """Return the chosen bands of files, scaled as the request, or else the file format, requires."""
         return unpacked_layers(layers, params)
 
+    def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
+        """Return the tensors of a block of tiles by keyword, or None if a subclass has its own ``tensors``.
+
+        ``planes`` is [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
+        """
+        if type(self).tensors is not RasterMapper.tensors:
+            return None
+        tiles, _, height, width = planes.shape
+        frames = () if self.num_frames is None else (self.num_frames,)
+        return {self.keyword: planes.reshape(tiles, len(self.bands), *frames, height, width)}
+
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether a size (height, width) fits one forward pass."""
         divisible = not any(side % self.multiple_of for side in size)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
-from uuid import uuid4
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
+from vllm_mmout.models.inputs.engine_input import as_mm_input, as_tensor, raw_input
 from vllm_mmout.models.inputs.input_forms import are_named_files, native
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, called, make_mapper, refuse_reading_options
@@ -22,7 +23,7 @@ from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.kind import kind_of
 from vllm_mmout.params import OF_MODELS, OF_STEPS, OutputParams
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.registry.input_registry import IMAGE, MapperChoice
+from vllm_mmout.registry.input_registry import MapperChoice
 
 if TYPE_CHECKING:
     import torch
@@ -154,6 +155,30 @@ class ModelInputs:
         """Map the pixels of one tile of a view, [bands, height, width]."""
         return self._checked_input(MappedInput(view.mapper.tensors(view, pixels)))
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether a request may hold a block of tiles. A model written for vLLM, or of several steps, takes one."""
+        return self._adapted and self.kind is None
+
+    def tiles(self, view: RasterView, planes: NDArray[Any]) -> Iterator[dict[str, Any]]:
+        """Map the pixels of tiles of a view, [tiles, bands, height, width].
+
+        Yield the tensors by keyword, with the tiles on axis 0. Tiles whose tensors differ in shape or dtype are yielded
+        apart, in the order of ``planes``.
+        """
+        first = self.tile(view, planes[0])  # checks the names, shapes and dtypes of the tensors
+        if (tensors := view.mapper.block_tensors(planes)) is not None:
+            yield dict(tensors)
+            return
+        mapped = [first.tensors, *(self.tile(view, pixels).tensors for pixels in planes[1:])]
+        for _, alike in groupby(mapped, _likeness):
+            tiles = list(alike)
+            yield {name: _stacked([tile[name] for tile in tiles]) for name in tiles[0]}
+
+    def render_block(self, tensors: Mapping[str, Any], count: int) -> MultiModalInput:
+        """Convert a block of ``count`` tiles, which are on axis 0 of the tensors, to vLLM's input for the engine."""
+        return as_mm_input(tensors, self.keywords.names, tiles=count)
+
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
         if self._adapted:
             self.keywords.check(mapped.tensors)
@@ -172,7 +197,7 @@ class ModelInputs:
         if self._adapted:
             return as_mm_input(mapped.tensors, self.keywords.names, tokens)
         # A model written for vLLM has a field for each keyword, which vLLM batches itself.
-        return _raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
+        return raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
     def max_tokens(self) -> int:
         """Return the largest number of tokens that one input uses of vLLM's encoder budget."""
@@ -237,49 +262,14 @@ def _without_batch_axis(data: Any) -> dict[str, Any]:
     return {key: value[0] for key, value in features.items()}
 
 
-FIELD: Final = "tensors"
-"""The only keyword under which a request's tensors are sent."""
-
-_ABSENT = np.empty(0, np.bool_)
-"""Placeholder for a keyword that a request leaves out; real inputs of size 0 have been refused."""
-
-
-def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
-    """Convert one input for the engine without hashing, without running a processor and without a cache.
-
-    The tensors are sent as one list, which vLLM leaves unchanged. vLLM stacks plain tensors of a step: it fails for all
-    of its requests if they differ in dtype, or casts one tensor to the dtype of another, and if requests differ in
-    keywords, it keeps only those of the last.
-    """
-    return _raw_input({FIELD: [[as_tensor(tensors.get(name, _ABSENT)) for name in keywords]]}, tokens)
-
-
-def as_tensor(value: Any) -> torch.Tensor:
-    """Convert an array or tensor to a tensor; copy an array that is read-only, reversed or in another byte order."""
+def _stacked(alike: Sequence[Any]) -> Any:
+    if isinstance(alike[0], np.ndarray):
+        return np.stack(alike)
     import torch
 
-    if isinstance(value, np.ndarray):
-        value = np.require(native(value), requirements=["C", "W"])
-    return torch.as_tensor(value)
+    return torch.stack([as_tensor(value) for value in alike])
 
 
-def _raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
-    from vllm.inputs import mm_input
-    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
-
-    fields = {key: MultiModalFieldConfig.batched(IMAGE) for key in batch}
-    return mm_input(
-        prompt_token_ids=[1] * tokens,
-        mm_kwargs=MultiModalKwargsItems.from_hf_inputs(cast("Any", batch), fields),
-        mm_hashes={IMAGE: [uuid4().hex]},
-        mm_placeholders={IMAGE: [PlaceholderRange(offset=0, length=0)]},
-    )
-
-
-def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors of one request by keyword, in the worker."""
-    return {
-        name: value
-        for name, value in zip(keywords, values, strict=True)
-        if str(value.dtype) != "torch.bool" or value.shape != _ABSENT.shape
-    }
+def _likeness(tensors: Mapping[str, Any]) -> tuple[tuple[str, Any, str], ...]:
+    """Return the names, shapes and dtypes of tensors."""
+    return tuple((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Window, window_of_box
+from vllm_mmout.geo import Window, observed, window_of_box
 from vllm_mmout.models.inputs.unpacking import has_numbers, numbers_of
 from vllm_mmout.stopwatch import FILES
 
@@ -72,6 +72,9 @@ class PlanesMapper(Protocol):
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
         """Return the tensors of ``forward`` for one window, by keyword."""
 
+    def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
+        """Return the tensors of a block of tiles, or None if they must be made tile by tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
@@ -86,6 +89,21 @@ class Pixels:
     def observed(self) -> bool:
         """Whether any pixel holds an observation."""
         return self.valid is None or bool(self.valid.any())
+
+
+@dataclass(frozen=True, slots=True)
+class TilePixels:
+    """Values of several windows of equal size for the model."""
+
+    array: NDArray[Any]
+    """[tiles, bands, height, width], see `Pixels`. Beyond a window that is smaller the values mean nothing."""
+    valid: Sequence[NDArray[np.bool_] | None]
+    """Mask of the valid pixels of each window, see `Pixels`."""
+
+    @property
+    def observed(self) -> list[int]:
+        """Indices of the windows where any pixel holds an observation."""
+        return [place for place, mask in enumerate(self.valid) if mask is None or mask.any()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +168,35 @@ class RasterView:
         """Yield windows of the part, one after the other; data that they share in the file is decoded once."""
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
 
+    def tiles(
+        self, windows: Sequence[Window], *, size: tuple[int, int], count: int
+    ) -> Generator[TilePixels, None, None]:
+        """Yield windows of the part, ``count`` at a time. They are at most ``size`` (height, width) large.
+
+        Raises InputError if the file is damaged; its ``tile`` is the index of the first damaged window.
+        """
+        arrays = self.raster.tiles([self.in_input(window) for window in windows], self.bands, size=size, count=count)
+        with closing(arrays):
+            done = 0
+            for array, masks in arrays:
+                yield self._seen_tiles(array, masks, windows[done : done + len(array)])
+                done += len(array)
+
+    def _seen_tiles(
+        self, array: NDArray[Any], masks: Sequence[NDArray[np.bool_] | None], windows: Sequence[Window]
+    ) -> TilePixels:
+        nodata = None if self.raster.unpacked else self.params.nodata
+        nodata = self.raster.nodata if nodata is None else nodata
+        valid = [
+            observed(tile[:, : window.height, : window.width], mask, nodata)
+            for tile, mask, window in zip(array, masks, windows, strict=True)
+        ]
+        array = self._as_sent(array)
+        for tile, mask, window in zip(array, valid, windows, strict=True):
+            if mask is not None:
+                np.copyto(tile[:, : window.height, : window.width], 0, where=~mask)
+        return TilePixels(array, valid)
+
     def in_input(self, window: Window) -> Window:
         """Convert a window of the part to a window of the input."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
@@ -197,15 +244,17 @@ class RasterView:
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
 
-    def _seen(self, raster: Raster) -> Pixels:
-        valid = raster.valid(None if self.raster.unpacked else self.params.nodata)
-        array = raster.array
+    def _as_sent(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return pixels [..., bands, height, width] with scale, offset and dtype as they are sent to the model."""
         if self._scales:
             numbers = numbers_of(self.params)
             scale, offset = self._of_planes(numbers[0], 1.0), self._of_planes(numbers[1], 0.0)
-            array = array.astype(np.float32) * scale + offset
-        elif array.dtype.name not in DTYPES:
-            array = array.astype(np.float32)
+            return array.astype(np.float32) * scale + offset
+        return array if array.dtype.name in DTYPES else array.astype(np.float32)
+
+    def _seen(self, raster: Raster) -> Pixels:
+        valid = raster.valid(None if self.raster.unpacked else self.params.nodata)
+        array = self._as_sent(raster.array)
         if valid is None or valid.all():
             return Pixels(array, None)
         return Pixels(np.where(valid, array, np.zeros((), array.dtype)), valid)

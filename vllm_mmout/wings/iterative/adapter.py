@@ -10,7 +10,7 @@ from vllm.model_executor.layers.pooler import IdentityPooler
 from vllm_mmout.engine.worker.reduce import Stepped
 from vllm_mmout.errors import ModelError, raise_interrupt, type_and_message
 from vllm_mmout.log import logger
-from vllm_mmout.models.inputs.model_inputs import FIELD, tensors_of
+from vllm_mmout.models.inputs.engine_input import FIELD, tensors_of
 from vllm_mmout.models.single_pass import SinglePassModel
 from vllm_mmout.wings.iterative.active_requests import Steps
 

@@ -99,7 +99,7 @@ def _planned(job: RunSettings, rows: Sequence[tuple[str, str]], side: int) -> di
 
 
 def _cut(binding: Binding, job: RunSettings, scene: str, name: str, side: int) -> CutScene | None:
-    from vllm_mmout.engine.scene.scene import cut
+    from vllm_mmout.engine.scene.cutting import cut
     from vllm_mmout.models.inputs.mapped_input import MappedInput
 
     if binding.inputs is None:

@@ -15,6 +15,7 @@ from vllm_mmout.engine.scene.lane import StoppedError
 from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, type_and_message
 from vllm_mmout.params import OutputParams
+from vllm_mmout.processors.part import Part
 from vllm_mmout.wings.io_plugins.foreign.plugin_input import RequestData
 from vllm_mmout.wings.io_plugins.foreign.time_limited_calls import Calls, HangingError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
 
     from vllm_mmout.engine.scene.budgets import TileBudget
-    from vllm_mmout.processors.part import Part
     from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
 Result = TypeVar("Result")
@@ -86,6 +86,8 @@ class PluginRequest(Run):
         """Render and yield the prompts one by one. Rendered prompts are not kept."""
         try:
             for index in range(len(self._prompts)):
+                if not self.reserve():
+                    return
                 yield self._part(index)
         finally:
             self._prompts.clear()
@@ -101,7 +103,7 @@ class PluginRequest(Run):
             raise self._failure(f"the model cannot be given {where}", error) from error
         self._token_ids[index] = list(rendered.get("prompt_token_ids") or [])
         pooling = None if self._pooling is None else self._pooling.clone()
-        return PartInput(index, None, rendered, where=where, pooling=pooling)
+        return PartInput((Part(index, None, None),), rendered, name_of=lambda _: where, pooling=pooling)
 
     def join(self, _pick: str, parts: Iterator[Part]) -> Any:
         """Collect the raw tensors, and have the plugin make its result from them."""

@@ -1,0 +1,80 @@
+"""The decisions whether an input is cut into tiles, and in which order the tiles are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_mmout.errors import InputError, MMOutError, OptionError
+from vllm_mmout.geo import TileGrid
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.models.inputs.raster_view import RasterView
+    from vllm_mmout.params import OutputParams
+
+_DECODED_AT_ONCE = 32 << 20
+"""Size of the decoded segments that a group of tile columns may keep in memory, in bytes.
+
+A group may exceed it if the segments of the file are large.
+"""
+
+
+def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
+    """Return the tile grid of an input, or None if the input fits one forward.
+
+    Raises:
+        OptionError: the overlap is too large, or a processor cannot join tiles of the requested size.
+        InputError: the input does not fit one forward, and a processor cannot join tiles.
+
+    """
+    mapper = view.mapper
+    tile, tile_width = mapper.tile_sides(params.tile)
+    if 2 * params.overlap > min(tile, tile_width):
+        raise OptionError(
+            f"overlap must be at most half a tile, got {params.overlap} for tiles of {min(tile, tile_width)}; choose a"
+            f" smaller overlap or a larger tile, up to {mapper.max_size}",
+            param="overlap",
+        )
+    if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
+        return None
+    for name in binding.choice.pick(params.processor):
+        if not binding.processors[name].joins_parts:
+            raise _not_joined(name, view, params)
+    (tile, tile_width), edge = mapper.tiled(view.size, params)
+    return TileGrid(*view.size, tile, params.overlap, edge, tile_width)
+
+
+def columns_at_once(grid: TileGrid, view: RasterView) -> int:
+    """Return the number of tile columns in a group. All tiles of a group are read before the next group.
+
+    Decoded segments stay in memory from one row of tiles to the next, so fewer columns take less memory. A group is
+    wide enough that each segment of the file overlaps at most two groups.
+    """
+    block_height, block_width = view.raster.block
+    height, width = grid.sides
+    stride = width - grid.overlap
+    rows = -(-height // block_height) + 1
+    a_column = view.raster.block_bytes * rows * max(1.0, stride / block_width)
+    least = -(-(block_width + width) // stride)
+    return max(1, min(len(grid.cols), max(least, int(_DECODED_AT_ONCE / a_column))))
+
+
+def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:
+    """Return the error for an input that must be cut into tiles, which the processor cannot join."""
+    mapper = view.mapper
+    if mapper.fits(view.size):
+        return OptionError(
+            f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out", param="tile"
+        )
+    height, width = view.size
+    takes = f"model {mapper.model!r} takes {mapper.sizes} in one forward"
+    if mapper.too_small(view.size):
+        remedy = "scale the input up"
+    elif max(view.size) > mapper.max_size:
+        remedy = "scale it down, or cut out a part with window=..."
+    else:
+        remedy = "scale it, or cut out a part with window=..."
+    return InputError(
+        f"the input is {height} x {width} pixels, {takes}, and output processor {processor!r} cannot join tiles;"
+        f" {remedy}, or choose another processor"
+    )
