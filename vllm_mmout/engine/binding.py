@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from vllm_mmout.registry.choice import Choice
 
 
-LEAST_TILES = 512
-"""Default of ``max_tiles`` for a small ``max_num_seqs``, so that several blocks of tiles have places."""
-
-
 @dataclass(frozen=True)
 class EngineBinding(ABC):
     """Base class of bindings, which hold the processors and settings of a bound engine.
@@ -124,7 +120,7 @@ class Binding(EngineBinding):
             raw_input=model_config.is_multimodal_raw_input_only_model,
             max_num_seqs=requests,
             max_in_flight=settings.max_in_flight or max(16, 4 * requests),
-            max_tiles=settings.max_tiles or max(2 * requests, LEAST_TILES),
+            max_tiles=settings.max_tiles or max(2 * requests, 512),
             trace=None if settings.trace is None else Trace(settings.trace),
         )
 

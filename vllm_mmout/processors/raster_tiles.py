@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, overload
 
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.raw import each, named, own_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from vllm_mmout.params import OutputParams
-    from vllm_mmout.processors.base import OutputProcessor, Raw
 
 
 class RasterTiles(Sequence[RasterOutput]):
@@ -40,20 +35,3 @@ class RasterTiles(Sequence[RasterOutput]):
         if isinstance(index, slice):
             return RasterTiles(self.array[index], self.like)
         return RasterOutput(self.array[index], **self.like.described)
-
-
-def has_method(instance: object, method: Any) -> bool:
-    """Return whether an object has a method of its class unchanged, neither overridden nor replaced."""
-    return getattr(getattr(instance, method.__name__), "__func__", None) is method
-
-
-def decoded_tiles(processor: OutputProcessor, raw: Raw, params: OutputParams) -> RasterTiles:
-    """Decode a block of tiles whose pixels are the values of one tensor, and whose metadata are those of any tile.
-
-    ``raw`` is the return value of ``reduce`` with the tiles on axis 0. The processor decodes the first tile, and so
-    checks dtype and shape.
-    """
-    like: RasterOutput = processor.decode(each(itemgetter(0), raw), params)
-    (tensor,) = named(raw).values()
-    array = own_array(tensor)
-    return RasterTiles(array.reshape(len(array), *like.array.shape), like)

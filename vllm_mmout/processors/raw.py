@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from vllm_mmout.outputs import RasterOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor, Raw
+    from vllm_mmout.processors.raster_tiles import RasterTiles
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
@@ -88,3 +91,22 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
     if params.output is not None and output not in processor.outputs:
         raise OptionError(f"output {output!r} is not known to {name} (known: {', '.join(processor.outputs)})")
     return output
+
+
+def has_method(instance: object, method: Any) -> bool:
+    """Return whether an object has a method of its class unchanged, neither overridden nor replaced."""
+    return getattr(getattr(instance, method.__name__), "__func__", None) is method
+
+
+def decoded_tiles(processor: OutputProcessor, raw: Raw, params: OutputParams) -> RasterTiles:
+    """Decode a block of tiles whose pixels are the values of one tensor. All get the metadata of the first tile.
+
+    ``raw`` is the return value of ``reduce`` with the tiles on axis 0. The processor decodes the first tile, and so
+    checks dtype and shape.
+    """
+    from vllm_mmout.processors.raster_tiles import RasterTiles
+
+    like: RasterOutput = processor.decode(each(itemgetter(0), raw), params)
+    (tensor,) = named(raw).values()
+    array = own_array(tensor)
+    return RasterTiles(array.reshape(len(array), *like.array.shape), like)

@@ -13,8 +13,15 @@ from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.option_values import checked_names
-from vllm_mmout.processors.raster_tiles import decoded_tiles, has_method
-from vllm_mmout.processors.raw import asked_output, describe, not_of_reduce, only_tensor, own_array
+from vllm_mmout.processors.raw import (
+    asked_output,
+    decoded_tiles,
+    describe,
+    has_method,
+    not_of_reduce,
+    only_tensor,
+    own_array,
+)
 
 if TYPE_CHECKING:
     import torch

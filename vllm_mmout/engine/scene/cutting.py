@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.params import OutputParams
 
-_DECODED_AT_ONCE = 32 << 20
-"""Size of the decoded segments that a group of tile columns may keep in memory, in bytes.
+_OPEN_BYTES = 48 << 20
+"""Size in bytes of the tiles of a group of tile columns that may be partly read.
 
 A group may exceed it if the segments of the file are large.
 """
@@ -47,16 +47,16 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
     """Return the number of tile columns in a group. All tiles of a group are read before the next group.
 
-    Decoded segments stay in memory from one row of tiles to the next, so fewer columns take less memory. A group is
-    wide enough that each segment of the file overlaps at most two groups.
+    A segment of the file is decoded into all rows of tiles that it overlaps, so fewer columns take less memory. A group
+    is wide enough that each segment overlaps at most two groups.
     """
-    block_height, block_width = view.raster.block
+    segment_height, segment_width = view.raster.block
     height, width = grid.sides
     stride = width - grid.overlap
-    rows = -(-height // block_height) + 1
-    a_column = view.raster.block_bytes * rows * max(1.0, stride / block_width)
-    least = -(-(block_width + width) // stride)
-    return max(1, min(len(grid.cols), max(least, int(_DECODED_AT_ONCE / a_column))))
+    rows = height * (-(-(segment_height - 1) // height) + 1)
+    a_column = rows * stride * len(view.bands) * view.itemsize
+    least = -(-(segment_width + width) // stride)
+    return max(1, min(len(grid.cols), max(least, _OPEN_BYTES // a_column)))
 
 
 def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:

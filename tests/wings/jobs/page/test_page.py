@@ -74,12 +74,12 @@ def test_the_mosaic_grows_as_progress_does(ready, mask):
             if (overlay.width > 1) window.opaque.push(data.filter((each, i) => i % 4 === 3 && each === 255).length);
         }).observe(overlay, { attributeFilter: ["width"] });
     }""")
-    run_anew(ready, tile=32)
+    run_anew(ready, tile=8)
     tiles, opaque = ready.evaluate("() => [window.tiles, window.opaque]")
     done = [each for each, _ in tiles]
     assert done == sorted(done)
-    assert {total for _, total in tiles} == {16 * 16}
-    assert any(0 < each < 16 * 16 for each in done)
+    assert {total for _, total in tiles} == {64 * 64}
+    assert any(0 < each < 64 * 64 for each in done)
     assert opaque == sorted(opaque)
     assert 0 < opaque[0] < opaque[-1] == np.count_nonzero(mask != NODATA)
     np.testing.assert_array_equal(pixels(ready, "overlay"), coloured(mask, legend(ready)))
