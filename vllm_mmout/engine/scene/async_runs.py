@@ -1,4 +1,4 @@
-"""AsyncRuns, which drives the schedule of an ``AsyncLLM``, and AsyncRun, which drives a run and yields its outputs."""
+"""AsyncRuns, which performs the actions of an ``AsyncLLM``'s schedule, and AsyncRun, which yields a run's outputs."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOut
 """Function that sends a part's request to its engine and returns the answer. Cancelling the call aborts the part."""
 
 PAUSED_S = 300.0
-"""Time that an engine may be paused, for example to load new weights, before its scenes fail, in seconds."""
+"""Time in seconds that an engine may be paused, for example to load new weights, before its scenes fail."""
 ASKED_AGAIN_S = 0.5
 """Time before a part is sent to a paused engine again, in seconds. Each retry doubles it, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Time in seconds after a single request, during which scenes send smaller blocks in case more requests follow."""
+"""Time in seconds for which scenes send smaller blocks of tiles after another request that fits one forward."""
 
 
 class AsyncRuns:
-    """Our state of a bound ``AsyncLLM`` whose model answers in one forward."""
+    """State that an ``AsyncLLM`` keeps for its requests if the model answers in a single forward pass."""
 
     def __init__(self, binding: Binding) -> None:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Limit for the inputs that are being read or wait for a credit."""
+        """Limit for the inputs that are being read, or that wait until `credits` admits them."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
         self.driven: dict[Run, AsyncRun] = {}
-        """Driver of each run that has not ended."""
+        """Maps each run that has not ended to the object that sends its parts."""
         self.backlog = Backlog()
         self.shut_down = False
         self._singles_until = 0.0
@@ -57,7 +57,7 @@ class AsyncRuns:
         self._woken = False
 
     def add(self, run: Run) -> None:
-        """Add a run to the schedule, and take a turn."""
+        """Add a run to the schedule, and call `turn`."""
         self._loop = asyncio.get_running_loop()
         try:
             self.schedule.add(run)
@@ -67,12 +67,12 @@ class AsyncRuns:
         self.turn()
 
     def remove(self, run: Run) -> None:
-        """Remove a run from the schedule, and take a turn, because a waiting run may now start."""
+        """Remove a run from the schedule, and call `turn`, because another run may now start."""
         self.schedule.remove(run)
         self.turn()
 
     def wake(self) -> None:
-        """Schedule a turn in the event loop. May be called from any thread."""
+        """Let the event loop call `turn` soon. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -81,7 +81,7 @@ class AsyncRuns:
                 self._woken = False
 
     def single(self) -> None:
-        """Send smaller blocks of tiles for `SINGLES_S`, so that this and further single requests wait less."""
+        """Send smaller blocks of tiles for `SINGLES_S`, so that requests that fit one forward wait less."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -89,13 +89,13 @@ class AsyncRuns:
         return time.monotonic() < self._singles_until
 
     def answered(self, sending: Sending, nbytes: int) -> None:
-        """Count a block or part that was answered with ``nbytes`` bytes, or 0 if it failed or was aborted."""
+        """Record the end of a block or part. ``nbytes`` is the answer's size, or 0 after a failure or an abort."""
         part = sending.part
         self.loads.give(sending.engine, len(part), block=part.is_block, nbytes=nbytes)
         self.wake()
 
     def turn(self) -> None:
-        """Take a turn of the schedule (abort failed runs, end finished runs, send parts), and set the next timer."""
+        """Perform the schedule's actions: abort failed runs, end finished runs, send parts. Set a timer to repeat."""
         self._woken = False
         self.backlog.look()
         try:
@@ -117,7 +117,7 @@ class AsyncRuns:
 
 
 class AsyncRun:
-    """Driver of a run in an event loop. The run goes on even if its caller does not take the reports."""
+    """Sender of a run's parts from an event loop. The run goes on even if nobody reads its progress reports."""
 
     def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
         self.run = run
@@ -132,7 +132,7 @@ class AsyncRun:
         self._running: asyncio.Task[None] | None = None
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Drive the run to its end. Yield progress reports, some with a requested picture, and then the result."""
+        """Execute the run. Yield progress reports, some with a requested preview image, and then the result."""
         self._running = running = asyncio.create_task(self._run())
         running.add_done_callback(lambda _: self.news.set())
         try:
@@ -155,7 +155,7 @@ class AsyncRun:
         yield result
 
     async def _reports(self, running: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Yield progress reports until the run has ended and its pictures have been reported."""
+        """Yield progress reports until the run has ended and all its preview images were yielded."""
         shown, pictures, growing = 0, 0, self.run.growing
         while True:
             ended = running.done()
@@ -181,7 +181,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Let a newer picture replace an older one while the caller works on a report."""
+        """Keep only the newest preview image during the ``with`` block, in which the caller works on a report."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False
@@ -230,17 +230,18 @@ class AsyncRun:
         task.add_done_callback(lambda task: self._runs.answered(sending, _result(task)))
 
     async def _answered(self, sending: Sending) -> int:
-        """Handle the engine's answer to a block or part, and return its size in bytes."""
+        """Send a block or part, handle the engine's answer, and return the size of the answer in bytes."""
         answer, nbytes = await self._answer(sending.part, sending.engine)
         self.run.answered(sending.part, answer)
         return nbytes
 
     async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:
-        """Return the engine's answer to a block or part with its size in bytes, or the error with 0.
+        """Send a block or part. Return the engine's answer and its size in bytes, or the error and 0.
 
         Retry for up to `PAUSED_S` while the engine is paused.
 
-        A paused engine refuses new parts, and keeps the parts that it has, or drops them if its ``mode`` is "abort".
+        A paused engine refuses new requests. It keeps those that it has, or drops them if it was paused with the mode
+        "abort".
         """
         until, wait_s = time.monotonic() + PAUSED_S, ASKED_AGAIN_S
         while True:

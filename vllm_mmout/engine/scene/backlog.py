@@ -12,7 +12,7 @@ from typing import Protocol
 from vllm_mmout.engine.observer import SILENT, Observer
 
 MEMORY_S = 30.0
-"""Time of work after which a measurement has about a third of its weight, in seconds."""
+"""Time of work in seconds after which an earlier measurement has about a third of its weight."""
 
 
 class Countable(Protocol):
@@ -42,7 +42,7 @@ class Backlog:
 
     @contextmanager
     def holding(self, request: Countable) -> Iterator[None]:
-        """Count the tiles of a request inside the block. Its unfinished tiles leave the backlog at the end."""
+        """Count the unfinished tiles of a request while the ``with`` block runs."""
         self._seen[request] = request.done
         self.look()
         try:

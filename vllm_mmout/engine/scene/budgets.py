@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class _Budget:
-    """Limit for the number of items and their bytes. An item over the limit fits if nothing else is in flight."""
+    """Limit for the number of items and their bytes. A larger item is admitted if nothing else is in flight."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.count = count
@@ -28,7 +28,7 @@ class _Budget:
 
 
 class Credits(_Budget):
-    """Limit for single requests in flight, served in the order of arrival. Not thread-safe."""
+    """Limit for requests in flight that fit one forward, admitted in the order of arrival. Not thread-safe."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -42,14 +42,14 @@ class Credits(_Budget):
         return True
 
     def give(self, nbytes: int) -> None:
-        """Return a credit for ``nbytes`` bytes, and admit waiting requests."""
+        """Free the credit of a request of ``nbytes`` bytes, and admit waiting requests."""
         self.used_count -= 1
         self.used_bytes -= nbytes
         self._admit()
 
     @asynccontextmanager
     async def held(self, nbytes: int) -> AsyncIterator[None]:
-        """Wait for a credit, hold it inside the block, and return it at the end."""
+        """Wait for a credit, hold it while the ``with`` block runs, and free it at the end."""
         if not self.try_take(nbytes):
             await self._wait(nbytes)
         try:
@@ -80,7 +80,7 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit for parts from before their reading until they are joined. Waiting runs take turns, a block each."""
+    """Limit for the parts in memory, from before they are read until they are joined. Blocks wait in a queue."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -89,9 +89,9 @@ class TileBudget(_Budget):
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, stopped: Callable[[], bool], count: int = 1) -> bool:
-        """Wait for the places of ``count`` parts of ``nbytes`` bytes each.
+        """Wait until ``count`` more parts of ``nbytes`` bytes each fit, and count them.
 
-        Return False if the run was stopped, which is checked after each `wake`.
+        Return False if ``stopped`` returns True. It is called again after each `wake`.
         """
         turn = object()
         with self._lock:
@@ -108,7 +108,7 @@ class TileBudget(_Budget):
                 self._changed.notify_all()
 
     def give(self, nbytes: int, count: int = 1) -> None:
-        """Free the places of ``count`` parts of ``nbytes`` bytes each."""
+        """Remove ``count`` parts of ``nbytes`` bytes each, which are no longer needed."""
         with self._lock:
             self.used_count -= count
             self.used_bytes -= nbytes * count
@@ -119,6 +119,6 @@ class TileBudget(_Budget):
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:
-        """Wake the waiting runs, so that they check whether they were stopped."""
+        """Wake the threads that wait in `take`, so that they check whether their runs were stopped."""
         with self._lock:
             self._changed.notify_all()

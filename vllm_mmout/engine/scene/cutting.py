@@ -1,4 +1,4 @@
-"""The decisions whether an input is cut into tiles, and in which order the tiles are read."""
+"""Functions that decide whether an input is cut into tiles, and in which order the tiles are read."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 BLOCK_S = 0.05
-"""Time that an engine may work on a block, in seconds. Single requests that arrive meanwhile wait this long."""
+"""Time in seconds that an engine may work on a block. Other requests that arrive meanwhile wait this long."""
 ANSWER_BYTES = 64 << 20
-"""Size of the answer to a block in bytes that a block is not planned to exceed."""
+"""Largest planned size of an engine's answer to a block, in bytes."""
 AHEAD = 2
-"""Number of full steps that an engine may have in flight: it computes one while the other is sent."""
+"""Number of full steps that are sent to an engine at a time: it computes one while the next arrives."""
 SHARE_BESIDE_SINGLES = 4
-"""Divisor of the block size while single requests arrive, because these wait for the running step."""
+"""Divisor of the block size while requests arrive that fit one forward: they must wait for the running step."""
 _MEMORY = 0.7
-"""Weight of the earlier measurements when another is added."""
+"""Factor by which earlier measurements are multiplied when another is added."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Load:
     tiles: int = 0
     """Number of tiles and other parts."""
     steps: float = 0.0
-    """Number of steps that the work fills. A block is a step, and so are as many other parts as a step takes."""
+    """Number of steps that the work needs. Each block needs a step, and other parts share steps."""
     since: float = 0.0
     """Time of the engine's latest answer, or of the start of its work, in seconds of ``clock``."""
 
@@ -34,13 +34,13 @@ class Load:
 class EngineLoads:
     """Counter of the tiles in flight in each engine. Not thread-safe.
 
-    From the time between an engine's answers it learns the seconds of a tile, and from their size the bytes of its
-    result. Blocks start with one tile and at most double from one answer to the next.
+    The time between an engine's answers gives the seconds for a tile, and their size gives the bytes of its result.
+    Blocks start with one tile and at most double from one answer to the next.
 
     Args:
         count: number of engines.
         step: number of requests that an engine computes in one step.
-        first: index of the engine that gets the first block. Frontends of the same engines begin with different
+        first: index of the engine that gets the first block. Frontends that share engines begin with different
             engines.
         clock: function that returns the time in seconds.
 
@@ -64,11 +64,11 @@ class EngineLoads:
 
     @property
     def idle(self) -> bool:
-        """Whether any engine is without a tile in flight."""
+        """Whether any engine has no tile in flight."""
         return any(not load.tiles for load in self.loads)
 
     def block_size(self, *, gives_way: bool) -> int:
-        """Return the largest number of tiles for the next block, smaller if it ``gives_way`` to single requests."""
+        """Return the largest number of tiles for the next block. It shrinks if it ``gives_way`` to other requests."""
         most = max(1, 2 * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))
@@ -76,13 +76,13 @@ class EngineLoads:
         return max(1, most // SHARE_BESIDE_SINGLES if gives_way else most)
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether an engine may get another block or part. Beside single requests, only idle engines may."""
+        """Return whether an engine may get another block or part. If it ``gives_way``, only idle engines may."""
         return self.idle if gives_way else min(load.steps for load in self.loads) < AHEAD
 
     def take(self, tiles: int, *, block: bool) -> int:
-        """Return the index of the engine for a ``block`` of tiles or for another part, and count it.
+        """Choose the engine for a ``block`` of tiles or for a single part, count the tiles, and return its index.
 
-        This is the engine with the fewest tiles. Engines with equally few tiles take turns.
+        The engine with the fewest tiles in flight is chosen. Engines with equally few tiles take turns.
         """
         order = sorted(range(self.count), key=lambda index: (index - self._next) % self.count)
         engine = min(order, key=lambda index: self.loads[index].tiles)

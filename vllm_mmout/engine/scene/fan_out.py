@@ -3,8 +3,8 @@
 A thread makes the parts ahead of the engine, as far as the budget allows. For each processor, another thread joins the
 results. In between, the `Schedule` sends the parts as ordinary requests.
 
-A second Ctrl-C may interrupt the thread that drives a run anywhere. What it shares with the others has locks written in
-C alone, which an interrupt cannot leave held.
+A second Ctrl-C may interrupt the thread of the caller at any point. All locks that it shares with other threads are
+therefore written in C: an interrupt cannot leave them held.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FanOut(ABC):
     """Base class of `Run` that manages the threads and the parts of a request."""
 
     pixels = 0
-    """Pixels of the input; 0 if nobody counts them."""
+    """Number of the input's pixels, for the metrics, or 0 if they are not counted."""
 
     def __init__(self, picks: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
         """Set up the parts of a request without starting the threads.
@@ -55,7 +55,7 @@ class FanOut(ABC):
         """Number of joined parts, including parts that were not sent to the engine."""
         self.error: BaseException | None = None
         self.context = copy_context()
-        """Context of the request, for its threads."""
+        """Copy of the caller's context variables, in which the threads run."""
         self._observer = SILENT
         self._budget: TileBudget
         self._wake: Callable[[], None]
@@ -65,11 +65,11 @@ class FanOut(ABC):
         self._delivering = False
         self._ready: list[PartInput] = []
         self._held = 0
-        """Number of places held in the budget. Each part holds a place from `reserve` until it is joined."""
+        """Number of parts that count against the budget. A part counts from `reserve` until it is joined."""
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """Processors whose threads have not ended, and None for the thread that makes the parts."""
+        """Threads that have not ended, by processor. The thread that makes the parts has the name None."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod
@@ -78,21 +78,21 @@ class FanOut(ABC):
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield all parts, in blocks or one by one. The generator is closed at the end.
+        """Yield all parts, in blocks of several or one by one. The caller closes the generator.
 
-        Before a block or part is read, `reserve` its places. If that returns False, stop.
+        Call `reserve` before each block or part is read. If that returns False, stop.
         """
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the parts of a processor, which arrive in any order, and return its result. Called in its own thread."""
+        """Join a processor's decoded parts, which arrive in any order, and return the result. Called in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the results of all processors if the request has a path, and return them."""
         return results
 
     def stopping(self) -> None:  # noqa: B027 - most subclasses have nothing else to stop
-        """Stop other work of a run that failed or was aborted. May be called from any thread and more than once."""
+        """Stop work of a subclass after the run failed or was aborted. May be called repeatedly, from any thread."""
 
     def start(self) -> None:
         """Start the threads. If a thread cannot be started, stop the run and raise the system's error."""
@@ -118,7 +118,7 @@ class FanOut(ABC):
 
     @property
     def reading(self) -> bool:
-        """Whether more parts may become ready; False while their number is unknown."""
+        """Whether the thread that makes parts may add more of them. False while the number of parts is unknown."""
         return None in self._running and not self.stopped and self.total > 0
 
     @property
@@ -127,7 +127,7 @@ class FanOut(ABC):
         return not self._running
 
     def reserve(self, count: int = 1) -> bool:
-        """Wait until the budget has places for ``count`` parts, and take them. Return False if the run was stopped."""
+        """Wait until the budget admits ``count`` more parts, and count them. Return False if the run was stopped."""
         if not self._budget.take(self.nbytes, lambda: self.stopped, count):
             return False
         with self._lock:
@@ -135,7 +135,7 @@ class FanOut(ABC):
         return True
 
     def take(self) -> list[PartInput]:
-        """Return the blocks and parts that became ready since the last call."""
+        """Return the blocks and parts that became ready to be sent since the last call."""
         with self._lock:
             ready, self._ready = self._ready, []
         return ready
@@ -170,7 +170,7 @@ class FanOut(ABC):
         self.stopping()
 
     def check_time(self, limit_s: float) -> None:
-        """Give up threads that hang in ``assemble`` on a part for longer than the limit, or after the run's stop."""
+        """Give up threads that spend longer than the limit on a part in ``assemble``, or that ignore the run's stop."""
         now = time.monotonic()
         for pick, lane in self._lanes.items():
             since = lane.busy_since
@@ -198,7 +198,7 @@ class FanOut(ABC):
             lane.close()
 
     def count_joined(self) -> None:
-        """Count the parts that all processors have joined, and free their places in the budget."""
+        """Count the parts that all processors have joined, and remove them from the budget."""
         with self._lock:
             before, self.done = self.done, min(lane.joined for lane in self._lanes.values())
             done = self.done
@@ -216,7 +216,7 @@ class FanOut(ABC):
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """Record that a thread has ended or was given up. The last thread frees all places in the budget."""
+        """Record that a thread has ended or was given up. After the last thread, remove all parts from the budget."""
         with self._lock:
             if name not in self._running:
                 return
@@ -262,7 +262,7 @@ class FanOut(ABC):
             lane.put(block.parts)
 
     def _join(self, lane: Lane) -> None:
-        """Join the parts of a processor."""
+        """Run `join` for a processor, in its thread. The last processor delivers the results of all processors."""
         try:
             with tracing(TRACED.get()):
                 lane.result = self.join(lane.pick, lane)
@@ -280,7 +280,7 @@ class FanOut(ABC):
             self._ended(lane.pick)
 
     def _joined_all(self) -> None:
-        """Count a processor that has finished. The last processor delivers the results of all processors."""
+        """Count a processor that has finished. After the last one, deliver the results of all processors."""
         with self._lock:
             self._to_join -= 1
             if self._to_join or self.stopped:

@@ -1,4 +1,4 @@
-"""Lane, the queue between the threads that decode the parts of a processor's result and the thread that joins them.
+"""Lane, the queue from the threads that decode a processor's outputs to the thread that joins them.
 
 It is filled block by block and emptied part by part.
 """
@@ -22,7 +22,7 @@ class StoppedError(BaseException):
 
 
 class Whole(Protocol):
-    """Request whose parts a lane passes on."""
+    """Request of many parts, as far as a `Lane` needs to know it."""
 
     total: int
 
@@ -35,12 +35,12 @@ class Whole(Protocol):
 
 
 class Lane:
-    """Iterator over the parts of a processor in the order of arrival, for the thread that joins them."""
+    """Queue of a processor's decoded parts. The thread that joins them iterates over it, in the order of arrival."""
 
     def __init__(self, pick: str, whole: Whole) -> None:
         self.pick = pick
         self.result: Any = None
-        """Result of the processor, until `take_result`."""
+        """Joined result of the processor. None before it is finished, and after `take_result`."""
         self.busy_since: float | None = None
         """Time when the processor began to work on a part, or None while it waits and after the last part."""
         self.joined = 0
@@ -52,7 +52,7 @@ class Lane:
         self._taken = 0
         self._block: Sequence[Part] = ()
         self._parts: Iterator[Part] = iter(())
-        """Parts of the block that the processor has not requested yet."""
+        """Parts of the current block that the processor has not taken yet."""
         self._block_since = 0.0
 
     def put(self, block: Sequence[Part]) -> None:
@@ -87,7 +87,7 @@ class Lane:
         return part
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Yield the blocks instead of their parts."""
+        """Yield the parts block by block instead of one by one."""
         with suppress(StopIteration):
             while True:
                 block = self._next_block()
@@ -115,7 +115,7 @@ class Lane:
         return arrived
 
     def _trace(self, block: Sequence[Part]) -> None:
-        """Record the stages of a joined block. It was written in between; the trace shows the writing last."""
+        """Add a joined block to the trace. Blending and writing alternate, but are shown one after the other."""
         self.joined_at = now = time.monotonic()
         writing = now - seconds_on_files()
         for name, began, ended in (("blend", self._block_since, writing), ("write", writing, now)):

@@ -29,7 +29,7 @@ class Run(FanOut):
     """
 
     can_wait = False
-    """Whether `pause` closes the input, so that many runs may wait for their turn."""
+    """Whether `pause` closes the input, so that a run holds no open file before it starts."""
     folder: Path | None = None
     """Folder for unfinished files, or None for the system's temporary folder."""
 
@@ -43,7 +43,7 @@ class Run(FanOut):
         self.limit_s = 0.0
         """Longest time that ``assemble`` may work on a part, in seconds."""
         self.growing: PartialImages | None = None
-        """Maker of the pictures of the growing result, or None if no pictures are requested."""
+        """Producer of preview images of the unfinished result, or None if no previews are requested."""
         self._mark = wire.mark(part_params)
 
     @property
@@ -62,7 +62,7 @@ class Run(FanOut):
         """Close the input until the run starts, if `can_wait`."""
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return the maker of the pictures of the growing result, or None if no pictures are requested."""
+        """Return a producer of preview images of the unfinished result, or None if no previews are requested."""
         return None
 
     def attach(
@@ -74,14 +74,14 @@ class Run(FanOut):
         observer: Observer = SILENT,
         watch: PreviewRequest | None = None,
     ) -> None:
-        """Connect the run to the frontend that drives it.
+        """Connect the run to the process that schedules it.
 
         Args:
             budget: limit for parts in flight, which all runs share.
-            wake: function that is called from any thread when the driver must take a turn.
+            wake: function that any thread of the run calls when `Schedule.turn` must be called.
             limit_s: longest time that ``assemble`` may work on a part, in seconds.
             observer: observer that is notified of each joined part.
-            watch: requests pictures of the growing result on demand, or None.
+            watch: object by which a client requests previews of the unfinished result, or None.
 
         """
         self._budget, self._wake, self.limit_s, self._observer = budget, wake, limit_s, observer
@@ -93,13 +93,13 @@ class Run(FanOut):
         return Progress(self.done, self.total)
 
     def rendered(self, part: PartInput) -> Any:
-        """Return the input of a block or part as the engine takes it."""
+        """Return the engine's input for a block of tiles or a single part."""
         return part.prompt
 
     def part_request(self, part: PartInput, request_id: str, engine: int | None = None) -> Request:
-        """Return the engine request of a block or part.
+        """Return the engine request for a block of tiles or a single part.
 
-        Its priority value is higher by 1 than the user's, so that single inputs run earlier.
+        Its priority value is higher by 1 than the user's, so that requests that fit one forward run earlier.
         """
         sent = part.without_input()
         traced = self.context.get(TRACED)
@@ -120,7 +120,7 @@ class Run(FanOut):
         )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
-        """Handle the engine's answer to a block or part. An error ends the run; outputs were passed to `decoded`."""
+        """Stop the run if the engine answered a block or part with an error. Outputs have already gone to `decoded`."""
         error = answer if isinstance(answer, BaseException) else answer.error
         if error is not None:
             self.failed(part, error)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 _MOST_TILES = 128
 """Largest number of tiles in a block."""
 _BLOCKS = 4
-"""Number of blocks that the budget has places for: read, waiting for the engine, computed, and joined."""
+"""Number of blocks that fit the budget at a time: one is read, one waits, one is computed, and one is joined."""
 
 
 class Scene(Run):
-    """Run of an input that is cut into tiles. It holds an open file until it is closed."""
+    """User request whose input is cut into tiles. It holds an open file until it is closed."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Scene(Run):
             request: the user's request.
             view: the opened input.
             grid: the tiles of the input.
-            binding: binding of the engine.
+            binding: processors and settings of the engine.
             folder: folder for a result on disk until it is finished, or None for the system's temporary folder.
             reopen: function that opens the input again, or None if it can be read only once.
 
@@ -98,7 +98,7 @@ class Scene(Run):
             )
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return the maker of the pictures of the growing result, or None if no pictures are requested."""
+        """Return a producer of preview images of the unfinished result, or None if no previews are requested."""
         count = self.request.params.partial_images
         return PartialImages(count, len(self.grid), notify, watch) if count or watch is not None else None
 
@@ -150,7 +150,7 @@ class Scene(Run):
     def _inputs_of(
         self, view: RasterView, tiles: TilePixels, indices: Sequence[int], places: Sequence[int]
     ) -> Iterator[PartInput]:
-        """Yield the tiles with an index in ``places`` for the engine, and the others as empty tiles."""
+        """Yield the tiles at ``places`` of the block as input for the engine, and the other tiles without input."""
         pairs = zip(indices, tiles.valid, strict=True)
         parts = [Part(index, self.grid.window(index), None, valid) for index, valid in pairs]
         if len(places) < len(parts):
@@ -163,7 +163,7 @@ class Scene(Run):
             yield from mapped
 
     def rendered(self, part: PartInput) -> Any:
-        """Return the input of a block or tile as the engine takes it."""
+        """Return the engine's input for a block of tiles or a single tile."""
         return part.prompt if part.tensors is None else self._inputs.render_block(part.tensors, len(part))
 
     def _read(self, blocks: Iterator[TilePixels], group: Sequence[int]) -> TilePixels:
@@ -175,7 +175,7 @@ class Scene(Run):
             raise InputError(f"{self._name_of(group[error.tile])}: {error}") from error
 
     def _mapped(self, view: RasterView, planes: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
-        """Yield tiles as a block, or as several blocks if their tensors differ in shape or dtype.
+        """Yield tiles as a block for the engine, or as several blocks if their tensors differ in shape or dtype.
 
         ``planes`` is [tiles, bands, height, width].
         """

@@ -1,7 +1,7 @@
-"""Schedule, which chooses the next blocks and parts of all runs, and finds the runs that have failed or ended.
+"""Schedule, which decides what to do next for all runs. A run is a request of many parts, such as the tiles of a scene.
 
-It neither waits nor calls an engine. `LLM.generate` and `AsyncLLM.generate` request a `Turn`, perform its actions, and
-are woken when another turn is due.
+It neither waits nor calls an engine. `LLM.generate` and `AsyncLLM.generate` call `Schedule.turn`, and perform the
+actions that it returns. They call it again when a thread wakes them, or after `Schedule.wait_s`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 _TICK_S = 1.0
-"""Time after which the runs are checked even if no thread has woken the driver, in seconds."""
+"""Time in seconds after which all runs are checked again, even if no thread has asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Block or part to send to an engine."""
+    """Block of tiles, or single part of a run, to send to an engine."""
 
     run: Run
     part: PartInput
@@ -32,18 +32,18 @@ class Sending:
 
 @dataclass(slots=True)
 class Turn:
-    """Next actions of the driver, in the order of the fields."""
+    """Actions that the caller of `Schedule.turn` must perform, in the order of the fields."""
 
     failed: list[Run] = field(default_factory=list)
-    """Runs that have failed since the last turn, whose parts in the engine are to be aborted."""
+    """Runs that have failed since the last call. Abort their requests in the engine."""
     ended: list[Run] = field(default_factory=list)
     """Runs that have succeeded or failed, and were removed from the schedule."""
     sendings: list[Sending] = field(default_factory=list)
-    """Blocks and parts to send."""
+    """Blocks and parts to send to the engines."""
 
 
 class Schedule:
-    """Schedule of the runs of a frontend. Not thread-safe."""
+    """Schedule of all runs in a process: requests of many parts, such as the tiles of a scene. Not thread-safe."""
 
     def __init__(self, loads: EngineLoads, budget: TileBudget, most: int) -> None:
         """Set up a schedule that runs up to ``most`` runs at a time."""
@@ -56,36 +56,37 @@ class Schedule:
         """Blocks and parts that are not sent yet, in the order in which they became ready."""
         self._given_up: deque[Run] = deque()
         self._told: set[Run] = set()
-        """Running runs whose failure a turn has already reported."""
+        """Failed runs that an earlier `Turn` has reported, and that have not ended yet."""
 
     @property
     def room(self) -> int:
-        """Number of further runs that could start in the next turn, or a negative number if runs wait."""
+        """Number of further runs that could start at the next `turn`. It is negative if runs must wait for others."""
         return self._most - len(self.running) - len(self.waiting)
 
     wait_s = _TICK_S
-    """Time after which a turn is due even if no thread has woken the driver, in seconds."""
+    """Time in seconds after which `turn` must be called again, even if no thread has asked for it."""
 
     def add(self, run: Run) -> None:
-        """Add a run. If it cannot start in the next turn, pause it."""
+        """Add a run. Pause it if it cannot start at the next `turn`."""
         if self.room < 1:
             run.pause()
         self.waiting.append(run)
 
     def remove(self, run: Run) -> None:
-        """Remove a run, whether it runs or waits."""
+        """Remove a run, whether it has started or still waits."""
         self._told.discard(run)
         for runs in (runs for runs in (self.running, self.waiting) if run in runs):
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Let the next turn end a stopped run that waits. Turns otherwise check only runs that have started."""
+        """Let the next `turn` check a run even if it has not started, so that a run stopped before its start ends."""
         self._given_up.append(run)
 
     def turn(self, *, gives_way: bool = False) -> Turn:
         """Check all runs, start waiting runs if there is room, and choose the blocks and parts to send.
 
-        While single requests arrive, the schedule ``gives_way``: only idle engines get blocks, and smaller ones.
+        ``gives_way`` is True while other requests arrive that fit one forward. Only idle engines then get blocks, and
+        the blocks are smaller.
         """
         turn = Turn()
         given_up = [run for run in self._given_up if run in self.waiting]
@@ -114,7 +115,7 @@ class Schedule:
         return turn
 
     def _next(self, *, gives_way: bool) -> Sending:
-        """Return the next block or part to send. The rest of a block that is too large stays first in the queue."""
+        """Return the next block or part to send. If a block is too large, its other tiles stay first in the queue."""
         run, part = self._ready.popleft()
         part, rest = part.cut(self.loads.block_size(gives_way=gives_way))
         if rest is not None:
