@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
-    """Base class of bindings, which hold the processors and settings of a bound engine.
+    """Base class for the processors and settings of an engine whose model has output processors.
 
-    A subclass is a way to bind an engine. Each processor names its subclass (`OutputProcessor.binding`).
+    A subclass also names the classes that replace vLLM's in such an engine. See `OutputProcessor.binding`.
     """
 
     model: str
@@ -46,23 +46,23 @@ class EngineBinding(ABC):
     generates: ClassVar[bool]
     """Whether the model generates tokens. Otherwise it answers in one forward."""
     async_llm: ClassVar[str]
-    """Class of a bound ``AsyncLLM`` as "module:Class", with a method ``mmout_bound`` that is called once."""
+    """Class, as "module:Class", that the engine's ``AsyncLLM`` gets. Its method ``mmout_bound`` is then called once."""
     llm_engine: ClassVar[str]
-    """Class of a bound ``LLMEngine`` as "module:Class"."""
+    """Class, as "module:Class", that the engine's ``LLMEngine`` gets."""
     llm: ClassVar[str]
-    """Class of a bound ``LLM`` as "module:Class"."""
+    """Class, as "module:Class", that the engine's ``LLM`` gets."""
     output_processor: ClassVar[str]
-    """Class of a bound output processor as "module:Class", with methods ``setup(binding)`` and ``close()``."""
+    """Class, as "module:Class", that vLLM's ``OutputProcessor`` gets. It has ``setup(binding)`` and ``close()``."""
 
     @classmethod
     @abstractmethod
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Return the binding of an engine before any process of the engine is started."""
+        """Create the processors and settings of an engine, before any process of the engine is started."""
 
     def started(self, engine: Any) -> Self:
-        """Return the binding, completed with facts that only a started ``AsyncLLM`` or ``LLMEngine`` knows."""
+        """Return a copy with the values that only a started engine (``AsyncLLM`` or ``LLMEngine``) knows."""
         return self
 
     @abstractmethod
@@ -72,12 +72,12 @@ class EngineBinding(ABC):
 
 @dataclass(frozen=True)
 class Binding(EngineBinding):
-    """Binding of an engine whose model answers in one forward."""
+    """Processors and settings of an engine whose model answers in a single forward pass."""
 
     inputs: ModelInputs | None
     """Input mapper of the model, or None if vLLM renders the inputs."""
     raw_input: bool
-    """Whether the model takes raw tensors instead of tokens. A request without tensors would end the engine."""
+    """Whether the model takes raw tensors instead of tokens. A request without tensors would crash the engine."""
     max_num_seqs: int
     """Largest number of requests in a step."""
     max_in_flight: int
@@ -87,7 +87,7 @@ class Binding(EngineBinding):
     engines: int = 1
     """Number of engines behind this frontend (data parallel)."""
     first_engine: int = 0
-    """Index of the engine that gets the first batch. It differs between frontends of the same engines."""
+    """Index of the engine that gets the first block. Frontends that share engines begin with different engines."""
     trace: Trace | None = None
     """Trace file of the engine, or None if the engine is not traced."""
 
@@ -101,7 +101,7 @@ class Binding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Return the binding of an engine before any process of the engine is started."""
+        """Create the processors and settings of an engine, before any process of the engine is started."""
         settings = EngineSettings.from_mapping(choice.settings)
         if settings.trace is not None and vllm_config.parallel_config._api_process_count == 1:  # noqa: SLF001 - in the hook table
             Trace.begin(settings.trace)  # with several API servers, the process that starts them creates the file
@@ -125,7 +125,7 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return the binding with the number of engines, and with the processors that need the started engine."""
+        """Return a copy with the number of engines, and with processors that know vLLM's renderer."""
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()
@@ -137,7 +137,7 @@ class Binding(EngineBinding):
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
-        """Return a request, or one of its tiles, in the engine's trace, or None if the engine is not traced."""
+        """Return an object that adds stages of a request or its tiles to the trace, or None without a trace."""
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
@@ -186,17 +186,14 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """Return the chosen output processors of an engine's model, or None for a text model.
-
-    All processes of an engine get the same result.
-    """
+    """Return the output processors chosen for a model, or None for a text model. All processes of an engine agree."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
 def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
-    """Return the binding of an engine before any process of the engine is started, or None for a text model."""
+    """Create the processors and settings of an engine that is not started yet. Return None for a text model."""
     choice = resolve_choice(vllm_config)
     model_config = vllm_config.model_config
     if model_config.runner_type == "generate":
@@ -225,9 +222,9 @@ def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: ty
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Let each wing raise if it cannot work with an engine.
+    """Let each extension package raise an error if it cannot work with an engine.
 
-    If a wing cannot be imported, the error is only logged for a text model, so that the model still starts.
+    If an extension package cannot be imported, the error is only logged for a text model, which then still starts.
     """
     try:
         wings = list(extensions("engine"))
@@ -241,11 +238,11 @@ def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
 
 
 def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """Return the class of binding that all processors of a model name.
+    """Return the subclass of `EngineBinding` that all output processors of a model require.
 
     Raises:
         OptionError: a processor needs generated tokens and the model answers in one forward, or the reverse.
-        RegistrationError: the processors name different classes.
+        RegistrationError: the processors require different classes.
 
     """
     kinds: dict[type[EngineBinding], str] = {}
@@ -277,7 +274,7 @@ def _short_name(model: str) -> str:
 
 
 def log_binding(binding: EngineBinding) -> None:
-    """Log which processors an engine is bound with, and where they were chosen."""
+    """Log which output processors an engine uses, and where they were chosen."""
     logger.info(
         "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",
         binding.model,

@@ -72,8 +72,8 @@ class Trace:
 
         Args:
             name: name of the event.
-            began: begin of the event, by ``time.monotonic()``.
-            ended: end of the event, by ``time.monotonic()``.
+            began: time when the event began, by ``time.monotonic()``.
+            ended: time when the event ended, by ``time.monotonic()``.
             key: id that tells waits of the same name apart.
             told: further fields of the event.
 
@@ -106,7 +106,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Request of a user in a trace, or a block of tiles of the request."""
+    """User's request, or a block of its tiles, whose stages are added to a trace."""
 
     trace: Trace
     request: str
@@ -120,8 +120,8 @@ class Traced:
 
         Args:
             name: name of the stage, usually one of `STAGES`.
-            began: begin of the stage, by ``time.monotonic()``.
-            ended: end of the stage, or None for now.
+            began: time when the stage began, by ``time.monotonic()``.
+            ended: time when the stage ended, or None for now.
             told: further values to show with the stage.
 
         """
@@ -135,12 +135,12 @@ class Traced:
 
 
 TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
-"""The request that the current context works on, or None if its engine is not traced."""
+"""Request, or block of its tiles, that the current context works on, or None if its engine is not traced."""
 
 
 @contextmanager
 def tracing(traced: Traced | None) -> Iterator[None]:
-    """Add the stages of the block to the trace of a request, and measure its time on files. Do neither for None."""
+    """Add stages in the ``with`` block to a request's trace, and time its use of files. Do neither if it is None."""
     request, files = TRACED.set(traced), FILES.set(None if traced is None else Stopwatch())
     try:
         yield

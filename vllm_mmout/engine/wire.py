@@ -1,15 +1,15 @@
-"""The messages between frontend and worker: the mark of a request, and the buffer of its result or failure.
+"""The messages between frontend and worker: the options of a request, and the buffer of its result or failure.
 
-The mark of a request is its OutputParams in ``PoolingParams.extra_kwargs``. A marked request gets a decoded output.
-Requests by ``LLM.encode``, ``/pooling`` and IO Processor plugins have no mark and get raw tensors. A mark may come from
-a client, so it is validated here, and may hold only the options of a request.
+A request is marked if its OutputParams are in ``PoolingParams.extra_kwargs``. Marked requests get decoded outputs.
+Requests by ``LLM.encode``, ``/pooling`` and IO Processor plugins are not marked and get raw tensors. The entry may come
+from a client, so it is validated here, and may hold only the options of a request.
 
-``EngineCoreOutput.pooling_output`` carries exactly one tensor. A dict or a tuple would end the engine at decoding.
+``EngineCoreOutput.pooling_output`` holds exactly one tensor. A dict or a tuple would crash the engine at decoding.
 
 A buffer consists of ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), and the elements of
 each tensor in C order. Each tensor is aligned to ``ALIGNMENT`` bytes from the start of the buffer. Two elements of a
-uint8 tensor share a byte if all its values fit (`halves`), as the classes of most maps do. This module packs them, not
-the processors, so that authors always see class ids.
+uint8 tensor share a byte if all its values fit (`fit_halves`), as the classes of most maps do. This module packs them,
+not the processors, so that authors always see class ids.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
     offset: int
     halved: bool = False
-    """Whether two elements share a byte, the first element in its lower half, with 15 in place of 255."""
+    """Whether two uint8 elements share a byte, the first in its lower half. The number 15 in a half means 255."""
 
 
 class PickHeader(msgspec.Struct, array_like=True, frozen=True):
@@ -75,7 +75,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     kind: str
     message: str
     tile: int | None = None
-    """Place of the tile that failed in its block, or None for a request of one input."""
+    """Index of the tile that failed in its block, or None for a request of a single input."""
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
@@ -89,7 +89,7 @@ Unpacked: TypeAlias = "dict[str, Raw]"
 
 
 def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
-    """Pack the results of requests of equal shapes, on the device of the tensors.
+    """Pack the results of requests whose tensors have equal shapes, on the device of the tensors.
 
     Args:
         picks: the tensor or dict of tensors of each processor, by the processor's name. Axis 0 is the requests.
@@ -168,9 +168,10 @@ def _header(buffer: torch.Tensor) -> Header:
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
-    """Return the encoded header, the first byte of each tensor, and the size of a buffer in bytes.
+    """Return the encoded header, the offset of each tensor in the buffer, and the size of the buffer in bytes.
 
-    The tensors' offsets depend on the header's length, so the loop repeats until the header fits.
+    Tensors whose ``halved`` is True need half a byte per element. The offsets depend on the header's length, so the
+    loop repeats until the header fits.
     """
     tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
     sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for tensor in tensors]
@@ -241,9 +242,9 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 KEY = "mmout"
 TRACED = "mmout_traced"
-"""Key of a traced request's names: request id, first tile or None, number of tiles. Only our own `generate` sets it."""
+"""Key of an entry for the trace: request id, first tile or None, number of tiles. Only our own `generate` sets it."""
 REPORTS = "mmout_reports"
-"""Key of the steps after which a request reports an early output. Only our own `generate` sets it."""
+"""Key of a list of step numbers after which the request sends an early output. Only our own `generate` sets it."""
 
 
 _KEPT_BYTES = 1024
@@ -251,25 +252,25 @@ _KEPT_BYTES = 1024
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the ``extra_kwargs`` that mark a request with its params and with the steps of its reports."""
+    """Return the ``extra_kwargs`` of a request: its options, and the steps after which it sends early outputs."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
 def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
-    """Add a mark to the ``extra_kwargs`` of one request's params, and return the params."""
+    """Add the entries ``mark`` to the ``extra_kwargs`` of a request's params, and return the params."""
     pooling_params.extra_kwargs = {**(pooling_params.extra_kwargs or {}), **mark}
     return pooling_params
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Remove the keys that only our own `generate` may set from a client's params."""
+    """Remove from a client's params the keys that only our own `generate` may set."""
     if pooling_params is not None and pooling_params.extra_kwargs:
         for key in (TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the params from the mark of a request, or None for a request without a mark."""
+    """Return the options that `marked` stored in the params of a request, or None if they hold no options."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None
@@ -285,5 +286,5 @@ def read(pooling_params: PoolingParams | None) -> OutputParams | None:
 
 @lru_cache(maxsize=64)
 def _params(packed: bytes) -> OutputParams:
-    """Parse the options of a mark. The result is cached, because all tiles of a scene have the same mark."""
+    """Parse packed options of a request. The result is cached, because all tiles of a scene have the same options."""
     return OutputParams.from_mapping(msgspec.msgpack.decode(packed))

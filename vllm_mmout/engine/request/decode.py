@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Decoding:
-    """State of an output of a request that is being decoded."""
+    """Engine output of a request that waits for its decode or is being decoded."""
 
     state: RequestState
     request: Request
     binding: Binding
     shell: MultimodalRequestOutput
-    """Output for the caller, whose ``outputs`` is set after the decode."""
+    """Object that the caller will get. Its ``outputs`` is set after the decode."""
     nbytes: int
     """Size of the engine's output in bytes."""
     observer: Observer
@@ -70,7 +70,7 @@ class Decodings(dict[str, Decoding]):
         return removed is not None
 
     def called(self, request_id: str, *, internal: bool) -> list[Decoding]:
-        """Return the outputs of a request id.
+        """Return the outputs that belong to a request id.
 
         An internal id has at most one output. A caller's own id may have several, because callers may repeat ids.
         """
@@ -135,7 +135,7 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode the reduced output of a processor for a whole input. Assemble and finish the result."""
+    """Decode a processor's reduced output for a whole input, then assemble, georeference and save the result."""
     processor, params = decoding.binding.processors[name], decoding.request.params
     started = time.monotonic()
     with _blamed(processor, name):
@@ -168,7 +168,7 @@ def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> 
 
 
 def _decoded_tiles(processor: OutputProcessor, name: str, raw: Raw, count: int, params: OutputParams) -> Sequence[Any]:
-    """Decode ``count`` tiles at once if the processor can, else one by one. The error of a tile names its place."""
+    """Decode ``count`` tiles at once if the processor can, else one by one. An error has the tile's index as `tile`."""
     try:
         at_once = processor.decode_tiles(raw, params)
     except BaseException as error:  # noqa: BLE001 - the tiles are decoded again, one by one
@@ -201,7 +201,7 @@ def _nothing(processor: OutputProcessor, name: str, method: str) -> DecodeError:
 
 @contextmanager
 def _blamed(processor: OutputProcessor, name: str) -> Iterator[None]:
-    """Raise whatever the processor raises as an error that names the processor."""
+    """Convert an exception that the processor raises in the ``with`` block to an error that names the processor."""
     try:
         yield
     except MMOutError as error:

@@ -1,4 +1,4 @@
-"""Request, a request to the engine from the caller's options to the decoded result."""
+"""The class `Request`, which holds a request to the engine from the caller's options to the decoded result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def as_it_is(output: Any, _pick: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
-    """Input of one engine request of a run: a block of tiles, or a single part such as a plugin's prompt."""
+    """Input of one engine request, if a user's request needs several: a block of tiles, or a single other part."""
 
     parts: Sequence[Part]
     """The parts of the request, without outputs."""
@@ -47,7 +47,7 @@ class PartInput:
     tensors: Mapping[str, Any] | None = None
     """Arrays or tensors of a block of tiles by keyword of ``forward``, with the tiles on axis 0, or None."""
     is_block: bool = False
-    """Whether this is a block of tiles, whose outputs come with the tiles on axis 0."""
+    """Whether this is a block of tiles. The engine's output then has the tiles on axis 0."""
     name_of: Callable[[int], str] = "part {}".format
     """Function that returns the name of a part in messages, given its index."""
     pooling: PoolingParams | None = None
@@ -55,7 +55,7 @@ class PartInput:
 
     @property
     def index(self) -> int:
-        """Index of the first part, which identifies this input within its run."""
+        """Index of the first part, which identifies this input within the user's request."""
         return self.parts[0].index
 
     @property
@@ -84,7 +84,7 @@ class PartInput:
     def named_in(self, error: BaseException) -> BaseException:
         """Return an error of the same class whose message names the part, or the first and last part of a block.
 
-        An error with a `tile` is about that part of the block.
+        If the error has a `tile`, the message names only that part of the block.
         """
         if not isinstance(error, MMOutError):
             return error
@@ -106,8 +106,8 @@ class PartInput:
 class Request:
     """Request to the engine, for an input that fits one forward or for a part of a larger input.
 
-    The caller sets the first group of fields, the reading of the input the second group, and the output processor the
-    third group.
+    The caller sets the first group of fields. The second group is set when the input is read, and the third group when
+    vLLM's frontend processes the request.
     """
 
     params: OutputParams
@@ -126,31 +126,30 @@ class Request:
     prompt: Any = None
     """Rendered ``mm_input``, or a prompt that vLLM renders. It is set to None after it is sent to the engine."""
     nbytes: int = 0
-    """Size of the input's tensors in bytes, or 0 for a part, whose bytes the `TileBudget` counts."""
+    """Size of the input's tensors in bytes, or 0 for a part of a larger input, which the `TileBudget` counts."""
     mark: Mapping[str, Any] = field(default_factory=dict)
-    """Entries of ``PoolingParams.extra_kwargs``, see `wire.mark`."""
+    """Entries to add to ``PoolingParams.extra_kwargs``. They tell the worker the request's options, see `wire.mark`."""
     pooling: PoolingParams | None = None
     """vLLM's params for the request, or None for the default of the model's pooling task."""
     finish: Finish = as_it_is
     assumed: tuple[str, ...] = ()
-    """Sentences about assumptions made about the input, empty for a part."""
+    """Sentences about assumptions that were made about the input. Empty for a part of a larger input."""
     run: object = None
-    """`Run` that a part belongs to, or None for a whole input."""
+    """`Run` of the user's request that this request is a part of, or None for a whole input."""
     part: PartInput | None = None
-    """Parts of the run that this request is for, or None for a whole input."""
+    """Tiles or other parts of a larger input that this request computes, or None for a whole input."""
 
     internal_id: str | None = None
     """vLLM's id of the request, or None before the frontend has it. A request with an id must be delivered or aborted.
     """
     loop: asyncio.AbstractEventLoop | None = None
-    """Event loop that waits for the result, or None in ``LLM``."""
+    """Event loop that waits for the result. None for requests by ``LLM``, which has no event loop."""
     admitted: float = 0.0
     """Time when the frontend accepted the request, in seconds of ``time.monotonic``."""
     steps: int = 0
     """Number of steps that an iterative model takes for the request."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
-    """Reports that the caller has not taken. They are kept here because vLLM's queue may drop all but the last output.
-    """
+    """Early outputs that the caller has not taken. They are kept here, because vLLM's queue may keep only the last."""
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
     """Outputs and their tensors that wait for the decode of an earlier output."""
     answer_bytes: int = 0
@@ -162,7 +161,7 @@ class Request:
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:
-        """Return vLLM's params for the request with its mark. ``task`` is the model's pooling task."""
+        """Return vLLM's params for the request, with the entries of `mark`. ``task`` is the model's pooling task."""
         return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:

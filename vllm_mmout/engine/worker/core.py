@@ -1,4 +1,4 @@
-"""Set-up of the engine core of an engine with output processors: step limit, sleep during steps, and trace."""
+"""Set-up of vLLM's engine core for a model with output processors: step limit, sleep during steps, and trace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bind_core(core: Any) -> None:
 
 
 def trace_steps(core: Any, trace: Trace) -> None:
-    """Record each step of a core in the trace."""
+    """Record the time of each step of an engine core in the trace."""
     step = core._process_engine_step  # noqa: SLF001 - in the hook table
 
     def traced() -> Any:

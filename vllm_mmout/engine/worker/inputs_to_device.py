@@ -78,7 +78,7 @@ class RawInputState(ModelState):
 
 
 def serve_by_v2(vllm_config: VllmConfig) -> None:
-    """Let Model Runner V2 load the model of a bound engine. A model class with its own ``ModelState`` keeps it."""
+    """Let Model Runner V2 load a model with output processors. If its class has a ``ModelState``, that is used."""
     pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
     config = vllm_config.model_config
     if not config.is_multimodal_raw_input_only_model:

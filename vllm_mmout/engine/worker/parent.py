@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 _ORDERLY_S: Final = 20.0
-"""Time that a core has for a clean shutdown before it is killed, in seconds."""
+"""Time in seconds that the engine core process has for a clean shutdown before it ends at once."""
 
 
 def end_with_parent() -> None:

@@ -47,9 +47,9 @@ class Stepped(list["Outcome | None"]):
 
 
 class ReducingPooler(Pooler):
-    """Pooler that runs the picked processors' ``reduce`` on marked requests and packs the results.
+    """Pooler that runs the requested processors' ``reduce`` and packs the results.
 
-    Requests without a mark get the output of the model's own pooler.
+    It does so for marked requests, whose params hold `OutputParams`. Others get the output of the model's own pooler.
     """
 
     def __init__(self, inner: Pooler, processors: Mapping[str, OutputProcessor]) -> None:
@@ -69,16 +69,16 @@ class ReducingPooler(Pooler):
     def forward(
         self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata
     ) -> torch.Tensor | list[torch.Tensor | None]:
-        """Pool the outputs of a step, and run ``reduce`` for the marked requests.
+        """Pool the outputs of a step, and run ``reduce`` for the requests whose params hold `OutputParams`.
 
         Args:
             hidden_states: output of the model's ``forward``, with the requests on axis 0.
             pooling_metadata: vLLM's record of the step's requests, in the same order.
 
         Returns:
-            The inner pooler's output if no request is marked. Otherwise a uint8 buffer for each marked request, and the
-            inner pooler's tensor for the others. Buffers of equal shape are stacked: a step then has one copy to the
-            host.
+            The inner pooler's output if no request has `OutputParams`. Otherwise a uint8 buffer for each request that
+            has them, and the inner pooler's tensor for the others. Buffers of equal shape are stacked, so that the step
+            needs only one copy to the host.
 
         """
         requests = pooling_metadata.pooling_params
@@ -142,7 +142,7 @@ class ReducingPooler(Pooler):
     def _reduce_block(self, block: BlockOutput, params: OutputParams) -> torch.Tensor:
         """Reduce a block of tiles, and pack all its results into one buffer, with the tiles on axis 0.
 
-        If that fails, reduce each tile alone. The first tile that fails alone is the failure of the block.
+        If that fails, reduce each tile alone. The block fails with the error of the first tile that fails alone.
         """
         picks = self._picks(block.output, block.count, params)
         if isinstance(picks, wire.Failure):
@@ -211,7 +211,7 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
-    """Return the raw outputs of some rows with the requests on axis 0. All rows of a stacked tensor need no copy."""
+    """Stack the raw outputs of the requests in ``rows`` on axis 0. A tensor of exactly these requests is not copied."""
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
 
 _ATTRIBUTE: Final = "mmout_reports"
-"""Attribute of a `ModelRunnerOutput` that holds the packed reports by request id."""
+"""Attribute of a `ModelRunnerOutput` that maps request ids to packed early outputs."""
 
 
 class Reports:
-    """Buffer for the packed reports of a step, by row in the batch, until the worker sends them."""
+    """Buffer for the packed early outputs of a step, by row in the batch, until the worker sends them."""
 
     def __init__(self) -> None:
         self._rows: dict[int, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Sleep instead of vLLM's busy polling while a process of a bound engine waits for a message."""
+"""Sleep instead of vLLM's busy polling while a process of an engine with output processors waits for a message."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ dropped call.
 
 
 def rest_while_workers_compute(executor: Any) -> None:
-    """Make the core sleep while it waits for the workers' answers. vLLM polls for them for up to a second.
+    """Make the engine core sleep while it waits for the workers' answers, instead of polling for up to a second.
 
-    A step of a bound engine can take about a second, and a step of a text model only some milliseconds. On a machine
-    without a GPU the polling would keep a CPU core from the threads that read tiles and write results.
+    A step of a model with output processors can take about a second, and a step of a text model only some milliseconds.
+    On a machine without a GPU the polling would keep a CPU core from the threads that read tiles and write results.
     """
     broadcast = getattr(executor, "rpc_broadcast_mq", None)  # an executor without worker processes lacks the queue
     for queue in (*getattr(executor, "response_mqs", ()), *filter(None, [broadcast])):
@@ -36,11 +36,11 @@ def rest_while_workers_compute(executor: Any) -> None:
 
 
 def rest_between_steps() -> None:
-    """Make a worker process sleep while it waits for the next step. vLLM polls for it for up to a second.
+    """Make a worker process sleep while it waits for the next step, instead of polling for up to a second.
 
     If tiles arrive more slowly than the model computes, the threads that read them can use the CPU core instead. vLLM
-    makes a worker's queue after it loads the model, and no bound object holds the queue. This function therefore
-    patches ``SpinCondition`` for all queues that the process makes from now on.
+    makes a worker's queue after it loads the model, and none of the objects that this package extends holds the queue.
+    This function therefore patches ``SpinCondition`` for all queues that the process makes from now on.
     """
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
@@ -61,9 +61,9 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let the reading end of a queue sleep, or let the writing end queue more wake-up calls.
+    """Let a process that reads a queue sleep, or let a process that writes to it keep more wake-up calls.
 
-    `condition` is None if all readers are on other machines.
+    ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """
     if condition is None:
         return

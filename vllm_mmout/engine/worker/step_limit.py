@@ -1,4 +1,4 @@
-"""StepLimit, which ends an engine core if a step hangs.
+"""StepLimit, which ends the process of an engine core if a step hangs.
 
 vLLM waits at most ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` for workers in processes of their own. On one device the
 worker usually runs in the core's process, and vLLM waits for it without a limit.
@@ -55,7 +55,7 @@ class StepLimit:
         threading.Thread(target=self._look, name="mmout-step-limit", daemon=True).start()
 
     def _look(self) -> None:
-        """Check the running step until a step exceeds the limit, then end the core."""
+        """Check at intervals how long the current step takes. If it exceeds the limit, call the function `end`."""
         pause = min(self._seconds / _LOOKS, _LONGEST_PAUSE_S)
         while True:
             time.sleep(pause)

@@ -35,13 +35,13 @@ class Times:
     copied: float
 
     def behind(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Return a result on the host, uint8 [bytes], with these times appended."""
+        """Append these times to the result of a request, uint8 [bytes] in CPU memory, and return the longer tensor."""
         packed = bytearray(_FORM.pack(self.began, self.forwarded, self.reduced, self.copied, _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
 
     @staticmethod
     def read(buffer: torch.Tensor) -> Times | None:
-        """Read the times at the end of a result, or return None if they are missing."""
+        """Return the times that the worker appended to a request's result, or None if it appended no times."""
         if buffer.dtype != torch.uint8 or buffer.numel() < _FORM.size:
             return None
         *times, magic = _FORM.unpack(buffer[-_FORM.size :].numpy().tobytes())
@@ -49,7 +49,7 @@ class Times:
 
 
 class StepTrace:
-    """Recorder of the stages of each step of a worker. Only the worker that answers the core is traced."""
+    """Recorder of the forward, reduce and copy times of each step. Only the worker that sends results is traced."""
 
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self._trace = trace
@@ -84,9 +84,9 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a part of a step, and record its stages if it is the part that pools.
+        """Call the worker's ``execute_model`` or ``sample_tokens``. If it ran the pooler, record the step's times.
 
-        The output may still be on its way to the host. Its stages are then recorded when the copy is complete.
+        The output may still be on its way to the host. The times are then recorded when the copy is complete.
         """
         self._requests = ()
         output = work(*args, **kwargs)
