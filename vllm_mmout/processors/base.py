@@ -36,12 +36,12 @@ class OutputProcessor:
     """Values of ``OutputParams.output`` that this processor accepts, default first; empty if the output is fixed."""
 
     binding: ClassVar[str] = ""
-    """Subclass of `EngineBinding`, as "module:Class", that binds an engine whose model has this processor; empty for
-    `Binding`, the engine's own for models that answer in one forward."""
+    """Subclass of `EngineBinding`, as "module:Class", for engines whose model has this processor. If it is empty,
+    `Binding` is used, which is for models that answer in a single forward pass."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
-        """Create the instance of a process.
+        """Create the processor's instance for this process.
 
         ``config`` is the model's ``config.json``. ``options`` are the keyword arguments for the constructor, from the
         engine argument or from the ``mmout`` table of ``config.json``; unknown options have already been refused.
@@ -139,12 +139,12 @@ class OutputProcessor:
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
-        """Return the state that a request keeps between its chunks, passed to ``decode``. The default returns None."""
+        """Return the state that is passed to each ``decode`` of a request's chunks. The default returns None."""
         return None
 
 
 def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str, str] | None:
-    """Return ``processor.formats(params)``; raise a failure of it as DecodeError, so that the server goes on."""
+    """Return ``processor.formats(params)``. Convert an unexpected exception to DecodeError, which a server survives."""
     try:
         return processor.formats(params)
     except MMOutError:
@@ -161,14 +161,14 @@ class OwnInputsProcessor(OutputProcessor):
     """Fields of `OutputParams` that requests to this processor may set."""
 
     def load(self) -> None:
-        """Import the modules that the processor needs; called before a process of the engine is started."""
+        """Import the modules that the processor needs. Called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """Return the processor for a running engine; ``renderer`` is vLLM's, which makes model inputs from prompts."""
+        """Return the processor for a started engine. ``renderer`` is vLLM's object that makes inputs from prompts."""
         return self
 
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
-        """Return a `vllm_mmout.engine.scene.run.Run` that is not started.
+        """Return an unstarted `vllm_mmout.engine.scene.run.Run`, which divides the request into engine requests.
 
         Args:
             pick: name of this processor on the engine.
@@ -212,18 +212,18 @@ class Parts(Iterator[Part]):
         return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
 
     def every(self) -> Iterator[Part]:
-        """Return an iterator over all parts, including parts without any observation, which the model did not see."""
+        """Return an iterator over all parts, including parts without valid pixels, which were not sent to the model."""
         return self._parts
 
     def mosaic(
         self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
     ) -> RasterOutput:
-        """Join the tiles of a raster into one on disk, a `StoredRaster` with the georeference of the scene.
+        """Join the tiles of a raster into a `StoredRaster` on disk with the georeference of the scene.
 
-        Where tiles overlap, the memory needed grows with a side of the scene, not with its area. ``params`` hold how
-        the tiles are blended. ``finish`` turns joined values into the result, pixel by pixel, on rectangles of any
-        size: averaged probabilities into classes, for example. Raises DecodeError if an output is not a raster, or if
-        the tiles do not fit together.
+        If tiles overlap, the memory needed grows with a side of the scene, not with its area. ``params`` say how the
+        tiles are blended. ``finish`` turns joined values into the result, pixel by pixel, on rectangles of any size:
+        averaged probabilities into classes, for example. Raises DecodeError if an output is not a raster, or if the
+        tiles do not fit together.
         """
         from vllm_mmout.processors.mosaic import mosaic
 

@@ -40,19 +40,19 @@ class Canvas:
         )
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Paint a rectangle at a pixel, with nodata where ``valid``, bool [height, width], is False."""
+        """Write a rectangle at a row and a column, with nodata where ``valid``, bool [height, width], is False."""
         check_alike(self._like, output)
         self.put_pixels(row, col, output.array, None if valid is None or valid.all() else ~valid)
 
     def put_pixels(self, row: int, col: int, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None = None) -> None:
-        """Paint pixels [bands, height, width] that match ``like``, with nodata where ``hidden`` is True."""
+        """Write pixels [bands, height, width] that match ``like``, with nodata where ``hidden`` is True."""
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
         self._watch_nodata(pixels, hidden)
         for block, there, here in self._shares(row, col, *pixels.shape[1:]):
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Fill a rectangle that holds no observation with nodata."""
+        """Fill a rectangle that has no valid pixels with nodata."""
         self._masked = True
         nothing = np.full((self._like.count, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
@@ -60,7 +60,7 @@ class Canvas:
             self._paint(block, there, np.broadcast_to(nothing, shape), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Return the raster, once rectangles cover all of it."""
+        """Return the finished raster. Rectangles must have covered all its pixels."""
         described = self._like.described
         described["nodata"], described["georeference"], described["metadata"] = self._nodata, georeference, metadata
         return StoredRaster.from_blocks(self._blocks, **described)
@@ -112,13 +112,13 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata of the raster so far. A raster without nodata is given a value with its first masked pixel."""
+        """Nodata value of the raster so far. If ``like`` has no nodata value, the first masked pixel defines it."""
         if self._like.nodata is None and self._masked:
             return self._filling().item()  # type: ignore[no-any-return]
         return self._like.nodata
 
     def _filling(self) -> np.generic:
-        """Return the value of pixels without an observation; raise DecodeError if a valid pixel has that value."""
+        """Return the value for masked pixels. Raise DecodeError if a valid pixel has that value."""
         if self._taken:
             raise DecodeError(
                 f"the result is {self._like.dtype} without a nodata value, and uses {self._nothing}, which would become"
@@ -135,7 +135,7 @@ def _along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, sli
 
 
 def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
-    """Return ``nodata`` as a pixel, or a default if it is None; raise DecodeError if the dtype cannot hold it."""
+    """Convert ``nodata`` to the dtype, or return a default for None. Raise DecodeError if the dtype cannot hold it."""
     value: np.generic
     if nodata is None:
         value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)

@@ -26,7 +26,7 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Factor of ``max_detections`` that is sent when non-maximum suppression will discard many of the boxes."""
+"""Multiple of ``max_detections`` that the worker sends if non-maximum suppression will later discard many boxes."""
 _OF_FORWARD = 1000
 """Number of boxes sent for each forward pass if no other limit applies."""
 
@@ -37,7 +37,7 @@ _REMEDY = 'check the input\'s values, or run the model with dtype="float32"'
 
 
 class DetectionProcessor(OutputProcessor):
-    """Processor for object detectors: boxes, from a model that emits one of two dicts.
+    """Processor that returns the boxes of an object detector. The model must return one of these dicts:
 
     - {"logits": [n, queries, classes], "pred_boxes": [n, queries, 4]}, as in DETR and its relatives. With
       ``no_object`` each query gives at most one object: its best class by softmax, where the last class means "no
@@ -129,7 +129,7 @@ class DetectionProcessor(OutputProcessor):
         }
 
     def _travelling(self, params: OutputParams) -> int:
-        """Return the number of boxes sent for each request; each tile may hold all the boxes of its scene."""
+        """Return the largest number of boxes that the worker sends. A single tile may hold all boxes of a scene."""
         if self._most is None:
             return _OF_FORWARD
         most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)

@@ -1,4 +1,4 @@
-"""Joins the tiles of a raster, which arrive in any order, into a GeoTIFF."""
+"""Joining of a raster's tiles, which arrive in any order, into a GeoTIFF."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def mosaic(
     source: Source,
     growing: PartialImages | None = None,
 ) -> StoredRaster:
-    """Join the tiles of a grid into one raster on disk; the result does not depend on their order of arrival.
+    """Join the tiles of a grid into one raster on disk. The order in which tiles arrive does not change the result.
 
-    Memory holds the blocks of the file that are partly filled, and pixels that wait for other tiles. If tiles arrive in
-    the order of the grid, that memory grows with a side of the scene where tiles overlap, not with its area. Integers
-    are not blended, but joined as with "none". If ``finish`` is None, the joined values are the result. ``growing``
-    receives each finished rectangle, and is notified of each tile.
+    Memory holds the blocks of the file that are partly filled, and pixels that wait for overlapping tiles. If tiles
+    arrive in the order of the grid, that memory grows with a side of the scene, not with its area. Integers are not
+    blended, but joined as with "none". If ``finish`` is None, the joined values are the result. ``growing`` receives
+    each finished rectangle, and is notified of each tile.
     """
     joining = _Joining(grid, blend, finish, folder, growing)
     try:
@@ -56,14 +56,14 @@ def mosaic(
 
 
 class _Joining:
-    """State of one mosaic: writes pixels of a single tile at once, and keeps overlaps until all their tiles arrived.
+    """State of one mosaic. Pixels of a single tile are written at once. Overlaps wait until all their tiles arrived.
 
     The first tile with an output sets the dtype, bands and metadata of the raster; the other tiles must match it.
     """
 
     _plan: Plan
     _like: RasterOutput
-    """The first pixel of the first tile, with its nodata, bands and other attributes."""
+    """Template with the nodata, bands and other attributes of the first tile, and with only its first pixel."""
     _metadata: dict[str, str]
     """Metadata entries that are equal in all tiles."""
     _finished_metadata: dict[str, str]
@@ -83,7 +83,7 @@ class _Joining:
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add_block(self, block: Sequence[Part]) -> None:
-        """Add the tiles of a block, each of which has an output or is empty."""
+        """Add the tiles of a block. A tile without valid pixels has no output."""
         if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
             tiles = block.outputs
             if isinstance(tiles, RasterTiles):
@@ -95,7 +95,7 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add tiles with equal metadata. A tile whose pixels are all valid and its own is painted at once."""
+        """Add tiles with equal metadata. A tile that is all valid and overlaps no other tile is written at once."""
         if tiles.array.shape[2:] != self._plan.output_size:
             self._add(block[0])  # raises the error
         check_alike(self._like, tiles.like)
@@ -146,7 +146,7 @@ class _Joining:
             self._canvas.discard()
 
     def _begun(self, index: int, output: RasterOutput) -> Canvas:
-        """Create the canvas from the first tile with an output, and paint the empty tiles that arrived before it."""
+        """Create the canvas from the first tile with an output, and fill in the empty tiles that arrived before it."""
         shape = self._blend if output.dtype.kind == "f" else "none"
         self._plan = Plan.make(self._grid, index, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)

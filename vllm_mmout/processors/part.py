@@ -20,18 +20,18 @@ class Part:
     index: int
     """Index of the part within the request, from 0."""
     window: Window | None
-    """Window of the part in the input, or in the requested ``window`` of it, or None for an input without pixels."""
+    """Window of the part in the input, or in its requested ``window``. None if the input has no pixels."""
     output: Any
-    """Return value of ``decode``, or None if the part holds no observation and was not sent to the model."""
+    """Return value of ``decode``, or None if the part has no valid pixels and was not sent to the model."""
     valid: NDArray[np.bool_] | None = None
-    """bool [height, width] of the window, False where the input holds no observation, or None if all of it is valid."""
+    """Mask of the window, bool [height, width], False for pixels that are not valid. None if all pixels are valid."""
 
 
 class PartBlock(Sequence[Part]):
-    """Decoded parts of one engine request. A `Part` with its output is created when it is requested."""
+    """Decoded parts of one engine request. A `Part` with its output is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Combine parts without outputs with as many outputs."""
+        """Combine parts, whose ``output`` is None, with an output for each of them."""
         self.parts = parts
         self.outputs = outputs
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class RasterTiles(Sequence[RasterOutput]):
-    """Rasters of equal size that differ in their pixels only.
+    """Sequence of rasters of equal size that differ in their pixels only.
 
-    A `RasterOutput` is created when it is requested.
+    Each `RasterOutput` is created when it is accessed.
     """
 
     def __init__(self, array: NDArray[Any], like: RasterOutput) -> None:

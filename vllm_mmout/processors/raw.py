@@ -36,7 +36,7 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Call a function with the tensors of raw outputs of the same form; if they are dicts, once for each name."""
+    """Call a function with one tensor of each raw output. If the outputs are dicts, call it for each of their names."""
     first = alike[0]
     if isinstance(first, dict):
         return {name: call(*(named(raw)[name] for raw in alike)) for name in first}
@@ -80,7 +80,7 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return the error for a raw output that ``reduce`` of the same processor cannot have returned."""
+    """Return the error for a raw output that the processor's own ``reduce`` would not return."""
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
 

@@ -154,7 +154,7 @@ class _Near:
         self._boxes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def cells(self, kind: int, box: NDArray[np.float64]) -> list[tuple[int, int, int]]:
-        """Return the cells of a class that a box overlaps."""
+        """Return the cells, as (class, row, column), that a box of a class overlaps."""
         left, top, right, bottom = (box // self._side).astype(int).tolist()
         return [(kind, row, col) for row in range(top, bottom + 1) for col in range(left, right + 1)]
 
@@ -169,7 +169,7 @@ class _Near:
 
 
 def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range along an axis where the centre of a tile's box must be, or else the neighbouring tile has it."""
+    """Return the range of centres along an axis. Boxes with other centres are left to the neighbouring tiles."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:

@@ -117,7 +117,7 @@ class SegmentationProcessor(OutputProcessor):
         return probabilities if sent == "probabilities" else probabilities.amax(dim=1)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build an output, without georeference, from the tensor of `reduce`, or always a raster for a tile."""
+        """Build an output without georeference from the tensor of `reduce`. For a tile, it is always a raster."""
         sent = self.travels(params)
         tensor = only_tensor(raw, f"decoded {sent} must be one tensor", DecodeError)
         array = own_array(tensor)
