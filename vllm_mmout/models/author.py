@@ -59,7 +59,7 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
 
 
 def _of_requests(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the tensors with ``count`` entries on axis 0, or if there are none, all for the caller to refuse."""
+    """Return the tensors with ``count`` entries on axis 0. If no tensor has them, return all, so that `run` raises."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 

@@ -33,7 +33,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
 """
 PAYS = 1.05
-"""Least speedup over eager that a compiled forward needs to be kept, if it must be faster."""
+"""Smallest speedup over eager mode with which a compiled forward is used, if it must be faster."""
 _LARGEST = 32
 _ROUNDS = 5
 
@@ -57,13 +57,13 @@ class CompiledForward:
         self.sizes = tuple(1 << power for power in range(min(max_batch, _LARGEST).bit_length()))
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """Dtypes of the input, or None if only a part is compiled, since the rest converts any dtype for that part."""
+        """Dtypes of the dummy input. None if only a submodule is compiled, whose caller converts inputs for it."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
     def run(self, alike: Sequence[Inputs]) -> Raw:
-        """Return the model's output for requests with equal shapes and dtypes, on axis 0, like `author.run`."""
+        """Run the model on requests with equal shapes and dtypes. Return its output, with the requests on axis 0."""
         with torch.compiler.set_stance("eager_on_recompile"):
             if not self._is_for(alike[0]):
                 return run(self.model, alike)

@@ -60,7 +60,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     attn_type = "attention_free"
     architecture: ClassVar[str]
     measuring = False
-    """Whether vLLM is measuring memory, when a failure must stop the start instead of failing a request."""
+    """Whether vLLM is measuring memory. A failure then stops the start of the engine."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -93,10 +93,10 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     ) -> torch.Tensor:
         """Run the author's model once for each group of requests with equal shapes and dtypes.
 
-        A failure affects only its request: if a group fails, each of its requests is run alone. This method does not
-        raise, which would end the engine: a failure outside the model is an error of all requests of the step.
-        ``inputs`` holds each request's tensors, in the order of the author's keywords. If there are several groups,
-        the result is a `PerRequest`.
+        A failure affects only its request: if a group fails, each of its requests is run alone. This method never
+        raises, because an exception would crash the engine. A failure outside the model becomes the error of all
+        requests in the step. ``inputs`` holds each request's tensors, in the order of the author's keywords. If there
+        are several groups, the result is a `PerRequest`.
         """
         try:
             return self._outcomes(inputs[FIELD])
@@ -183,13 +183,16 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:
-        """Run the model on its dummy input, if it has one, since vLLM does not run it before a request on a CPU."""
+        """Run the model on its dummy input, if it has one. On a CPU, vLLM itself would first run it for a request."""
         if (dummy := self._dummy()) is not None:
             with torch.inference_mode():
                 run(self.model, [dummy])
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
-        """Compile the author's model for its dummy input, for batches of up to ``max_batch`` requests."""
+        """Compile the author's model for inputs of the largest size, in batches of up to ``max_batch`` requests.
+
+        If ``if_faster`` is True, the compiled model is used only if it is faster.
+        """
         if (dummy := self._dummy()) is None:
             logger.warning(
                 "%s is not compiled: nothing says how large its inputs are; give its mapper `inputs`", self.architecture
@@ -233,7 +236,7 @@ RequestOutcome: TypeAlias = "Outcome | BlockOutput"
 
 
 class PerRequest(torch.Tensor):
-    """An empty tensor [requests, 0] that carries one outcome for each request.
+    """Tensor without elements, [requests, 0], whose attribute ``parts`` holds an output or error for each request.
 
     vLLM slices the output tensor of ``forward`` along axis 0 and passes it to the pooler. Outputs of different shapes,
     or several tensors, do not fit into one tensor.
@@ -243,7 +246,7 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Wrap the outcomes of requests, in their order."""
+        """Wrap a list with an output or error for each request."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped
@@ -256,7 +259,7 @@ class PerRequest(torch.Tensor):
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged; outcomes in a `PerRequest` become plain tensors."""
+    """Pooler that returns the model's output unchanged, but converts a `PerRequest` to a list of tensors."""
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
         """Return one tensor with the requests on axis 0, or a list with one tensor for each request."""
@@ -266,7 +269,10 @@ class PlainPooler(IdentityPooler):
 
 
 def plain(outcome: RequestOutcome) -> torch.Tensor:
-    """Return the tensor for a request without a processor: the first of several, or an empty one after a failure."""
+    """Return one raw tensor, for a request that names no output processor.
+
+    If the model returned several tensors, this is the first. After a failure, it is an empty tensor.
+    """
     if isinstance(outcome, MMOutError):
         logger.error("a request for raw tensors failed and gets an empty one: %s", outcome)
         return torch.empty(0)

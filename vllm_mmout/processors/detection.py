@@ -37,7 +37,7 @@ _REMEDY = 'check the input\'s values, or run the model with dtype="float32"'
 
 
 class DetectionProcessor(OutputProcessor):
-    """Processor that returns the boxes of an object detector. The model must return one of these dicts:
+    """Processor that returns the boxes of an object detector. The model must return one of these two dicts.
 
     - {"logits": [n, queries, classes], "pred_boxes": [n, queries, 4]}, as in DETR and its relatives. With
       ``no_object`` each query gives at most one object: its best class by softmax, where the last class means "no

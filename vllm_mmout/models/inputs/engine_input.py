@@ -1,4 +1,4 @@
-"""The tensors of a request or of a block of tiles as vLLM's input, and back in the worker."""
+"""Conversion of the tensors of an input, or of a block of tiles, to vLLM's input, and back in the worker."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 FIELD: Final = "tensors"
-"""The only keyword under which a request's tensors are sent."""
+"""Keyword of vLLM's input that holds all tensors of a request."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Placeholder for a keyword that a request leaves out; real inputs of size 0 have been refused."""
+"""Placeholder for a keyword that a request leaves out. Real inputs are never empty."""
 
 
 def as_mm_input(
     tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1, *, tiles: int | None = None
 ) -> MultiModalInput:
-    """Convert one input, or a block of ``tiles`` tiles, for the engine without hashing, processor or cache.
+    """Convert one input, or a block of ``tiles`` tiles, to vLLM's input. No hash, processor or cache is used.
 
-    The tensors are sent as one list, which vLLM leaves unchanged. vLLM stacks plain tensors of a step: it fails for all
-    of its requests if they differ in dtype, or casts one tensor to the dtype of another, and if requests differ in
-    keywords, it keeps only those of the last. A block has a further tensor without elements, bool [0, tiles]: a shape
-    is read without waiting for a GPU.
+    The tensors are sent as one list, which vLLM leaves unchanged. It would stack plain tensors of all requests in a
+    step. If their dtypes differ, this fails or casts some of them; if their keywords differ, only the last request's
+    keywords remain. A block has a further tensor without elements, bool [0, tiles], because a shape can be read without
+    waiting for a GPU.
     """
     values = [as_tensor(tensors.get(name, _ABSENT)) for name in keywords]
     if tiles is not None:
@@ -49,7 +49,7 @@ def as_tensor(value: Any) -> torch.Tensor:
 
 
 def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
-    """Return vLLM's input with a request's tensors by field, and as many prompt tokens as the model takes steps."""
+    """Return vLLM's input with a request's tensors by field. ``tokens`` is the number of steps of the model."""
     from vllm.inputs import mm_input
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 

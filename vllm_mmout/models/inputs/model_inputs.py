@@ -70,7 +70,7 @@ class ModelInputs:
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
-        """Map one input; a raster for the raster mapper, which may have any size, is only opened."""
+        """Map one input. If the model takes rasters, only open it, because a large raster must be cut into tiles."""
         self.check_options(params)
         if raw := isinstance(data, Raw):
             data = data.value
@@ -112,17 +112,17 @@ class ModelInputs:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Keys of a dict that is a request, the required one first; empty for most models."""
+        """Keys of a request in the form of a dict, the required key first. Empty for mappers that take other data."""
         return getattr(self._mapper, "fields", ())
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Keys of a dict whose texts are not paths of files."""
+        """Keys of such a dict (see `fields`) whose strings are texts, and never file names."""
         return getattr(self._mapper, "words", ())
 
     @property
     def pictures(self) -> bool:
-        """Whether files are pictures or rasters, so that their headers can be checked."""
+        """Whether the model's input files must be pictures or rasters. If so, their headers are checked first."""
         return getattr(self._mapper, "pictures", True)
 
     @property
@@ -139,7 +139,7 @@ class ModelInputs:
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def _is_of_mapper(self, data: Any) -> bool:
-        """Return whether the mapper takes a dict: it has the mapper's fields, or no keyword of ``forward``."""
+        """Return whether a dict is data for the mapper. Otherwise it holds tensors by keyword of ``forward``."""
         fields = self.fields
         if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
             return True
@@ -157,14 +157,14 @@ class ModelInputs:
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether a request may hold a block of tiles. A model written for vLLM, or of several steps, takes one."""
+        """Whether a request may hold a block of tiles. False for models written for vLLM and for iterative models."""
         return self._adapted and self.kind is None
 
     def tiles(self, view: RasterView, planes: NDArray[Any]) -> Iterator[dict[str, Any]]:
         """Map the pixels of tiles of a view, [tiles, bands, height, width].
 
-        Yield the tensors by keyword, with the tiles on axis 0. Tiles whose tensors differ in shape or dtype are yielded
-        apart, in the order of ``planes``.
+        Yield the tensors by keyword, with the tiles on axis 0. If their shapes or dtypes differ, yield several dicts,
+        in the order of ``planes``.
         """
         first = self.tile(view, planes[0])  # checks the names, shapes and dtypes of the tensors
         if (tensors := view.mapper.block_tensors(planes)) is not None:

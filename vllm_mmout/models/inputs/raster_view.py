@@ -81,13 +81,13 @@ class Pixels:
     """Values of one window for the model."""
 
     array: NDArray[Any]
-    """[bands, height, width], 0 where nothing was observed; with several dates, a band's dates follow each other."""
+    """[bands, height, width], 0 for pixels that are not valid. With several dates, a band's dates follow each other."""
     valid: NDArray[np.bool_] | None
-    """bool [height, width], False where nothing was observed, or None if all pixels are valid."""
+    """bool [height, width], False for pixels that are not valid, or None if all pixels are valid."""
 
     @property
     def observed(self) -> bool:
-        """Whether any pixel holds an observation."""
+        """Whether any pixel is valid."""
         return self.valid is None or bool(self.valid.any())
 
 
@@ -96,13 +96,13 @@ class TilePixels:
     """Values of several windows of equal size for the model."""
 
     array: NDArray[Any]
-    """[tiles, bands, height, width], see `Pixels`. Beyond a window that is smaller the values mean nothing."""
+    """[tiles, bands, height, width], see `Pixels`. Values outside a smaller window are arbitrary."""
     valid: Sequence[NDArray[np.bool_] | None]
     """Mask of the valid pixels of each window, see `Pixels`."""
 
     @property
     def observed(self) -> list[int]:
-        """Indices of the windows where any pixel holds an observation."""
+        """Indices of the windows in which any pixel is valid."""
         return [place for place, mask in enumerate(self.valid) if mask is None or mask.any()]
 
 
@@ -138,12 +138,12 @@ class RasterView:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the part, in pixels."""
+        """(height, width) of the part of the raster that is used, in pixels."""
         return self.window.height, self.window.width
 
     @property
     def georeference(self) -> Georeference | None:
-        """Georeference of the part, or None."""
+        """Georeference of the part of the raster that is used, or None."""
         place = self.raster.georeference
         return place if place is None else place.shifted(self.window.row, self.window.col)
 
@@ -158,22 +158,22 @@ class RasterView:
         return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
 
     def read(self) -> Pixels:
-        """Read the whole part."""
+        """Read the part of the raster that is used."""
         watch = FILES.get()
         with nullcontext() if watch is None else watch.running():
             (pixels,) = self.windows([Window(0, 0, *self.size)])
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
-        """Yield windows of the part, one after the other; data that they share in the file is decoded once."""
+        """Yield the pixels of windows of this view in turn. Data in the file that windows share is decoded once."""
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
 
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
     ) -> Generator[TilePixels, None, None]:
-        """Yield windows of the part, ``count`` at a time. They are at most ``size`` (height, width) large.
+        """Yield the pixels of windows of this view, ``count`` at a time. ``size`` is the largest (height, width).
 
-        Raises InputError if the file is damaged; its ``tile`` is the index of the first damaged window.
+        Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """
         arrays = self.raster.tiles([self.in_input(window) for window in windows], self.bands, size=size, count=count)
         with closing(arrays):
@@ -198,7 +198,7 @@ class RasterView:
         return TilePixels(array, valid)
 
     def in_input(self, window: Window) -> Window:
-        """Convert a window of the part to a window of the input."""
+        """Convert a window of this view to a window of the raster."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
