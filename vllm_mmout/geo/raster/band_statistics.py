@@ -1,6 +1,6 @@
 """Statistics of the bands of a raster, as the metadata items that GDAL stores.
 
-GDAL's own statistics include a VRT's nodata, infinities, and sometimes NaN.
+GDAL's own statistics are not used, because they include a VRT's nodata, infinities, and sometimes NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vllm_mmout.geo.raster.nodata import as_pixels_have_it
 
 
 class Moments(NamedTuple):
-    """The statistics of some valid pixels of a band."""
+    """Statistics of some or all valid pixels of a band."""
 
     pixels: int
     low: float
@@ -50,7 +50,7 @@ def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _hidden(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
-    """Return nodata as pixels of dtype ``kept`` have it, NaN for None."""
+    """Convert nodata to dtype ``kept``, in which the pixels are stored. Return NaN for None."""
     return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
 
 

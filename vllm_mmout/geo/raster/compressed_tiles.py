@@ -1,8 +1,8 @@
 """Tiles of a cloud-optimised GeoTIFF of classes, compressed by threads while the raster's blocks arrive.
 
-GDAL writes the header: that of an empty, sparse COG with the same metadata. The compressed tiles follow it, and their
-places are filled in. The file is the one that GDAL's COG driver makes of all pixels
-(https://gdal.org/drivers/raster/cog.html), which takes ten times as long after the last block.
+GDAL writes the header, as that of an empty, sparse COG with the same metadata. The compressed tiles follow, and their
+offsets are filled in. The file equals the one that GDAL's COG driver makes of all pixels
+(https://gdal.org/drivers/raster/cog.html). That driver would take ten times as long after the last block.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _AROUND = 4
 """Bytes before a tile (GDAL's leader, the tile's size) and after it (the trailer, which repeats its last bytes)."""
 
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""Item of an overview's bands, from which GDAL 3.12 takes the item OVERVIEW_RESAMPLING of the file."""
+"""Metadata item of an overview's bands. GDAL 3.12 derives the item OVERVIEW_RESAMPLING of the file from it."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
-    """Return whether `CompressedTiles` takes such pixels: classes, whose overviews take the nearest pixel.
+    """Return whether `CompressedTiles` supports such pixels: class ids, whose overviews use the nearest pixel.
 
-    Statistics need the number of pixels of each value, hence values of at most 16 bits.
+    It counts the pixels of each value for the statistics, so values may have at most 16 bits.
     """
     return classes and dtype.itemsize <= 2
 
@@ -52,8 +52,8 @@ def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
 class CompressedTiles:
     """The compressed tiles of a raster and its overviews, in a temporary file without a name.
 
-    Memory holds the blocks that threads compress, and unfinished tiles of overviews: for blocks that arrive row by row,
-    at most as many bytes as a row of blocks has. One thread at a time may use the object.
+    Memory holds the blocks that threads compress, and the unfinished tiles of overviews. If blocks arrive row by row,
+    these tiles need at most the bytes of a row of blocks. One thread at a time may use the object.
     """
 
     def __init__(self, folder: Path | None, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
@@ -77,7 +77,7 @@ class CompressedTiles:
         self._pool = ThreadPoolExecutor(THREADS, "mmout-compress") if self._levels[1:] else None
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Take a whole block of pixels [bands, height, width] at a row and a column of the raster, in pixels.
+        """Add a whole block of pixels [bands, height, width] at a row and a column of the raster, in pixels.
 
         An error of a thread is raised by a later call.
         """
@@ -90,7 +90,7 @@ class CompressedTiles:
         self._jobs.append(self._pool.submit(self._add_tile, 0, place, pixels.astype(self._dtype)))
 
     def save(self, target: str | BinaryIO, metadata: RasterMetadata) -> None:
-        """Write the GeoTIFF to the file at a path, or to an open one."""
+        """Write the GeoTIFF to a path, or to an open file."""
         if isinstance(target, str):
             with Path(target).open("wb") as file:
                 self.save(file, metadata)
@@ -112,7 +112,7 @@ class CompressedTiles:
             self._file.close()
 
     def _add_tile(self, number: int, place: tuple[int, int], pixels: NDArray[Any]) -> None:
-        """Compress a tile, and the tiles of overviews that it completes."""
+        """Compress a tile of level ``number``, and the tiles of smaller overviews that it completes."""
         if number == 0:
             counts = np.stack([histogram(plane) for plane in pixels])
             with self._lock:
@@ -133,7 +133,7 @@ class CompressedTiles:
                     self._add_tile(number + 1, tile, complete)
 
     def _compressed(self, pixels: NDArray[Any]) -> bytes:
-        """Return a tile as TIFF's deflate with horizontal differences stores it, filled up to a whole tile."""
+        """Pad a tile to its full size, and compress it with TIFF's deflate and horizontal differences."""
         bands, height, width = pixels.shape
         tile = np.zeros((self._side, self._side, bands), self._dtype)
         tile[:height, :width] = pixels.transpose(1, 2, 0)
@@ -143,7 +143,7 @@ class CompressedTiles:
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Return what GDAL writes for a raster that holds no pixels: a header without the places of tiles."""
+        """Return the file that GDAL writes for a raster without pixels: a header that lacks the offsets of tiles."""
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 
@@ -166,7 +166,7 @@ class CompressedTiles:
         return file
 
     def _with_tile_places(self, file: BytesIO) -> bytes:
-        """Return the header with the places of the tiles, which follow it: the smallest overview first."""
+        """Return the header with the offsets of the tiles, which follow the header. The smallest overview is first."""
         header = bytearray(file.getbuffer())
         with TiffFile(file) as tiff:
             pages: list[Any] = list(tiff.pages)
@@ -197,19 +197,19 @@ class _PyramidLevel:
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
         """Maps a tile to its pixels and the number of pixels still missing."""
         self._nearest = [_nearest(*lengths) for lengths in zip(size, below, strict=True)]
-        """Row below of each row, and column below of each column."""
+        """Row of the level below that each row is taken from, and column that each column is taken from."""
 
     def shares(
         self, place: tuple[int, int], pixels: NDArray[Any]
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
-        """Yield what a tile of the level below adds: the tile here, the slices in it, and their pixels."""
+        """Yield each tile to which a tile of the level below adds pixels, with the slices in it and the pixels."""
         rows, cols = (list(self._along(*axis)) for axis in zip(self._nearest, place, strict=True))
         for row, there_rows, from_rows in rows:
             for col, there_cols, from_cols in cols:
                 yield (row, col), (there_rows, there_cols), pixels[:, from_rows][:, :, from_cols]
 
     def paint(self, tile: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
-        """Put pixels into a tile, and return the tile if that completes it."""
+        """Write pixels into a tile. Return the tile if it is then complete, else None."""
         if tile not in self._unfinished:
             shape = [min(self._side, length - at * self._side) for length, at in zip(self.size, tile, strict=True)]
             self._unfinished[tile] = np.empty((len(pixels), *shape), pixels.dtype), shape[0] * shape[1]
@@ -236,5 +236,5 @@ class _PyramidLevel:
 
 
 def _nearest(length: int, below: int) -> NDArray[np.intp]:
-    """Return the pixel of a line of ``below`` pixels that GDAL takes for each of ``length`` pixels."""
+    """Return, for each of ``length`` pixels in a line, the index of the pixel that GDAL takes from ``below`` pixels."""
     return (0.5 + np.arange(length) * (below / length)).astype(np.intp)

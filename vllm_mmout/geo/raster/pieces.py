@@ -1,4 +1,4 @@
-"""Uncompressed TIFF segments as pieces of some rows, so that a window reads little more than its rows."""
+"""Splitting of uncompressed TIFF segments into pieces of some rows, so that a window reads few other rows."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class PixelsFile:
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
     def save(self, target: str, metadata: RasterMetadata) -> None:
-        """Write all pixels to the COG ``target``."""
+        """Write all pixels to a cloud-optimised GeoTIFF (COG) with the path ``target``."""
         from rasterio.shutil import copy
 
         source_xml(self._name, self.shape, self._dtype, metadata)  # raises if the metadata does not fit

@@ -33,7 +33,7 @@ _DECODE: dict[int, Any] = {
 _DIFFERENCES, _FLOAT_DIFFERENCES = 2, 3
 """Predictors of TIFF: differences of integers, and differences of the bytes of floats."""
 _PREDICTORS = {(1, "i"), (1, "u"), (1, "f"), (_DIFFERENCES, "i"), (_DIFFERENCES, "u"), (_FLOAT_DIFFERENCES, "f")}
-"""Predictors and the kinds of dtype that are decoded here with them."""
+"""Pairs of a predictor and a kind of dtype that this decoder supports."""
 _IN_ORDER, _FLOAT, _UNSIGNED = 1, 3, 1
 
 

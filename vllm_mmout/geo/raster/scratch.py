@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class Scratch:
-    """Named buffers that grow to the largest size needed and are not freed in between.
+    """Named buffers that grow to the largest size needed and are reused.
 
     Fresh memory for each segment would cost more time (page faults) than decoding some compressions.
     """
@@ -16,7 +16,7 @@ class Scratch:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def take(self, name: str, count: int) -> NDArray[np.uint8]:
-        """Return ``count`` bytes of a buffer, which may be overwritten at the next call with the same name."""
+        """Return ``count`` bytes of a buffer. The next call with the same name may return the same memory."""
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < count:
             self._buffers[name] = buffer = np.empty(count, np.uint8)

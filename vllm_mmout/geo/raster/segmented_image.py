@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SegmentedImage(Protocol):
-    """An image stored in segments of equal size, each decoded whole."""
+    """Image stored in segments of equal size. Each segment must be decoded as a whole."""
 
     planes: int
     """Number of planes stored one after the other. With one plane, a segment holds all bands."""

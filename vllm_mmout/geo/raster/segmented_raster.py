@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OpenSegments(OpenRaster):
-    """An open raster stored in segments, with an optional mask image."""
+    """Open raster stored in segments (strips or tiles), with an optional mask image."""
 
     def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
         super().__init__(**facts)
@@ -55,7 +55,7 @@ class OpenSegments(OpenRaster):
     def _read_masks(
         self, windows: Sequence[Window], bands: Sequence[int], *, masked: bool
     ) -> Generator[NDArray[np.bool_] | None, None, None]:
-        """Yield the mask [height, width] of each window, None without masks."""
+        """Yield the mask [height, width] of each window, or None for each window if there are no masks."""
         image = self._masks(bands) if masked else None
         if image is None:
             yield from repeat(None, len(windows))

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _BATCH = 2**19
-"""Decoded bytes that make up one turn (task) of a thread."""
+"""Number of decoded bytes in a turn, the task that a thread takes at a time."""
 _TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Turns per thread, and decoded bytes, that may be decoded before the first block that needs them is waited for.
+"""Limits for decoding ahead of the block that the caller waits for: tasks per thread, and decoded bytes.
 
-All sequences read at the same time (the files of a stack, several scenes) share the bytes.
+All sequences that are read at the same time (the files of a stack, several scenes) share the bytes.
 """
 
 
@@ -50,7 +50,7 @@ def read_blocks(
 ) -> Generator[NDArray[Any], None, None]:
     """Yield the pixels [windows, bands, height, width] of several windows at a time, as ``slots`` says.
 
-    An error of a window is raised when its block is due, with the index of the window as ``tile``.
+    If a window cannot be read, raise the error in place of its block, with the index of the window as ``tile``.
     """
     blocks = Blocks(windows, len(bands), segments.dtype, slots)
     with closing(_Reader(segments, blocks, bands)) as reader:
@@ -62,23 +62,23 @@ class _Turn:
     """A task for one thread: segments to decode one after the other."""
 
     order: int
-    """Index among all turns, from 0."""
+    """Index of the task in the order of start, from 0."""
     first: int
     """Index of the first block that needs the segments."""
     end: int
     """Index after the last block that the segments are copied into."""
     places: Sequence[Place]
-    """Segments to decode, one below the other."""
+    """Segments to decode, vertically adjacent in the image."""
     area: Window
-    """The window of the image that they cover."""
+    """Window of the image that the segments cover."""
 
 
 _Shares: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Runs of windows that the segments of a turn touch, and the blocks that hold them."""
+"""Runs of windows that the segments of a task overlap, each with the block that holds the run."""
 
 
 class _Reader:
-    """A reader of blocks in order, whose threads decode ahead for the current and the following blocks."""
+    """Reader that yields blocks in order, while its threads decode for the current and for later blocks."""
 
     def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments
@@ -88,13 +88,13 @@ class _Reader:
         self._next, second = next(turns, None), next(turns, None)
         self._turns = turns if second is None else chain([second], turns)
         self._current = 0
-        """Index of the block that is waited for."""
+        """Index of the block that the caller waits for."""
         self._decoded_ahead: deque[_Turn] = deque()
-        """Turns that were begun for later blocks than the current one."""
+        """Tasks that were started although only later blocks need them."""
         self._failure: BaseException | None = None
-        """Error of a thread, apart from the errors of windows."""
+        """Unexpected error of a thread. Errors of windows are kept in their blocks."""
         self._scratches: list[Scratch] = []
-        """Memory that no thread uses now."""
+        """Decoding buffers that no thread uses now."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._working = 0
@@ -145,9 +145,9 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_turns(self) -> Iterator[_Turn]:
-        """Yield turns that contain each segment once, for the first block that needs the segment.
+        """Yield tasks in the order of the blocks that need them. Each segment is decoded for the first such block.
 
-        If the blocks that need a segment are far apart (see `Blocks.ends`), it is in several turns.
+        If another block that needs the segment is too far away (see `Blocks.ends`), the segment is decoded again.
         """
         height, width = self._segments.block
         reached = np.zeros(self._segments.grid, np.int64)  # index after the last block that has a segment's pixels
@@ -175,7 +175,7 @@ class _Reader:
                 start = at
 
     def _is_due(self) -> bool:
-        """Return whether the next turn may be decoded now."""
+        """Return whether the next task may start now."""
         turn = self._next
         if turn is None or turn.first <= self._current:
             return turn is not None
@@ -192,7 +192,7 @@ class _Reader:
                 self._working -= 1
 
     def _work(self) -> None:
-        """Decode turns as long as one is due."""
+        """Execute tasks as long as the next task may start."""
         with self._lock:
             scratch = self._scratches.pop() if self._scratches else Scratch()
         try:
@@ -208,7 +208,7 @@ class _Reader:
             self._scratches.append(scratch)
 
     def _take(self) -> tuple[_Turn, _Shares] | None:
-        """Return the next turn and where its pixels go, or None if no turn is due."""
+        """Return the next task and the blocks that need its pixels, or None if no task may start now."""
         with self._lock:
             turn = self._next
             if turn is None or not self._is_due():
@@ -224,12 +224,12 @@ class _Reader:
             return turn, shares
 
     def _area(self, places: Sequence[Place]) -> Window:
-        """Return the window of the image that vertical neighbours cover."""
+        """Return the window of the image that vertically adjacent segments cover."""
         first, last = self._segments.window(places[0]), self._segments.window(places[-1])
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
     def _decode(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> None:
-        """Decode the segments of a turn, and copy their pixels into blocks."""
+        """Decode the segments of a task, and copy their pixels into blocks."""
         try:
             pixels = self._pixels(turn, shares, scratch)
             if pixels is not None:
@@ -243,9 +243,9 @@ class _Reader:
                 self._changed.notify_all()
 
     def _pixels(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
-        """Return the pixels [rows, columns, bands] of a turn, or None if nothing could be decoded.
+        """Return the pixels [rows, columns, bands] of a task, or None if nothing could be decoded.
 
-        Errors are recorded for the windows that need the segment. Its pixels then have any value.
+        If a segment cannot be decoded, record the error for the windows that need it. Its pixels are then arbitrary.
         """
         area = turn.area
         joint: NDArray[Any] | None = None
@@ -270,7 +270,7 @@ class _Reader:
         return joint
 
     def _not_stored(self, area: Window) -> NDArray[Any]:
-        """Return the pixels of a segment that is not stored."""
+        """Return the pixels of a segment that the file does not store: all have the fill value."""
         fill = np.array(self._segments.fill).astype(self._segments.dtype)
         bands = max(here.stop for layers in self._layers.values() for _, here in layers)
         return np.broadcast_to(fill, (area.height, area.width, bands))
@@ -283,11 +283,11 @@ class _Reader:
 
 
 _READERS: set[_Reader] = set()
-"""All open readers, which share `_AHEAD`."""
+"""All open readers. They share the limit `_AHEAD` of decoded bytes."""
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Return for each plane the slices of bands in a block, and the slices of a segment's bands that go there."""
+    """Return, for each plane, slices of bands in a block, each with the slice of a segment's bands to copy there."""
     if planes > 1:
         return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}
     starts = [at for at, band in enumerate(bands) if not at or band != bands[at - 1] + 1]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Bytes of consecutive blocks that a decoded segment is copied into.
+"""Largest size in bytes of the consecutive blocks that a decoded segment is copied into.
 
 If later blocks need the segment too, it is decoded again. Windows in the order of a grid need far less.
 """
@@ -32,7 +32,7 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How windows are put into blocks. The rest of a slot that is larger than its window is not filled."""
+    """Layout of windows in a block, each in a slot. If a slot is larger than its window, the rest is not filled."""
 
     size: tuple[int, int] | None = None
     """Height and width of the slot of each window, or None for the size of the block's only window."""
@@ -82,7 +82,7 @@ class Run:
 
 
 def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
-    """Return windows, ``count`` to a block, as the fewest runs in the same order."""
+    """Group windows into as few runs as possible, in order. Each block has ``count`` windows."""
     runs: list[Run] = []
     start, step = 0, 0
     for at, (last, window) in enumerate(pairwise([*windows, Window(-1, -1, -1, -1)]), start=1):
@@ -98,7 +98,7 @@ def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error of a window."""
+    """Error of a window that could not be read."""
 
     window: int
     """Index of the window in the sequence."""
@@ -120,7 +120,7 @@ class Block:
         self._first = first
 
     def fail(self, run: Run, area: Window, order: int, error: Exception) -> None:
-        """Record that the windows of a run that touch ``area`` cannot be read; keep the error of the first window."""
+        """Record that the windows of a run that touch ``area`` cannot be read. Keep only the first window's error."""
         first, last = run.touched(area)
         own = run.window
         if first > last or own.row >= area.row + area.height or area.row >= own.row + own.height:
@@ -135,7 +135,7 @@ class Block:
         Args:
             run: windows of this block.
             area: the part of the image that the pixels cover.
-            layers: bands of the block, and their pixels [rows, columns, bands].
+            layers: slices of bands in the block, each with the pixels [rows, columns, bands] for them.
 
         """
         own = run.window
@@ -164,13 +164,13 @@ class Block:
 
 
 class Blocks:
-    """The blocks of a sequence of windows, which are made when the first pixels are copied into them.
+    """The blocks of a sequence of windows. Each is created when the first pixels are copied into it.
 
     Args:
         windows: the sequence.
         bands: number of bands.
         dtype: dtype of the pixels.
-        slots: how windows are put into blocks.
+        slots: layout of windows in a block.
 
     """
 
@@ -187,24 +187,24 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """The block, row and column after the last of each run."""
         self.ends = self._all_ends()
-        """For each block, the index after the last block that is filled at the same time."""
+        """For each block, the index after the last block that segments decoded for it are also copied into."""
 
     def __len__(self) -> int:
         return self._number
 
     def opened(self, number: int) -> Block:
-        """Return a block, which is made if it is not open yet."""
+        """Return a block. Create it if it does not exist yet."""
         if (block := self._open.get(number)) is None:
             array = self._slots.empty(self._shape(number), self._dtype)
             self._open[number] = block = Block(array, number * self._slots.count)
         return block
 
     def pop(self, number: int) -> Block:
-        """Remove and return an open block."""
+        """Remove and return a block that exists."""
         return self._open.pop(number)
 
     def clear(self) -> None:
-        """Drop all open blocks."""
+        """Drop all blocks."""
         self._open.clear()
 
     def shares(self, area: Window, first: int, end: int) -> list[tuple[Run, Block]]:

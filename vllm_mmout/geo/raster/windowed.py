@@ -29,7 +29,7 @@ class OpenRaster(RasterFacts, ABC):
     Several threads may read it at the same time.
 
     Raises:
-        InputError: with its transform, the coordinates of its corners are too large to compute with.
+        InputError: its georeference gives the corners coordinates that are too large to compute with.
 
     """
 
@@ -182,7 +182,7 @@ class OpenRaster(RasterFacts, ABC):
         return None if bands is None else self.places(bands)
 
     def _masked(self, places: Sequence[int] | None) -> bool:
-        """Return whether masks apply to bands. An alpha band that is selected by the user is a band like others."""
+        """Return whether masks apply to bands. If the user selects the alpha band, it is data and not a mask."""
         return places is None or self.alpha is None or self.alpha - 1 not in places
 
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:
@@ -205,7 +205,7 @@ class OpenRaster(RasterFacts, ABC):
         """Yield each window's pixels [bands, height, width] and its mask [height, width], None without a mask."""
 
     def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
-        """Yield arrays of windows and their masks."""
+        """Yield arrays of ``slots.count`` windows each, with the masks of the windows."""
         with closing(self._arrays(windows, places, masked=masked)) as arrays:
             for first in range(0, len(windows), slots.count):
                 together = windows[first : first + slots.count]

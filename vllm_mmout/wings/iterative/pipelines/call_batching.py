@@ -53,7 +53,7 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """The part of the key without sizes and values. It identifies networks that can run as a batch."""
+        """The parts of ``key`` without sizes and values. Calls with equal parts may run as a batch."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:

@@ -50,7 +50,7 @@ class Sizes:
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Size of a cell, or a message that says why it could not be measured. None before it is measured."""
+        """Size in pixels of a cell of the picture, or a message that says why measuring it failed. None before that."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
