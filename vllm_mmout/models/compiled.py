@@ -33,7 +33,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
 """
 PAYS = 1.05
-"""Smallest speedup over eager mode with which a compiled forward is used, if it must be faster."""
+"""Smallest speedup over eager mode that a compiled forward must reach to be used, if it must be faster."""
 _LARGEST = 32
 _ROUNDS = 5
 

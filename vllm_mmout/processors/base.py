@@ -139,7 +139,7 @@ class OutputProcessor:
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
-        """Return the state that is passed to each ``decode`` of a request's chunks. The default returns None."""
+        """Return the state that each ``decode`` gets, for a request that is decoded in chunks. The default is None."""
         return None
 
 

@@ -52,7 +52,7 @@ class Canvas:
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Fill a rectangle that has no valid pixels with nodata."""
+        """Fill a rectangle without valid pixels with nodata."""
         self._masked = True
         nothing = np.full((self._like.count, 1, 1), self._filling())
         for block, there, here in self._shares(row, col, height, width):
@@ -112,7 +112,7 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster so far. If ``like`` has no nodata value, the first masked pixel defines it."""
+        """Nodata value of the raster so far. If ``like`` lacks it, a default is used once a pixel is masked."""
         if self._like.nodata is None and self._masked:
             return self._filling().item()  # type: ignore[no-any-return]
         return self._like.nodata

@@ -38,7 +38,7 @@ def mosaic(
     source: Source,
     growing: PartialImages | None = None,
 ) -> StoredRaster:
-    """Join the tiles of a grid into one raster on disk. The order in which tiles arrive does not change the result.
+    """Join the tiles of a grid into one raster on disk. The result does not depend on the tiles' order of arrival.
 
     Memory holds the blocks of the file that are partly filled, and pixels that wait for overlapping tiles. If tiles
     arrive in the order of the grid, that memory grows with a side of the scene, not with its area. Integers are not
@@ -83,7 +83,7 @@ class _Joining:
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add_block(self, block: Sequence[Part]) -> None:
-        """Add the tiles of a block. A tile without valid pixels has no output."""
+        """Add the tiles of a block. The output of a tile without valid pixels is None."""
         if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
             tiles = block.outputs
             if isinstance(tiles, RasterTiles):

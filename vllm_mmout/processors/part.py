@@ -20,9 +20,9 @@ class Part:
     index: int
     """Index of the part within the request, from 0."""
     window: Window | None
-    """Window of the part in the input, or in its requested ``window``. None if the input has no pixels."""
+    """Window of the part in the input, or in its requested ``window``. None if the input is not a raster."""
     output: Any
-    """Return value of ``decode``, or None if the part has no valid pixels and was not sent to the model."""
+    """Return value of ``decode``, or None if all pixels are invalid and the part was not sent to the model."""
     valid: NDArray[np.bool_] | None = None
     """Mask of the window, bool [height, width], False for pixels that are not valid. None if all pixels are valid."""
 

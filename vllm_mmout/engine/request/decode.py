@@ -125,7 +125,7 @@ def _raised_in_worker(failure: wire.Failure) -> MMOutError:
 
 
 def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
-    """Record the stages between this process and the worker. The worker's times are at the end of the buffer."""
+    """Record the stages "queue" and "transport". The worker has appended its own times to the buffer."""
     from vllm_mmout.engine.worker.traced import Times
 
     times = Times.read(buffer)

@@ -38,7 +38,7 @@ def as_it_is(output: Any, _pick: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
-    """Input of one engine request, if a user's request needs several: a block of tiles, or a single other part."""
+    """Input of one engine request, if a user's request needs several: a block of tiles, or another kind of part."""
 
     parts: Sequence[Part]
     """The parts of the request, without outputs."""
@@ -143,7 +143,7 @@ class Request:
     """vLLM's id of the request, or None before the frontend has it. A request with an id must be delivered or aborted.
     """
     loop: asyncio.AbstractEventLoop | None = None
-    """Event loop that waits for the result. None for requests by ``LLM``, which has no event loop."""
+    """Event loop that waits for the result, or None for a request by ``LLM``, which works without event loops."""
     admitted: float = 0.0
     """Time when the frontend accepted the request, in seconds of ``time.monotonic``."""
     steps: int = 0

@@ -33,7 +33,7 @@ PAUSED_S = 300.0
 ASKED_AGAIN_S = 0.5
 """Time before a part is sent to a paused engine again, in seconds. Each retry doubles it, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Time in seconds for which scenes send smaller blocks of tiles after another request that fits one forward."""
+"""Time in seconds for which scenes send smaller blocks of tiles, after a request without tiles has arrived."""
 
 
 class AsyncRuns:
@@ -81,7 +81,7 @@ class AsyncRuns:
                 self._woken = False
 
     def single(self) -> None:
-        """Send smaller blocks of tiles for `SINGLES_S`, so that requests that fit one forward wait less."""
+        """Send smaller blocks of tiles for `SINGLES_S`, so that requests without tiles wait less."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -181,7 +181,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Keep only the newest preview image during the ``with`` block, in which the caller works on a report."""
+        """Keep only the newest preview image during the ``with`` block, while the caller works on a report."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False

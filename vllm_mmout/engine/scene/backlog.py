@@ -1,4 +1,4 @@
-"""Backlog, which counts the unfinished tiles of a frontend, and measures how long a tile takes."""
+"""Backlog, which counts the unfinished tiles of all requests, and measures how long a tile takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Countable(Protocol):
 
 @dataclass(slots=True)
 class Backlog:
-    """Counter of the unfinished tiles of all requests of a frontend. Not thread-safe.
+    """Counter of the unfinished tiles of all requests in this process. Not thread-safe.
 
     The seconds of a tile are the time in which the backlog was not empty, divided by the number of tiles finished in
     that time. This counts all engines together, and includes reading and joining.

@@ -28,7 +28,7 @@ class _Budget:
 
 
 class Credits(_Budget):
-    """Limit for requests in flight that fit one forward, admitted in the order of arrival. Not thread-safe."""
+    """Limit for requests in flight without tiles, which are admitted in the order of arrival. Not thread-safe."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -108,7 +108,7 @@ class TileBudget(_Budget):
                 self._changed.notify_all()
 
     def give(self, nbytes: int, count: int = 1) -> None:
-        """Remove ``count`` parts of ``nbytes`` bytes each, which are no longer needed."""
+        """Remove ``count`` parts of ``nbytes`` bytes each from the budget, after they were joined or dropped."""
         with self._lock:
             self.used_count -= count
             self.used_bytes -= nbytes * count

@@ -1,4 +1,4 @@
-"""Functions that decide whether an input is cut into tiles, and in which order the tiles are read."""
+"""Functions that decide whether an input is cut into tiles, and how the tiles are ordered for reading."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ ANSWER_BYTES = 64 << 20
 AHEAD = 2
 """Number of full steps that are sent to an engine at a time: it computes one while the next arrives."""
 SHARE_BESIDE_SINGLES = 4
-"""Divisor of the block size while requests arrive that fit one forward: they must wait for the running step."""
+"""Divisor of the block size while requests without tiles arrive: they must wait until the running step ends."""
 _MEMORY = 0.7
-"""Factor by which earlier measurements are multiplied when another is added."""
+"""Factor that reduces the weight of earlier measurements when another is added."""
 
 
 @dataclass(slots=True)
@@ -64,11 +64,11 @@ class EngineLoads:
 
     @property
     def idle(self) -> bool:
-        """Whether any engine has no tile in flight."""
+        """Whether at least one engine has 0 tiles in flight."""
         return any(not load.tiles for load in self.loads)
 
     def block_size(self, *, gives_way: bool) -> int:
-        """Return the largest number of tiles for the next block. It shrinks if it ``gives_way`` to other requests."""
+        """Return the largest number of tiles for the next block. If it ``gives_way`` to other requests, it is less."""
         most = max(1, 2 * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))

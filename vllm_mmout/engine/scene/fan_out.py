@@ -55,7 +55,7 @@ class FanOut(ABC):
         """Number of joined parts, including parts that were not sent to the engine."""
         self.error: BaseException | None = None
         self.context = copy_context()
-        """Copy of the caller's context variables, in which the threads run."""
+        """Copy of the caller's context variables, for the threads."""
         self._observer = SILENT
         self._budget: TileBudget
         self._wake: Callable[[], None]
@@ -85,7 +85,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join a processor's decoded parts, which arrive in any order, and return the result. Called in a thread."""
+        """Join a processor's decoded parts, which arrive in any order, and return the result. Runs in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write the results of all processors if the request has a path, and return them."""

@@ -99,7 +99,7 @@ class Run(FanOut):
     def part_request(self, part: PartInput, request_id: str, engine: int | None = None) -> Request:
         """Return the engine request for a block of tiles or a single part.
 
-        Its priority value is higher by 1 than the user's, so that requests that fit one forward run earlier.
+        Its priority value is higher by 1 than the user's, so that requests without tiles run earlier.
         """
         sent = part.without_input()
         traced = self.context.get(TRACED)

@@ -112,15 +112,15 @@ class Scene(Run):
         self.view.close()
 
     def measure(self) -> tuple[int, int]:
-        """Return the number of tiles and the bytes of a tile, which the grid determines."""
+        """Return the number of tiles and the size of a tile in bytes."""
         return self.total, self.nbytes
 
     @property
     def block_size(self) -> int:
         """Largest number of tiles in a block.
 
-        A block has at most the pixels that vLLM measured memory for, and the budget has places for several blocks. A
-        model that is written for vLLM, or that takes several steps, gets its tiles one by one.
+        A block has at most the pixels that vLLM measured memory for, and several blocks must fit the budget. A model
+        that is written for vLLM, or that takes several steps, gets its tiles one by one.
         """
         if not self._inputs.takes_blocks:
             return 1
@@ -206,7 +206,7 @@ class Scene(Run):
         return self.binding.inputs
 
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the tiles of a processor's result. Called in a separate thread."""
+        """Join the decoded tiles of a processor, and return the result. Runs in its own thread."""
         processor = self.binding.processors[pick]
         view = self.view
         source = Source(

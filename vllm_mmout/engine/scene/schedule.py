@@ -85,8 +85,7 @@ class Schedule:
     def turn(self, *, gives_way: bool = False) -> Turn:
         """Check all runs, start waiting runs if there is room, and choose the blocks and parts to send.
 
-        ``gives_way`` is True while other requests arrive that fit one forward. Only idle engines then get blocks, and
-        the blocks are smaller.
+        ``gives_way`` is True while requests without tiles arrive. Only idle engines then get blocks, and smaller ones.
         """
         turn = Turn()
         given_up = [run for run in self._given_up if run in self.waiting]

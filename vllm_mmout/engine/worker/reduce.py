@@ -1,7 +1,7 @@
 """The pooler that wraps the model's own pooler and runs ``reduce`` in the worker.
 
-An exception that leaves the pooler ends the engine for all clients. A failure therefore becomes the result of the
-request that caused it.
+An exception that leaves the pooler would crash the engine for all clients. A failure therefore becomes the result of
+the request that caused it.
 """
 
 from __future__ import annotations

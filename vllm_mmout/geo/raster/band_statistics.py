@@ -50,7 +50,7 @@ def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _hidden(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
-    """Convert nodata to dtype ``kept``, in which the pixels are stored. Return NaN for None."""
+    """Convert nodata to ``kept``, the dtype of the stored pixels. Return NaN for None."""
     return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
 
 

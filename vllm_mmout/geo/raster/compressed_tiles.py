@@ -197,7 +197,7 @@ class _PyramidLevel:
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
         """Maps a tile to its pixels and the number of pixels still missing."""
         self._nearest = [_nearest(*lengths) for lengths in zip(size, below, strict=True)]
-        """Row of the level below that each row is taken from, and column that each column is taken from."""
+        """Indices of the rows, and of the columns, in the level below that this level's pixels are taken from."""
 
     def shares(
         self, place: tuple[int, int], pixels: NDArray[Any]

@@ -55,7 +55,7 @@ class OpenSegments(OpenRaster):
     def _read_masks(
         self, windows: Sequence[Window], bands: Sequence[int], *, masked: bool
     ) -> Generator[NDArray[np.bool_] | None, None, None]:
-        """Yield the mask [height, width] of each window, or None for each window if there are no masks."""
+        """Yield the mask [height, width] of each window, or None for each window of an image without masks."""
         image = self._masks(bands) if masked else None
         if image is None:
             yield from repeat(None, len(windows))

@@ -51,7 +51,7 @@ class Run:
     count: int
     """Number of windows."""
     block: int
-    """Index of the block."""
+    """Index of the block that holds the windows."""
     window: Window
     """The first window."""
     step: int
@@ -82,7 +82,7 @@ class Run:
 
 
 def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
-    """Group windows into as few runs as possible, in order. Each block has ``count`` windows."""
+    """Group windows into as few runs as possible, in order. A block has ``count`` windows and one or more runs."""
     runs: list[Run] = []
     start, step = 0, 0
     for at, (last, window) in enumerate(pairwise([*windows, Window(-1, -1, -1, -1)]), start=1):
@@ -187,7 +187,7 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """The block, row and column after the last of each run."""
         self.ends = self._all_ends()
-        """For each block, the index after the last block that segments decoded for it are also copied into."""
+        """Item i is the index after the last block that gets pixels of the segments decoded for block i."""
 
     def __len__(self) -> int:
         return self._number

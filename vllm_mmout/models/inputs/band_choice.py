@@ -33,7 +33,7 @@ class BandList:
     usual: tuple[int, ...] = ()
     """Indices, from 0, of the bands that are used by default; empty if only names can select bands."""
     numbered: bool = True
-    """Whether a band may be chosen by its number. This is False for a folder: its files have no order, and the first
+    """Whether a band may be chosen by its number. This is False for a folder: its files are not ordered, and the first
     may be a quality band."""
     given: bool = False
     """Whether the user gave the bands in this order, as a list of files."""

@@ -49,7 +49,7 @@ def as_tensor(value: Any) -> torch.Tensor:
 
 
 def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
-    """Return vLLM's input with a request's tensors by field. ``tokens`` is the number of steps of the model."""
+    """Return vLLM's input with a request's tensors by field. The prompt has a token for each step of the model."""
     from vllm.inputs import mm_input
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 

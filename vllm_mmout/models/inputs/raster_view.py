@@ -102,7 +102,7 @@ class TilePixels:
 
     @property
     def observed(self) -> list[int]:
-        """Indices of the windows in which any pixel is valid."""
+        """Indices of the windows that contain a valid pixel."""
         return [place for place, mask in enumerate(self.valid) if mask is None or mask.any()]
 
 
@@ -239,7 +239,7 @@ class RasterView:
         return has_numbers(self.params)
 
     def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """Return an option's value for each plane, as [planes or 1, 1, 1]."""
+        """Return an option's values as an array [planes, 1, 1], or as [1, 1, 1] if all planes share a value."""
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
