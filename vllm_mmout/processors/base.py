@@ -207,7 +207,7 @@ class Parts(Iterator[Part]):
         return next(part for part in self._parts if part.output is not None)
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Return an iterator over all parts, in the blocks in which they arrived."""
+        """Return an iterator over blocks: sequences of parts that arrived together. It includes all parts."""
         parts: Any = self._parts
         return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
 

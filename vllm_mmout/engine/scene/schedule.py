@@ -53,7 +53,7 @@ class Schedule:
         self.waiting: deque[Run] = deque()
         self._most = most
         self._ready: deque[tuple[Run, PartInput]] = deque()
-        """Blocks and parts that are not sent yet, in the order in which they became ready."""
+        """Queue of the blocks and parts that are ready to be sent."""
         self._given_up: deque[Run] = deque()
         self._told: set[Run] = set()
         """Failed runs that an earlier `Turn` has reported, and that have not ended yet."""

@@ -43,7 +43,7 @@ def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata
 
 
 def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how often each value of 8 or 16 bits occurs in pixels [height, width], by the value's unsigned bits."""
+    """Count each value of 8 or 16 bits in pixels [height, width]. The index is its bits as an unsigned integer."""
     if plane.itemsize == 1:
         return np.array(Image.fromarray(plane.view(np.uint8)).histogram(), np.int64)  # three times as fast as numpy's
     return np.bincount(plane.view(np.uint16).ravel(), minlength=2**16).astype(np.int64, copy=False)
@@ -80,7 +80,7 @@ def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.gener
 
 
 def _items(parts: Iterable[Moments | None], pixels: int) -> dict[str, str]:
-    """Return a band's statistics as GDAL's items; empty without a valid pixel, or if a result is not finite."""
+    """Return a band's statistics as GDAL's items, or an empty dict if no pixel is valid or a result is not finite."""
     moments = [part for part in parts if part is not None]
     if not moments:
         return {}

@@ -186,7 +186,7 @@ class CompressedTiles:
 
 
 class _PyramidLevel:
-    """The image or one of its overviews: where its tiles are in the temporary file, and its unfinished tiles."""
+    """The image or an overview: the positions of its tiles in the temporary file, and its unfinished tiles."""
 
     def __init__(self, size: tuple[int, int], side: int, below: tuple[int, int]) -> None:
         """Begin a level of (height, width) ``size`` whose pixels are taken from the level of size ``below``."""

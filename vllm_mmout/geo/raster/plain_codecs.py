@@ -29,7 +29,7 @@ _DECODE: dict[int, Any] = {
     32946: imagecodecs.deflate_decode,
     50000: imagecodecs.zstd_decode,
 }
-"""Decoders by the number of the compression in TIFF; None for libtiff."""
+"""Decoders by the compression's number in TIFF. None means that libtiff decodes."""
 _DIFFERENCES, _FLOAT_DIFFERENCES = 2, 3
 """Predictors of TIFF: differences of integers, and differences of the bytes of floats."""
 _PREDICTORS = {(1, "i"), (1, "u"), (1, "f"), (_DIFFERENCES, "i"), (_DIFFERENCES, "u"), (_FLOAT_DIFFERENCES, "f")}
@@ -46,7 +46,7 @@ class PlainDecoder:
     predictor: int
 
     def __call__(self, data: memoryview, shape: tuple[int, int, int], scratch: Scratch) -> NDArray[Any] | None:
-        """Decode a segment to pixels ``shape``, or return None if its bytes are damaged, too few or too many.
+        """Decode a segment to pixels of ``shape``. Return None if its bytes are damaged, too few or too many.
 
         The result may be a view of ``data`` or of ``scratch``.
         """

@@ -276,7 +276,7 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, turn: _Turn, shares: _Shares, error: Exception) -> None:
-        """Record that the segments in ``area`` could not be decoded, for the first window of each block."""
+        """Record the error of the segments in ``area`` for each block that needs them, with its first such window."""
         with self._lock:
             for run, block in shares:
                 block.fail(run, area, turn.order, error)

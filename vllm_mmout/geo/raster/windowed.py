@@ -119,7 +119,7 @@ class OpenRaster(RasterFacts, ABC):
     ) -> Generator[Raster, None, None]:
         """Read windows one after the other.
 
-        A segment of the file is decoded once, unless windows that need it are more than 512 MiB of windows apart.
+        A segment of the file is decoded once, unless more than 512 MiB of other windows come between two that need it.
 
         Args:
             windows: the parts to read, in this order.

@@ -97,14 +97,14 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """The mapper if it is a `RasterMapper` without its own ``__call__``, so that inputs can be tiled; else None."""
+        """The mapper if it is a `RasterMapper` with an unchanged ``__call__``, so that inputs can be tiled, or None."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
     @property
     def opens_files(self) -> bool:
-        """Whether a text in an input is the path of a file; an author's own mapper may accept any text."""
+        """Whether a string in an input is a file's path. An author's own mapper may take strings for other data."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
@@ -212,7 +212,7 @@ class ModelInputs:
         return {keyword: spec.zeros() for keyword, spec in self._specs.items()} or None
 
     def _given(self, call: Callable[[], Any], role: str) -> Any:
-        """Call an author's function; its exceptions become an InputError."""
+        """Call an author's function. Convert its exceptions to InputError."""
         if isinstance(self._mapper, RasterMapper) and role == "input mapper":
             return call()  # its exceptions come from a file object of the caller
         return called(call, role, self.keywords.model)
@@ -246,7 +246,7 @@ class ModelInputs:
 
 
 def _is_tensors(data: Any) -> bool:
-    """Return whether an input is tensors by keyword: a dict, or a ``BatchFeature``, which is not a Mapping."""
+    """Return whether an input maps keywords to tensors: a dict, or a ``BatchFeature``, which is not a Mapping."""
     return isinstance(data, Mapping) or (hasattr(data, "items") and hasattr(data, "convert_to_tensors"))
 
 

@@ -41,7 +41,7 @@ class PlanesMapper(Protocol):
 
     @property
     def num_frames(self) -> int | None:
-        """Number of dates that the model takes, or None if its tensor has no axis of dates."""
+        """Number of dates that the model takes, or None if its tensor lacks an axis of dates."""
 
     @property
     def one_for_all(self) -> bool:
