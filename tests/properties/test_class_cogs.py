@@ -71,7 +71,9 @@ def contents(path: Path) -> list[Any]:
     found: list[Any] = [path.read_bytes()[8:192]]
     with TiffFile(path) as tiff:
         for page in tiff.pages:
-            found += [{tag.name: tag.value for tag in page.tags if tag.name not in TILES}, page.asarray().tobytes()]
+            tags = {tag.name: tag.value for tag in page.tags if tag.name not in TILES}
+            arrays = {name: value.tolist() for name, value in tags.items() if isinstance(value, np.ndarray)}
+            found += [tags | arrays, page.asarray().tobytes()]
     return found
 
 
