@@ -18,7 +18,7 @@ from vllm.exceptions import VLLMValidationError
 from water_oracle import leftovers
 
 from vllm_mmout import ImageOutput, OutputParams
-from vllm_mmout.engine.scene import engine_loads
+from vllm_mmout.engine.scene import pace
 from vllm_mmout.engine.scene import scene as scenes
 from vllm_mmout.errors import AbortedError, DecodeError, InputError
 from vllm_mmout.outputs.partial_images import PartialImage, PreviewRequest
@@ -397,7 +397,7 @@ async def test_a_scene_that_fails_shows_no_further_picture(engine, monkeypatch):
             time.sleep(0.002)
         return ImageOutput(np.zeros((1, 1), np.uint8))
 
-    monkeypatch.setattr(engine_loads, "BLOCK_S", 0)  # the tiles before the bad tile are not in its block
+    monkeypatch.setattr(pace, "BLOCK_S", 0)  # the tiles before the bad tile are not in its block
     monkeypatch.setattr(processor, "decode", fails, raising=False)
     monkeypatch.setattr(PartialImage, "image", shown)
     reports = []

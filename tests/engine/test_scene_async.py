@@ -135,7 +135,7 @@ async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
     kind = getattr(vllm.exceptions, "RetryableRequestError", PausedError)
     monkeypatch.setattr(vllm.exceptions, "RetryableRequestError", kind, raising=False)
     monkeypatch.setattr("vllm_mmout.engine.scene.async_runs.ASKED_AGAIN_S", 0.01)
-    monkeypatch.setattr("vllm_mmout.engine.scene.engine_loads.BLOCK_S", 0)  # each tile is a block
+    monkeypatch.setattr("vllm_mmout.engine.scene.pace.BLOCK_S", 0)  # each tile is a block
     send, sent = engine._mmout_send, []
 
     async def paused(request):

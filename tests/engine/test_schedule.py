@@ -154,30 +154,45 @@ def test_what_looking_at_a_run_raises_is_its_own():
 
 def test_parts_are_sent_until_two_steps_of_them_are_in_flight():
     """Parts of a plugin or of a model written for vLLM are sent one by one; a step takes four."""
-    schedule, _ = scheduled(Work(range(10)))
-    assert sent(schedule.turn()) == [*range(8)]
-    schedule.loads.give(0, 1, block=False)
+    schedule, (run,) = scheduled(Work(range(10)))
+    turn = schedule.turn()
+    sending = turn.sendings[0]
+    assert sent(turn) == [*range(8)]
+    schedule.answered(run, sending.part)
     assert sent(schedule.turn()) == [8]
 
 
 def test_a_block_is_cut_to_the_size_that_the_engine_takes():
     """The first blocks have one and two tiles, and the rest waits until an answer makes room."""
-    schedule, _ = scheduled(Work([block(0, 8)]))
+    schedule, (run,) = scheduled(Work([block(0, 8)]))
     assert sizes(schedule.turn()) == [[0], [1]]
-    schedule.loads.give(0, 1, block=True, nbytes=10)
-    assert sizes(schedule.turn()) == [[2, 3]]
-    schedule.loads.give(0, 1, block=True, nbytes=10)
-    assert sizes(schedule.turn()) == [[4, 5]]
-    schedule.loads.give(0, 2, block=True, nbytes=20)
+    for number, expected in ((0, [[2, 3]]), (1, [[4, 5]])):
+        schedule.answered(run, block(number, 1), nbytes=10)
+        assert sizes(schedule.turn()) == expected
+    schedule.answered(run, block(2, 2), nbytes=20)
     assert sizes(schedule.turn()) == [[6, 7]]
+
+
+def test_a_run_does_not_take_the_block_size_of_another():
+    """The tiles and results of another scene may be many times larger, so it begins with one tile."""
+    first, second = Work([block(0, 64)]), Work()
+    schedule, _ = scheduled(first, second)
+    for count in (1, 2, 4, 8):
+        first.pace.add(count, 0.0, count)
+    assert sizes(schedule.turn()) == [[*range(16)], [*range(16, 32)]]
+    second.ready = [block(0, 4)]
+    first.error = LookupError("aborted")
+    for number in (0, 16):
+        schedule.answered(first, block(number, 16))
+    assert sizes(schedule.turn()) == [[0], [1]]
 
 
 def test_beside_single_requests_only_idle_engines_get_blocks():
     """A single request waits for one small block at most."""
-    schedule, _ = scheduled(Work([block(0, 8)]), engines=2)
+    schedule, (run,) = scheduled(Work([block(0, 8)]), engines=2)
     assert sizes(schedule.turn(gives_way=True)) == [[0], [1]]
     assert sizes(schedule.turn(gives_way=True)) == []
-    schedule.loads.give(1, 1, block=True, nbytes=10)
+    schedule.answered(run, block(1, 1), engine=1, nbytes=10)
     turn = schedule.turn(gives_way=True)
     assert (sizes(turn), turn.sendings[0].engine) == ([[2]], 1)
 
@@ -187,6 +202,14 @@ def test_tiles_of_a_stopped_run_are_not_sent():
     schedule, (bad, _) = scheduled(Work([block(0, 8)]), Work([block(0, 1)]))
     assert sizes(schedule.turn()) == [[0], [1]]
     bad.error = LookupError("no")
-    for _ in range(2):
-        schedule.loads.give(0, 1, block=True)
+    for number in range(2):
+        schedule.answered(bad, block(number, 1))
     assert sizes(schedule.turn()) == [[0]]
+
+
+def test_a_block_without_a_result_says_nothing_about_the_next():
+    """It failed or was aborted, so its time is not that of its tiles."""
+    schedule, (run,) = scheduled(Work([block(0, 8)]))
+    assert sizes(schedule.turn()) == [[0], [1]]
+    schedule.answered(run, block(0, 1))
+    assert sizes(schedule.turn()) == [[2]]

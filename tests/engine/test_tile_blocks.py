@@ -10,7 +10,7 @@ from processors_for_tests import StepSize
 from scenes_for_tests import TILE, classes, pixels
 
 from vllm_mmout import OutputParams
-from vllm_mmout.engine.scene import engine_loads
+from vllm_mmout.engine.scene import pace
 from vllm_mmout.models.inputs.mapper import RasterMapper
 
 pytestmark = pytest.mark.engine
@@ -28,7 +28,7 @@ def engine(request):
 @pytest.fixture
 def no_clock(monkeypatch):
     """Blocks grow as if the model took no time."""
-    monkeypatch.setattr(engine_loads, "BLOCK_S", 1e9)
+    monkeypatch.setattr(pace, "BLOCK_S", 1e9)
 
 
 def run(engine, scene=SCENE, **options):
@@ -52,7 +52,7 @@ def test_blocks_grow(engine, no_clock):
 
 def test_a_slow_model_gets_its_tiles_one_by_one(llm, monkeypatch):
     """A block of two would take longer than an engine may work on a block."""
-    monkeypatch.setattr(engine_loads, "BLOCK_S", 1e-9)
+    monkeypatch.setattr(pace, "BLOCK_S", 1e-9)
     assert run(llm, processor=StepSize.__name__).max() == 1
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vllm.exceptions import VLLMClientError
 
 from vllm_mmout.engine.request.input_reading import prepare
-from vllm_mmout.engine.request.request import PartInput, Request, carrying
+from vllm_mmout.engine.request.request import Request, carrying
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
 from vllm_mmout.engine.scene.budgets import Credits, TileBudget
 from vllm_mmout.engine.scene.engine_loads import EngineLoads
@@ -97,7 +97,7 @@ class Call:
             for request in parts:
                 del self.in_flight[request.request_id]
                 if request.part is not None:
-                    self._give(request.part)
+                    self.schedule.answered(run, request.part)
             self._collect(self.engine.output_processor.take_ready())  # drops the results of the failed run's parts
         for run in turn.ended:
             run.close()
@@ -105,11 +105,13 @@ class Call:
             self.runs.remove(run)
         for sending in turn.sendings:
             run, part = sending.run, sending.part
+            request = run.part_request(part, self._next_id())
             try:
-                self._send(run.part_request(part, self._next_id()))
+                self._send(request)
             except _REFUSALS as error:
                 run.answered(part, error)
-                self._give(part)
+                if request.request_id not in self.in_flight:  # otherwise counted when the run's requests are aborted
+                    self.schedule.answered(run, part)
 
     def _feed(self) -> None:
         """Send single inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
@@ -193,14 +195,11 @@ class Call:
             request.release()
             if isinstance(request.run, Run) and request.part is not None:
                 request.run.answered(request.part, output)
-                self._give(request.part, 0 if output.error is not None else request.answer_bytes)
+                nbytes = 0 if output.error is not None else request.answer_bytes
+                self.schedule.answered(request.run, request.part, nbytes=nbytes)
             else:
                 self.credits.give(request.nbytes)
                 self._finish(request.place, output)
-
-    def _give(self, part: PartInput, nbytes: int = 0) -> None:
-        """Count a block or part that was answered with ``nbytes`` bytes, or 0 if it failed or was aborted."""
-        self.schedule.loads.give(0, len(part), block=part.is_block, nbytes=nbytes)
 
     def _next_id(self) -> str:
         return str(next(self.llm.request_counter))

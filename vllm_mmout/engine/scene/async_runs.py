@@ -90,8 +90,7 @@ class AsyncRuns:
 
     def answered(self, sending: Sending, nbytes: int) -> None:
         """Record the end of a block or part. ``nbytes`` is the answer's size, or 0 after a failure or an abort."""
-        part = sending.part
-        self.loads.give(sending.engine, len(part), block=part.is_block, nbytes=nbytes)
+        self.schedule.answered(sending.run, sending.part, sending.engine, nbytes)
         self.wake()
 
     def turn(self) -> None:

@@ -11,6 +11,7 @@ from vllm_mmout.engine.observer import SILENT, Observer
 from vllm_mmout.engine.request.request import PartInput, Request
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.engine.scene.fan_out import FanOut
+from vllm_mmout.engine.scene.pace import Pace
 from vllm_mmout.engine.trace import TRACED
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Run(FanOut):
         super().__init__(picks, total, nbytes)
         self.request = request
         self.part_params = part_params
+        self.pace = Pace()
+        """Size of the next block, as far as the run's tiles are sent in blocks."""
         self.limit_s = 0.0
         """Longest time that ``assemble`` may work on a part, in seconds."""
         self.growing: PartialImages | None = None

@@ -82,6 +82,12 @@ class Schedule:
         """Let the next `turn` check a run even if it has not started, so that a run stopped before its start ends."""
         self._given_up.append(run)
 
+    def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:
+        """Count a block or part that an engine answered with ``nbytes`` bytes, or 0 if it failed or was aborted."""
+        seconds = self.loads.give(engine, len(part), block=part.is_block)
+        if part.is_block and nbytes:
+            run.pace.add(len(part), seconds, nbytes)
+
     def turn(self, *, gives_way: bool = False) -> Turn:
         """Check all runs, start waiting runs if there is room, and choose the blocks and parts to send.
 
@@ -116,7 +122,7 @@ class Schedule:
     def _next(self, *, gives_way: bool) -> Sending:
         """Return the next block or part to send. If a block is too large, its other tiles stay first in the queue."""
         run, part = self._ready.popleft()
-        part, rest = part.cut(self.loads.block_size(gives_way=gives_way))
+        part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:
             self._ready.appendleft((run, rest))
         return Sending(run, part, self.loads.take(len(part), block=part.is_block))
