@@ -43,7 +43,10 @@ def collectors() -> Collectors:
     live: Final = "livesum"  # the sum over the living processes of the server
     return Collectors(
         Histogram(
-            "mmout:decode_seconds", "Seconds to decode the output of one request or tile.", processor, buckets=SECONDS
+            "mmout:decode_seconds",
+            "Seconds to decode the output of a request or block of tiles.",
+            processor,
+            buckets=SECONDS,
         ),
         Gauge(
             "mmout:decodes_pending",
