@@ -81,14 +81,14 @@ def scheduled(*works, most=2, engines=1, clock=lambda: 0.0):
 
 def sent(turn):
     """The parts of a turn."""
-    return [sending.part.prompt for sending in turn.sendings]
+    return [part.prompt for _, part, _ in turn.sendings]
 
 
 def sizes(turn):
     """The indices of the tiles in each block of a turn."""
-    for sending in turn.sendings:
-        assert [part.index for part in sending.part.parts] == sending.part.tensors["x"].tolist()
-    return [[part.index for part in sending.part.parts] for sending in turn.sendings]
+    for _, part, _ in turn.sendings:
+        assert [tile.index for tile in part.parts] == part.tensors["x"].tolist()
+    return [[tile.index for tile in part.parts] for _, part, _ in turn.sendings]
 
 
 def test_further_runs_wait_in_their_order():
@@ -156,9 +156,8 @@ def test_parts_are_sent_until_two_steps_of_them_are_in_flight():
     """Parts of a plugin or of a model written for vLLM are sent one by one; a step takes four."""
     schedule, (run,) = scheduled(Work(range(10)))
     turn = schedule.turn()
-    sending = turn.sendings[0]
     assert sent(turn) == [*range(8)]
-    schedule.answered(run, sending.part)
+    schedule.answered(run, turn.sendings[0][1])
     assert sent(schedule.turn()) == [8]
 
 
@@ -194,7 +193,7 @@ def test_beside_single_requests_only_idle_engines_get_blocks():
     assert sizes(schedule.turn(gives_way=True)) == []
     schedule.answered(run, block(1, 1), engine=1, nbytes=10)
     turn = schedule.turn(gives_way=True)
-    assert (sizes(turn), turn.sendings[0].engine) == ([[2]], 1)
+    assert (sizes(turn), turn.sendings[0][2]) == ([[2]], 1)
 
 
 def test_tiles_of_a_stopped_run_are_not_sent():

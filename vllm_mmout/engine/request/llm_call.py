@@ -103,8 +103,7 @@ class Call:
             run.close()
             self._finish(run.request.place, run.result(), self.bar.left(run))
             self.runs.remove(run)
-        for sending in turn.sendings:
-            run, part = sending.run, sending.part
+        for run, part, _ in turn.sendings:
             request = run.part_request(part, self._next_id())
             try:
                 self._send(request)

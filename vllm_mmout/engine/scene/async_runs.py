@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.request.request import PartInput, Request
     from vllm_mmout.engine.scene.run import Run
-    from vllm_mmout.engine.scene.schedule import Sending
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
 """Function that sends a part's request to its engine and returns the answer. Cancelling the call aborts the part."""
@@ -88,9 +87,9 @@ class AsyncRuns:
     def _gives_way(self) -> bool:
         return time.monotonic() < self._singles_until
 
-    def answered(self, sending: Sending, nbytes: int) -> None:
+    def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
         """Record the end of a block or part. ``nbytes`` is the answer's size, or 0 after a failure or an abort."""
-        self.schedule.answered(sending.run, sending.part, sending.engine, nbytes)
+        self.schedule.answered(run, part, engine, nbytes)
         self.wake()
 
     def turn(self) -> None:
@@ -103,8 +102,8 @@ class AsyncRuns:
                 self.driven[run].cancel_parts()
             for run in turn.ended:
                 self.driven[run].ended.set()
-            for sending in turn.sendings:
-                self.driven[sending.run].send(sending)
+            for run, part, engine in turn.sendings:
+                self.driven[run].send(part, engine)
             for run in {*self.schedule.running, *turn.failed, *turn.ended}:
                 self.driven[run].news.set()
         finally:
@@ -220,18 +219,18 @@ class AsyncRun:
             finally:
                 self.run.close()
 
-    def send(self, sending: Sending) -> None:
-        """Send a block or part to its engine."""
-        task = asyncio.create_task(self._answered(sending))
+    def send(self, part: PartInput, engine: int) -> None:
+        """Send a block or part to an engine."""
+        task = asyncio.create_task(self._answered(part, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before it starts runs none of its code, so its end is counted here.
-        task.add_done_callback(lambda task: self._runs.answered(sending, _result(task)))
+        task.add_done_callback(lambda task: self._runs.answered(self.run, part, engine, _result(task)))
 
-    async def _answered(self, sending: Sending) -> int:
+    async def _answered(self, part: PartInput, engine: int) -> int:
         """Send a block or part, handle the engine's answer, and return the size of the answer in bytes."""
-        answer, nbytes = await self._answer(sending.part, sending.engine)
-        self.run.answered(sending.part, answer)
+        answer, nbytes = await self._answer(part, engine)
+        self.run.answered(part, answer)
         return nbytes
 
     async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:

@@ -21,15 +21,6 @@ _TICK_S = 1.0
 """Time in seconds after which all runs are checked again, even if no thread has asked for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """Block of tiles, or single part of a run, to send to an engine."""
-
-    run: Run
-    part: PartInput
-    engine: int
-
-
 @dataclass(slots=True)
 class Turn:
     """Actions that the caller of `Schedule.turn` must perform, in the order of the fields."""
@@ -38,8 +29,8 @@ class Turn:
     """Runs that have failed since the last call. Abort their requests in the engine."""
     ended: list[Run] = field(default_factory=list)
     """Runs that have succeeded or failed, and were removed from the schedule."""
-    sendings: list[Sending] = field(default_factory=list)
-    """Blocks and parts to send to the engines."""
+    sendings: list[tuple[Run, PartInput, int]] = field(default_factory=list)
+    """Blocks and parts to send, each with its run and the index of its engine."""
 
 
 class Schedule:
@@ -119,10 +110,10 @@ class Schedule:
             turn.sendings.append(self._next(gives_way=gives_way))
         return turn
 
-    def _next(self, *, gives_way: bool) -> Sending:
+    def _next(self, *, gives_way: bool) -> tuple[Run, PartInput, int]:
         """Return the next block or part to send. If a block is too large, its other tiles stay first in the queue."""
         run, part = self._ready.popleft()
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:
             self._ready.appendleft((run, rest))
-        return Sending(run, part, self.loads.take(len(part), block=part.is_block))
+        return run, part, self.loads.take(len(part), block=part.is_block)
