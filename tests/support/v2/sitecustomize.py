@@ -38,4 +38,4 @@ if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and not os.path.exists("/de
         driver = _Driver
         compiler = _Compiler
 
-    triton.backends.backends["cpu"] = _Backend
+    triton.backends.backends["interpreter"] = _Backend

@@ -44,7 +44,7 @@ TOKEN_HOOKS: tuple[Hook | Contact, ...] = (
         _OUTPUT_PROCESSOR,
         "OutputProcessor._finish_request",
         ("req_state",),
-        "called to end a request whose tokens do not fit the layout",
+        "called to end a request whose tokens do not fit the layout, and overridden to count an answer that is held",
     ),
     _row(
         _OUTPUT_PROCESSOR,

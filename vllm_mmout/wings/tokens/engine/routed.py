@@ -178,6 +178,14 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             return None
         return self._last_output(state)
 
+    def _finish_request(self, req_state: RequestState) -> None:
+        """Finish a request as vLLM does. A held answer still counts, or it would not be delivered."""
+        super()._finish_request(req_state)
+        parent = req_state.parent_req
+        if parent is not None and req_state.request_id in self.pending:
+            parent.child_requests.add(req_state.request_id)
+            self.parent_requests[parent.request_id] = parent
+
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
         """Cancel the answers of a failed request, and return what to deliver in place of its output.
 
@@ -257,10 +265,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     def _called(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
         """Return the answers with these ids: internal ids of answers or requests, or the ids that callers gave."""
         id_set = set(request_ids)
-        states = [
-            *self.request_states.values(),
-            *self.pending.values(),
-        ]  # copied in one step each, as the decode thread calls this too
+        states = [*self.request_states.values(), *self.pending.values()]  # a copy, as the decode thread calls this
         token_states = (state for state in states if isinstance(state, TokenRequestState))
         return [state for state in token_states if id_set & _names(state, internal=internal)]
 
