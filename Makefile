@@ -3,7 +3,7 @@
 
 .PHONY: help demo check test test-slow test-all test-python test-rasterio test-engines test-release test-patches test-v2 \
 	test-terratorch lint bench bench-peers \
-	setup setup-dev setup-check setup-terratorch setup-bench clean distclean
+	setup setup-dev setup-check setup-release setup-terratorch setup-bench clean distclean
 .NOTPARALLEL:
 
 # Keep pytest's compiled tests: rewriting the assertions of all tests takes longer than many of the tests.
@@ -60,17 +60,15 @@ test-rasterio:  ## run the tests of rasters with rasterio 1.4 and with the newes
 test-engines: setup-dev  ## run the tests of the hooks on each vLLM release of TESTED_RELEASES
 	.venv/bin/python scripts/test_engines.py $(PYTEST_ARGS)
 
-test-release: setup-dev  ## run the tests of engines and servers on another vLLM: make test-release VLLM=0.31.0
-	@distribution="$$(.venv/bin/python scripts/engine_sources.py $(VLLM))" && \
-		bash scripts/setup.sh release $(VLLM) "$$distribution"
+test-release: setup-release  ## run the tests of engines and servers on another vLLM: make test-release VLLM=0.31.0
 	.venv-vllm-$(VLLM)/bin/python -m pytest -n 2 -m engine $(PYTEST_ARGS)
 
 test-patches: setup-dev  ## apply each series of patches/ to a copy of vLLM, test it, and revert it
 	.venv/bin/python scripts/test_patches.py $(PYTEST_ARGS)
 
-test-v2: setup-dev  ## run the tests of models on Model Runner V2, without a GPU by Triton's interpreter
-	$(ON_V2) $(PYTEST) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
-	@if [ -x .venv-terratorch/bin/python ]; then $(ON_V2) .venv-terratorch/bin/python -m pytest -n 2 \
+test-v2: $(if $(VLLM),setup-release,setup-dev)  ## run the tests of models on Model Runner V2, without a GPU by Triton's interpreter
+	$(ON_V2) $(if $(VLLM),.venv-vllm-$(VLLM)/bin/python -m pytest -n 2,$(PYTEST)) -m "not slow" $(V2_TESTS) $(PYTEST_ARGS)
+	@if [ -n "$(VLLM)" ]; then :; elif [ -x .venv-terratorch/bin/python ]; then $(ON_V2) .venv-terratorch/bin/python -m pytest -n 2 \
 		$(addprefix tests/wings/terratorch/engine/test_terratorch_,tasks.py compiled.py) $(if $(CI),-m "not slow") \
 		$(PYTEST_ARGS); \
 	else echo "TerraTorch's models on Model Runner V2: make setup-terratorch first"; fi
@@ -97,6 +95,10 @@ setup-dev:
 
 setup-check:
 	@bash scripts/setup.sh check $(CHECK)
+
+setup-release: setup-dev
+	@distribution="$$(.venv/bin/python scripts/engine_sources.py $(VLLM))" && \
+		bash scripts/setup.sh release $(VLLM) "$$distribution"
 
 setup-terratorch: setup-dev
 	@bash scripts/setup_terratorch.sh

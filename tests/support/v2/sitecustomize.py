@@ -5,6 +5,7 @@ numpy, slowly and right; all that is missing is an entry that vLLM's check finds
 the keys of its cache.
 """
 
+import importlib.metadata
 import os
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - early
@@ -38,4 +39,6 @@ if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and not os.path.exists("/de
         driver = _Driver
         compiler = _Compiler
 
-    triton.backends.backends["interpreter"] = _Backend
+    # A vLLM built for the CPU looks for the name "cpu", and one built for GPUs takes any other.
+    is_for_gpus = any(importlib.metadata.distributions(name="vllm"))
+    triton.backends.backends["interpreter" if is_for_gpus else "cpu"] = _Backend
