@@ -17,7 +17,7 @@ from scripts import run_script
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # in snac
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),  # in snac; a FutureWarning since torch 2.14
 ]
 PAGE = "models.md"
 IN_TERRATORCH = ("ibm-nasa-geospatial/", "models/terramind")

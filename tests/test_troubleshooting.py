@@ -22,6 +22,7 @@ VLLM_FILES = (
     "renderers/params.py",
     "transformers_utils/config.py",
     "v1/core/kv_cache_coordinator.py",
+    "v1/core/kv_cache_planning.py",  # since 0.33
     "v1/core/kv_cache_utils.py",
     "v1/engine/exceptions.py",
     "v1/engine/utils.py",

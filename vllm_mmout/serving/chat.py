@@ -36,6 +36,8 @@ def attach(app: FastAPI) -> None:
                 methods=["POST"],
                 dependencies=[*route.dependencies, Depends(check_media if route.path == CHAT else refuse_media)],
                 responses=route.responses,
+                response_model=route.response_model,
+                openapi_extra=route.openapi_extra,
                 name=route.name,
                 tags=route.tags,
                 include_in_schema=route.include_in_schema,

@@ -23,7 +23,7 @@ def rows():
     return {row[0]: tuple(row[1:]) for row in cells if len(row) == 4 and not row[0].startswith("arch")}
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # of a module of transformers
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # of a module of transformers
 def test_the_page_says_which_folders_need_the_argument():
     """Results with the folder alone begin with "vLLM" exactly for architectures left to vLLM."""
     from vllm_mmout.wings.transformers.heads import head_of
