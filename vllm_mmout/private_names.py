@@ -1,4 +1,4 @@
-"""`Contact`: names of other packages that are not public API but are used here, and checks that they exist."""
+"""`Contact`: private names of other packages that are used here, and a check that they still exist."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Names of a module that are not public API, and the reason for using them."""
+    """Names of a module that are used here although they are not public API, and the reason."""
 
     module: str
     names: tuple[str, ...]
-    """Names in the module, names of submodules, or "Class.attribute".
+    """Names in the module, names of its submodules, or "Class.attribute".
 
     An attribute also counts as existing if only the methods of the class set it.
     """
     why: str
 
     def faults(self) -> Iterator[str]:
-        """Yield a message for each missing name."""
+        """Yield a message for each name that does not exist in the installed package."""
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
@@ -70,19 +70,19 @@ THIRD_PARTIES: Final = (
     ),
     Contact("argparse", ("_SubParsersAction", "ArgumentParser._option_string_actions"), "ask which flags a parser has"),
 )
-"""Private names in packages other than vLLM.
+"""Private names that are used here, from packages other than vLLM.
 
 The versions of these packages are set in setup.cfg, or required by vLLM.
 """
 
 
 def third_party_faults() -> list[str]:
-    """Return messages about names that are missing from installed packages."""
+    """Return a message for each name in `THIRD_PARTIES` that is missing from an installed package."""
     return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
 
 
 def faults(contacts: Iterable[Contact]) -> Iterator[str]:
-    """Yield a message for each name in ``contacts`` that does not exist."""
+    """Yield a message for each of the private names that does not exist."""
     for contact in contacts:
         yield from contact.faults()
 
@@ -100,7 +100,7 @@ def _is_there(module: object, name: str) -> bool:
 
 
 def _is_set_in(owner: type, attribute: str) -> bool:
-    """Return whether a class or a base of it declares an attribute or assigns it in a method."""
+    """Return whether a class or a base of it declares an attribute, or assigns it in a method."""
     for base in owner.__mro__[:-1]:
         if attribute in vars(base).get("__annotations__", {}):
             return True

@@ -1,4 +1,4 @@
-"""Retries of requests that failed for a temporary reason: which errors, how often, and the pauses between attempts."""
+"""Repeat requests that failed for a temporary reason, with growing pauses between the attempts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 LONGEST_PAUSE_S: Final = 30.0
-"""Longest pause between two attempts, in seconds, unless the server asks for a longer one."""
+"""Maximum pause between two attempts, in seconds. If the server asks for a longer pause, that is used."""
 
 
 class BrokenError(Exception):
-    """Error of a request that failed for a temporary reason, so that it may succeed if it is repeated.
+    """Error of a request that failed for a temporary reason, and may succeed if it is repeated.
 
     ``wait_s`` is the pause that the server asks for, in seconds.
     """
@@ -31,16 +31,16 @@ class BrokenError(Exception):
 
 @dataclass(slots=True)
 class Retries:
-    """Counter of the failed attempts of one task, which says how long to wait before the next attempt."""
+    """Counter of failed attempts that tells how long to pause before the next attempt, and when to stop."""
 
     most: int
-    """Number of retries after the first attempt."""
+    """Maximum number of retries after the first attempt."""
     first_pause_s: float
-    """Pause before the first retry, in seconds. The pause doubles with each further retry."""
+    """Pause before the first retry, in seconds. It doubles with each further retry."""
     failures: int = 0
 
     def failed(self, asked_s: float = 0.0, *, counts: bool = True) -> float | None:
-        """Count a failed attempt, and return the seconds to wait before the next, or None if no retry is left.
+        """Count a failed attempt. Return the seconds to wait before the next attempt, or None if no retry is left.
 
         Args:
             asked_s: the pause that the server asks for, in seconds.
@@ -55,7 +55,7 @@ class Retries:
 
 
 def call_with_retries(step: Callable[[], _Result], wait: Callable[[BrokenError], None]) -> _Result:
-    """Return the result of ``step``. If it raises `BrokenError`, call ``wait`` with the error, then ``step`` again.
+    """Call ``step`` until it succeeds, and return its result. After each `BrokenError`, call ``wait`` with the error.
 
     ``wait`` pauses, or raises an error to end the attempts.
     """
@@ -67,7 +67,7 @@ def call_with_retries(step: Callable[[], _Result], wait: Callable[[BrokenError],
 
 
 def retry_after_s(response: BaseHTTPResponse) -> float:
-    """Return the delay in seconds in a response's ``Retry-After`` header, or 0 if it is missing or invalid."""
+    """Return the delay of a response's ``Retry-After`` header in seconds, or 0 if it is missing or invalid."""
     try:
         return float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0")))
     except (HTTPError, ValueError, OverflowError):  # the header is neither a number nor a date

@@ -1,4 +1,4 @@
-"""AudioOutput, a result that is sound."""
+"""AudioOutput, the output of models that generate sound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_mmout.outputs.formats.sounds import MOST_CHANNELS
 
 
 class AudioOutput(MediaOutput):
-    """A sound with one or several channels.
+    """Sound that a model generated, as float32 samples in one or several channels.
 
     File formats are .wav, .flac, .mp3, .opus, .ogg (Vorbis) and .pcm (signed 16-bit samples, little endian, channels
     interleaved, no header). WAV and FLAC have 16 bits per sample, or 24 with ``subtype="PCM_24"``. WAV with
@@ -63,7 +63,7 @@ class AudioOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the samples, computed from shape and dtype."""
+        """Size of the samples in memory, in bytes."""
         return self.samples.nbytes
 
     @property

@@ -1,4 +1,4 @@
-"""Base classes of all outputs, which save a result to a file, and Source, the input of a result."""
+"""Base classes of the outputs of models, which can be saved to files, and Source, which describes an output's input."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Savable:
     """Base class of results that can be written to a file or to bytes."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ()
-    """Kinds of output that the class belongs to, the most specific first. They are keys of `Format.writers`."""
+    """Kinds of this output, such as "raster", the most specific first. The first kind that a file format can write is
+    used."""
     formats: ClassVar[dict[str, str]] = {}
-    """Suffix of a file name -> name of the format. The default format comes first."""
+    """Maps file suffixes such as ".tif" to names of formats. The first entry is the default format."""
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
         """Write the result to a file. The suffix of its name selects the format.
@@ -66,7 +67,9 @@ class Savable:
         return self._encode(self._format(format), options)
 
     def write_to(self, file: BinaryIO, format: str | None = None, **options: Any) -> None:  # noqa: A002 - as to_bytes
-        """Write the result to an open file, in pieces if the format supports that. The arguments are as in `to_bytes`.
+        """Write the result to an open binary file, in chunks if the format supports that.
+
+        The arguments are those of `to_bytes`.
 
         Raises SaveError if the format is unknown or cannot hold the result.
         """
@@ -87,57 +90,62 @@ class Savable:
         return name
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
-        """Write the result to a new file. Classes that can write a format in pieces override this."""
+        """Write the result to a new file. Classes that can write a format in chunks override this."""
         path.write_bytes(self._encode(name, options))
 
     def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
-        """Return the sidecar files of a file in the format ``name``.
+        """Return the sidecar files, such as GDAL's ``.aux.xml``, that belong to a file in the format ``name``.
 
         The result maps a suffix, appended to the file's name, to the content, or to None for a file to be removed.
         """
         return {}
 
     def _encode(self, name: str, options: dict[str, Any]) -> bytes:
-        """Return the result as bytes in a format of `formats`. Subclasses with formats of their own override this."""
+        """Encode the result in the format ``name``. Subclasses with formats that are not in `FORMATS` override this."""
         buffer = BytesIO()
         self._formatted(buffer, name, options)
         return buffer.getvalue()
 
     def _formatted(self, file: BinaryIO, name: str, options: dict[str, Any]) -> None:
-        """Write the result to an open file, in a format of the table `FORMATS`."""
+        """Write the result to an open file with the writer that the table `FORMATS` has for the format ``name``."""
         if name not in FORMATS:
             raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
         FORMATS[name].write(self, file, options)
 
 
 class MediaOutput(Savable):
-    """Base class of results that consist of pixels or numbers. An output is equal only to itself."""
+    """Base class of all outputs of models: pictures, rasters, arrays, sounds, videos and structured results.
+
+    Outputs compare by identity: an output is equal only to itself.
+    """
 
     path: str | None = None
-    """Path of the file with the result, or None if the request did not ask for a file."""
+    """Path of the file that the output was written to, or None if the request did not ask for a file."""
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the values as arrays, computed from shape and dtype. It is 0 without arrays."""
+        """Size of the output's arrays in memory, in bytes. It is 0 for outputs without arrays."""
         return 0
 
     partial: bool = False
-    """True if the model's tokens ended before the result was complete. It holds the part decoded until then."""
+    """True if the model stopped generating before the output was complete. The output then holds the part decoded so
+    far."""
     span: tuple[int, int] | None = None
-    """(start, stop) of the output tokens that the result was decoded from, including text tokens between them.
-    None if it was not decoded from tokens."""
+    """Range (start, stop) of the model's output tokens that this output was decoded from, including any text tokens
+    within it. None if it was not decoded from tokens."""
     assumed: tuple[str, ...] = ()
-    """Assumptions about the input. Each sentence names the fact, the assumed value, and how to state another value."""
+    """Assumptions made about the input, such as an unstated unit. Each sentence names the assumed value, and how to
+    state another value."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
-    """Return the error for a file name whose suffix selects no format. ``hint`` is added to the list of formats."""
+    """Return the SaveError for a file name with an unknown suffix. Its message lists ``formats``, then ``hint``."""
     fault = f"suffix {target.suffix!r} is unknown" if target.suffix else "the name has no suffix"
     return SaveError(f"cannot save {target}: {fault} (known: {', '.join(formats)}{hint})")
 
 
 def as_numpy(value: Any) -> NDArray[Any]:
-    """Return a NumPy array of a tensor or array, sharing its memory if possible. torch is not imported.
+    """Convert a tensor or array to NumPy, without a copy if possible. torch is not imported.
 
     bfloat16 becomes float32, which is exact, since NumPy has no bfloat16.
     """
@@ -148,34 +156,37 @@ def as_numpy(value: Any) -> NDArray[Any]:
     return np.asarray(value)
 
 
-_NOT_OF_THE_RESULT = frozenset(
+_INPUT_FILE_TAGS = frozenset(
     {"TIFFTAG_SOFTWARE", "TIFFTAG_IMAGEDESCRIPTION", "TIFFTAG_DOCUMENTNAME", "TIFFTAG_HOSTCOMPUTER"}
 )
-"""Names of metadata items that describe the file of the input. They are not copied to the result."""
+"""TIFF tags that describe the input's file. They are not copied to an output."""
 
 
 ASSUMED = "MMOUT_ASSUMED"
-"""Name of the metadata item that lists the assumptions about an output's input, a sentence on each line."""
+"""Key of the metadata item that lists the assumptions made about the input, one per line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Facts about an input that are needed to place an output on it. Equal only to itself."""
+    """Description of an input: its size, georeference, valid pixels and metadata, which are applied to its outputs.
+
+    A source is equal only to itself.
+    """
 
     size: tuple[int, int] | None = None
-    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None without pixels."""
+    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None if it lacks pixels."""
     seen: tuple[int, int] | None = None
     """(height, width) of the input after it was resized for the model. None if it was not resized."""
     georeference: Georeference | None = None
-    """Georeference of the input's pixels."""
+    """Coordinate system and transform of the input's pixels, or None if they are unknown."""
     valid: NDArray[np.bool_] | None = None
-    """Mask [height, width], False where the input lacks an observation. None if all pixels are valid."""
+    """Mask, bool [height, width], False where the input lacks data. None if all pixels are valid."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
-    """Function that returns an RGB picture of the input, of ``size``. It is called when an output is drawn over it."""
+    """Function that returns the input as an RGB picture of ``size``. It is called to draw an output over its input."""
     assumed: tuple[str, ...] = ()
-    """Assumptions about the input, see `MediaOutput.assumed`."""
+    """Assumptions made about the input, one sentence each. `lay` copies them to the output."""
 
     def __post_init__(self) -> None:
         for name in ("size", "seen"):
@@ -192,7 +203,7 @@ class Source:
             )
 
     def made_by(self, model: str, processor: str) -> Source:
-        """Return a copy with metadata items for the model, the processor and the assumptions about the input."""
+        """Return a copy whose metadata also names the model, the processor and the assumptions about the input."""
         items = {"MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor}
         if self.assumed:
             items[ASSUMED] = "\n".join(self.assumed)
@@ -201,7 +212,10 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Call the output's method ``placed`` with this input, if it has one. Set ``assumed`` of a `MediaOutput`."""
+        """Return the output scaled, masked and georeferenced like this input, with the assumptions about the input.
+
+        Only outputs with a method ``placed`` are changed so.
+        """
         if hasattr(output, "placed"):
             output = output.placed(self)
         if isinstance(output, MediaOutput):
@@ -232,8 +246,8 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the result's metadata items, with the input's items that also apply to the result."""
-    return {**{name: text for name, text in source.items() if name not in _NOT_OF_THE_RESULT}, **own}
+    """Merge the metadata of an input into a result's ``own`` metadata, except tags that describe the input's file."""
+    return {**{name: text for name, text in source.items() if name not in _INPUT_FILE_TAGS}, **own}
 
 
 def _checked_size(name: str, size: object) -> tuple[int, int] | None:
@@ -249,12 +263,15 @@ def _is_count(number: object) -> bool:
 
 
 def _nearest(old: int, new: int) -> NDArray[np.intp]:
-    """Return, for each of ``new`` pixels along an axis, the index of the old pixel at its centre. Exact."""
+    """Return the indices that resample an axis from ``old`` to ``new`` pixels by nearest neighbour."""
     return (2 * np.arange(new) + 1) * old // (2 * new)
 
 
 def _free_value(pixels: NDArray[Any]) -> float:
-    """Return a value to use as nodata: NaN for floating point, else the largest integer if no pixel has it."""
+    """Return a nodata value that no pixel has: NaN for floating point, else the largest integer of the dtype.
+
+    Raise InputError if a pixel has the largest integer.
+    """
     if pixels.dtype.kind == "f":
         return math.nan
     largest = int(np.iinfo(pixels.dtype).max)

@@ -1,4 +1,4 @@
-"""ClassificationOutput, the classes of an input with their scores."""
+"""ClassificationOutput, the output of models that classify a whole input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClassScore(BaseModel):
-    """A class of an input with its score."""
+    """A class that a model assigned to an input, with its score."""
 
     id: int
     """Index of the class in the model, from 0."""
@@ -26,10 +26,10 @@ class ClassScore(BaseModel):
 
 
 class ClassificationOutput(StructuredOutput):
-    """The classes assigned to an input, the most probable first."""
+    """Classes that a model assigned to a whole input, the most probable first."""
 
     classes: list[ClassScore]
-    """Classes sorted by descending score. The list is empty if no class reached the threshold."""
+    """Classes sorted by descending score. Empty if no class reached the score threshold."""
 
     @computed_field  # type: ignore[prop-decorator] # mypy does not support pydantic's computed_field on a property
     @property
@@ -44,7 +44,7 @@ class ClassificationOutput(StructuredOutput):
         return self.classes[0].score if self.classes else None
 
     def draw(self, picture: Image) -> Image:
-        """Write the score and the name of each class on a line in the lower left corner. Long names are shortened."""
+        """Draw a legend of the classes and their scores into the lower left corner. Long names are shortened."""
         return draw_caption(
             picture, [Line(f"{item.score:.2f} {item.label}", class_colour(item.id)) for item in self.classes]
         )

@@ -1,4 +1,4 @@
-"""Conversion of rasters to xarray, with the conventions of rioxarray."""
+"""Convert rasters to xarray ``DataArray`` objects with the conventions of rioxarray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data_array(raster: RasterContent) -> DataArray:
         from xarray import DataArray
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"to_xarray needs xarray; {_EXTRA}", name="xarray") from error
-    coordinates: dict[str, Any] = {"band": np.arange(1, raster.count + 1), "spatial_ref": ((), 0, _place(raster))}
+    coordinates: dict[str, Any] = {"band": np.arange(1, raster.count + 1), "spatial_ref": ((), 0, _spatial_ref(raster))}
     if raster.transform is not None and raster.transform[1] == raster.transform[3] == 0:
         a, _, c, _, e, f = raster.transform
         coordinates["y"] = e * (np.arange(raster.height) + 0.5) + f
@@ -36,8 +36,8 @@ def data_array(raster: RasterContent) -> DataArray:
     return DataArray(pixels, coordinates, ("band", "y", "x"), attrs=_attributes(raster, pixels.dtype))
 
 
-def _place(raster: RasterContent) -> dict[str, Any]:
-    """Return the attributes of ``spatial_ref``: coordinate system (CF and WKT), and transform in GDAL's order."""
+def _spatial_ref(raster: RasterContent) -> dict[str, Any]:
+    """Return the attributes of rioxarray's ``spatial_ref``: CRS (CF and WKT), and transform in GDAL's order."""
     attributes: dict[str, Any] = {}
     if raster.crs is not None:
         try:

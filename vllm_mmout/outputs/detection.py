@@ -1,4 +1,4 @@
-"""DetectionOutput, the objects detected in an input, as boxes."""
+"""DetectionOutput, the output of models that detect objects and their bounding boxes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Detection(BaseModel):
     score: float
     """Score of the detection, from 0 to 1."""
     box: tuple[float, float, float, float]
-    """Box as (xmin, ymin, xmax, ymax) in ``units`` of the output. Coordinates refer to pixel edges, not centres: (0, 0)
-    is the upper left corner of the upper left pixel, and the box of a whole picture is (0, 0, width, height)."""
+    """Bounding box (xmin, ymin, xmax, ymax) in the output's ``units``. Coordinates refer to pixel edges, not centres:
+    the box of a whole picture is (0, 0, width, height)."""
 
 
 class DetectionOutput(StructuredOutput):
-    """The objects detected in an input, the highest score first."""
+    """Objects that a model detected in an input, with bounding boxes and scores, the highest score first."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, **formats_of("boxes")}
@@ -46,18 +46,19 @@ class DetectionOutput(StructuredOutput):
     detections: list[Detection]
     """Detections sorted by descending score. May be empty."""
     units: Literal["pixels", "relative"] = "pixels"
-    """Unit of the boxes: pixels or, if the input's size is unknown, fractions of its width and height."""
+    """Unit of the boxes: "pixels", or "relative" for fractions of the input's width and height if its size is
+    unknown."""
     size: tuple[int, int] | None = None
-    """(height, width) of the input whose pixels the boxes refer to. None means the input as resized for the model."""
+    """(height, width) of the picture that boxes in pixels refer to. None means the input as resized for the model."""
     omitted: Annotated[int, Field(ge=0, exclude_if=lambda count: count == 0)] = 0
-    """Number of objects above the score threshold that a limit on the number of detections left out. JSON has this
+    """Number of objects that exceeded the score threshold but were left out by the limit on detections. JSON has this
     field only if it is not 0."""
 
     keeps_flat: Annotated[bool, Field(exclude=True, repr=False)] = False
-    """True to keep boxes without an area within the input. JSON does not have this field."""
+    """True to keep boxes of zero width or height when boxes are clipped to the input. JSON does not have this field."""
 
     def placed(self, source: Source) -> Self:
-        """Return the result with boxes in pixels of the input, clipped to the input. Boxes outside are left out.
+        """Return a copy with boxes in pixels of the input, clipped to its edges. Boxes outside are left out.
 
         Boxes that are in pixels already are scaled from ``size`` or, if that is None, from the size that the model saw.
         """
@@ -72,7 +73,7 @@ class DetectionOutput(StructuredOutput):
 
     @property
     def geojson(self) -> dict[str, Any]:
-        """GeoJSON FeatureCollection of the boxes in the input's coordinate system. The input may be rotated.
+        """GeoJSON FeatureCollection of the boxes, as polygons in the input's coordinate system.
 
         Raises SaveError if GeoJSON cannot express the georeference of the input, or the input's size is unknown.
         """
@@ -96,7 +97,7 @@ class DetectionOutput(StructuredOutput):
 
 
 def within(detections: Iterable[Detection], width: float, height: float, *, keep_flat: bool = False) -> list[Detection]:
-    """Return the detections with boxes clipped to a picture, whose width and height are in the unit of the boxes.
+    """Clip boxes to a picture of ``width`` x ``height``, in the unit of the boxes. Return the detections that are left.
 
     Detections without an area within the picture are left out, unless ``keep_flat`` is True.
     """
@@ -106,7 +107,7 @@ def within(detections: Iterable[Detection], width: float, height: float, *, keep
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:
-    """Return a box clipped to ``edges``, or None if the result is empty or flat and ``keep_flat`` is False."""
+    """Clip a box to ``edges``. Return None if nothing is left, or if no area is left and ``keep_flat`` is False."""
     left, right = (min(max(x, edges[0]), edges[2]) for x in box[0::2])
     top, bottom = (min(max(y, edges[1]), edges[3]) for y in box[1::2])
     return (left, top, right, bottom) if keep_flat or (left < right and top < bottom) else None

@@ -1,4 +1,4 @@
-"""Drawing of text and boxes on pictures, legible on any background and scaled with the picture."""
+"""Draw captions and labelled boxes on pictures, legible on any background and scaled with the picture."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = tuple[int, int, int]
 Rectangle: TypeAlias = tuple[int, int, int, int]
-"""(first column, first row, last column, last row) in pixels. Both ends are included."""
+"""Rectangle (first column, first row, last column, last row) in pixels. The last column and row belong to it."""
 
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 _SMALLEST_TEXT = 10
-"""Smallest font size in pixels. Smaller text cannot be read."""
+"""Minimum font size in pixels, so that text is legible."""
 _LONGEST_TEXT = 200
-"""Longest text in characters that is drawn in full."""
+"""Maximum number of characters of a line or label. Longer text is cut."""
 _SHADE = 0.7
-"""Opacity of a caption's black background, so that white text is legible even on a white picture."""
+"""Opacity, 0 to 1, of the black background of captions. White text is legible on it over any picture."""
 _MOST_CAPTION, _MOST_LABELS = 0.5, 0.3
-"""Share of the picture's height for a caption and of its area for labels. The first of each is always drawn."""
+"""Maximum share of the picture's height for a caption, and of its area for labels. The first line and the first label
+are drawn in any case."""
 _ELLIPSIS = "…"
 
 
@@ -43,18 +44,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MarkedBox:
-    """A rectangle with a label."""
+    """A rectangle to draw, with a label."""
 
     edges: tuple[float, float, float, float]
-    """(xmin, ymin, xmax, ymax) in pixels, where (0, 0) is the upper left corner of the picture."""
+    """Rectangle (xmin, ymin, xmax, ymax) in pixels. (0, 0) is the upper left corner of the picture."""
     text: str
     """Text of the label."""
     colour: Colour
-    """Colour of the outline, and of the label's background."""
+    """Colour of the outline and of the label's background."""
 
 
 def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
-    """Write lines on a darkened background into the lower left corner of an RGB picture, and return the picture.
+    """Write lines on a dark background into the lower left corner of an RGB picture, and return the picture.
 
     Give the most important line first, since lines without room are left out.
     """
@@ -86,7 +87,7 @@ def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
 
 
 def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
-    """Draw the outlines and labels of rectangles on an RGB picture, and return the picture.
+    """Draw rectangles with their labels on an RGB picture, and return the picture.
 
     Give the most important rectangle first, since labels without room are left out.
     """
@@ -113,7 +114,7 @@ def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
 
 
 def _scale(picture: Image) -> float:
-    """Return the side, in pixels, of a square with the same area as the picture."""
+    """Return the side, in pixels, of a square with the picture's area. Text and lines are scaled by it."""
     return math.sqrt(picture.width * picture.height)
 
 
@@ -122,7 +123,7 @@ def _text_size(picture: Image) -> int:
 
 
 def _font(size: int) -> FreeTypeFont:
-    """Return the font that is part of Pillow, so that pictures are the same on every machine."""
+    """Return Pillow's built-in font, so that pictures look the same on every machine."""
     from PIL import ImageFont
 
     missing = SaveError("drawing text needs a Pillow built with FreeType; reinstall Pillow")
@@ -150,13 +151,13 @@ def _fitted(text: str, font: FreeTypeFont, width: int) -> str:
 
 
 def _drawable(text: str) -> str:
-    """Return a text in ASCII: accents are removed, and characters without an ASCII equivalent become "?"."""
+    """Convert text to ASCII: remove accents, and replace characters that are missing in ASCII by "?"."""
     plain = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
     return "".join(char if " " <= char <= "~" else " " if char.isspace() else "?" for char in plain)
 
 
 def _pixels(edges: tuple[float, float, float, float], width: int, height: int) -> Rectangle:
-    """Return the rectangle of pixels that ``edges`` cover within the picture, at least a single pixel."""
+    """Return the pixels that ``edges`` cover, clipped to the picture. They are at least a single pixel."""
     left, top = min(max(math.floor(edges[0]), 0), width - 1), min(max(math.floor(edges[1]), 0), height - 1)
     right, bottom = min(math.ceil(edges[2]) - 1, width - 1), min(math.ceil(edges[3]) - 1, height - 1)
     return left, top, max(right, left), max(bottom, top)
@@ -175,7 +176,7 @@ def _outline(draw: ImageDraw, frame: Rectangle, colour: Colour, width: int) -> N
 
 
 def _contrast(colour: Colour) -> Colour:
-    """Return black or white, whichever contrasts more with a colour (luma of ITU-R BT.601)."""
+    """Return black or white, whichever contrasts more with ``colour``, by its luma (ITU-R BT.601)."""
     red, green, blue = colour
     return _BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else _WHITE
 
@@ -183,7 +184,7 @@ def _contrast(colour: Colour) -> Colour:
 def _free_place(
     frame: Rectangle, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Rectangle]
 ) -> Rectangle | None:
-    """Return a free place for the label of a rectangle: above, below or inside it. Return None if all are taken."""
+    """Return a place for a box's label above, below or inside the box that overlaps no label in ``taken``, or None."""
     width, height = size
     left = max(0, min(frame[0], picture[0] - width))
     for top in (frame[1] - height, frame[3] + 1, frame[1], frame[3] + 1 - height):

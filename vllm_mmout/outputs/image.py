@@ -1,4 +1,4 @@
-"""ImageOutput, a result that is a picture."""
+"""ImageOutput, the output of models that generate pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODES = {3: "RGB", 4: "RGBA"}
 
 
 class ImageOutput(MediaOutput):
-    """A picture with 8 bits per sample.
+    """Picture that a model generated, with 8 bits per channel: grey, RGB or RGBA.
 
     Args:
         array: uint8 [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA).
@@ -51,7 +51,7 @@ class ImageOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the samples, computed from shape and dtype."""
+        """Size of the pixels in memory, in bytes."""
         return self.array.nbytes
 
     @property

@@ -1,4 +1,4 @@
-"""KeypointsOutput, the points found in an input."""
+"""KeypointsOutput, the output of models that find points in an input, such as joints of a pose."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _HALF = 0.004
-"""Half the side of the square drawn for a point, as a fraction of the picture's longer side."""
+"""Half the side of the square that is drawn at each point, as a fraction of the picture's longer side."""
 
 
 class Keypoint(BaseModel):
-    """A point found in an input."""
+    """A point that a model found in an input, such as a joint of a pose."""
 
     x: float
     """Horizontal position in pixels of the input, from its left edge."""
     y: float
-    """Vertical position in pixels of the input, from its upper edge."""
+    """Vertical position in pixels of the input, from its upper edge down."""
     score: float
     """Score of the point, from 0 to 1."""
     id: int = 0
-    """Index of the kind of point in the model, such as a joint of a pose. 0 if the model has a single kind of point."""
+    """Index of the point's kind in the model, for example of "left knee". 0 if the model has a single kind of point."""
     label: str = ""
-    """Name of the kind of point."""
+    """Name of the point's kind, such as "left knee"."""
     object: int = 0
-    """Index of the object that the point belongs to, from 0, in the order of the request's objects."""
+    """Index from 0 of the object that the point belongs to. Objects are numbered in the order of the request."""
 
 
 class KeypointsOutput(StructuredOutput):
-    """The points found in an input, in the order of the model."""
+    """Points that a model found in an input, in the order of the model's output."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, **formats_of("boxes")}
 
     keypoints: list[Keypoint]
     size: tuple[int, int]
-    """(height, width) in pixels of the input that the points refer to."""
+    """(height, width) in pixels of the input that the positions refer to."""
 
     @property
     def geojson(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class KeypointsOutput(StructuredOutput):
         )
 
     def draw(self, picture: Image) -> Image:
-        """Draw a labelled square at each point, in the colour of the kind of point."""
+        """Draw a labelled square at each point, in the colour of the point's kind."""
         cols, rows = picture.width / self.size[1], picture.height / self.size[0]
         half = max(1.0, _HALF * max(picture.size))
         marked = [

@@ -1,4 +1,4 @@
-"""Partial pictures of a raster while its tiles are joined, and requests for such pictures."""
+"""Make previews of a raster while the results of its tiles are joined."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.raster import RasterOutput
 
 _STRIP = 64
-"""Number of rows coloured at a time, since colouring needs temporary arrays several times the size of the rows."""
+"""Number of rows coloured at a time. Colouring needs temporary arrays several times the size of the rows."""
 
 
 def moments(wanted: int, total: int) -> list[int]:
-    """Return when partial pictures are due, each as a number of finished parts or steps.
+    """Return after how many finished parts or steps each preview is due.
 
     ``wanted`` pictures are distributed evenly over ``total`` parts or steps. The numbers are ascending and distinct.
     ``total`` itself is left out, since the result is complete then.
@@ -32,7 +32,7 @@ def moments(wanted: int, total: int) -> list[int]:
 
 
 class PreviewRequest:
-    """Flag that any thread can set to ask for a partial picture of a request.
+    """Flag that any thread can set to request a preview of a running request.
 
     A picture is made when the next tile is joined. Asking several times before that makes a single picture. Asking
     after the last tile has no effect, since the result comes next.
@@ -42,11 +42,14 @@ class PreviewRequest:
         self._asked = False
 
     def ask(self) -> None:
-        """Ask for a picture. Never blocks."""
+        """Request a preview. Never blocks."""
         self._asked = True
 
     def taken(self) -> bool:
-        """Return whether a picture was asked for since the last call. Call this only in the thread that joins tiles."""
+        """Return whether a preview was requested since the last call, and reset the flag.
+
+        Call this only in the thread that joins tiles.
+        """
         if not self._asked:
             return False
         self._asked = False  # a thread that asks between these two lines gets the picture made now
@@ -54,7 +57,7 @@ class PreviewRequest:
 
 
 class PartialImages:
-    """Maker of previews of a raster whose tiles are being joined. It fills a picture, and copies it as a preview.
+    """Maker of previews of a raster while its tiles are joined. It keeps a small picture that tiles are added to.
 
     The picture has the size of the result's ``image``, at most `PREVIEW` pixels on the longer side. Finished pixels
     equal the pixels of ``image``, and all others are transparent. There are two exceptions, since they depend on the
@@ -86,11 +89,14 @@ class PartialImages:
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
         self.awaited = True
-        """True while a client waits for previews. While no client waits, only the newest preview is kept. A slow client
-        thus neither delays the joining of tiles nor fills the memory with pictures."""
+        """True while a client waits for previews. While False, only the newest preview is kept, so that a slow client
+        neither delays the joining of tiles nor fills the memory."""
 
     def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Set the raster's (height, width). Take palette, band count and dtype from ``pixel``, a part of the raster."""
+        """Prepare an empty picture of a raster of (height, width) ``size``. ``pixel`` is any part of the raster.
+
+        Palette, band count and dtype are those of ``pixel``.
+        """
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
@@ -101,12 +107,12 @@ class PartialImages:
             self._picture = bands, np.zeros(reduced, np.bool_)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Add a finished rectangle. Pixels where ``valid``, bool [height, width], is False are nodata."""
+        """Add a finished rectangle of the raster. Pixels where ``valid``, bool [height, width], is False are nodata."""
         if (picture := self._picture) is None:
             return
         bands, seen = picture
-        rows, source_rows = _picked(self._middles[0], row, output.height)
-        cols, source_cols = _picked(self._middles[1], col, output.width)
+        rows, source_rows = _preview_slice(self._middles[0], row, output.height)
+        cols, source_cols = _preview_slice(self._middles[1], col, output.width)
         pixels = _stored(output.array)[:, source_rows][:, :, source_cols]
         if not pixels.size:
             return
@@ -117,7 +123,7 @@ class PartialImages:
             seen[rows, cols] &= valid[source_rows][:, source_cols]
 
     def joined(self) -> None:
-        """Count a tile whose finished pixels were added. Make a preview if one is due, or was requested."""
+        """Count a tile whose pixels were added with `put`. Make a preview if one is due or was requested."""
         self._joined += 1
         if (picture := self._picture) is None:
             return
@@ -145,35 +151,35 @@ class PartialImages:
         self._notify()
 
     def take(self) -> PartialImage | None:
-        """Remove the oldest preview that was not taken yet, and return it. Return None if all were taken."""
+        """Remove and return the oldest preview that was not taken yet. Return None if all were taken."""
         with suppress(IndexError):
             return self._copies.popleft()
         return None
 
     def close(self) -> None:
-        """Drop the picture and all previews. The thread that joins tiles may continue."""
+        """Drop the picture and all previews. Further calls of `put` are ignored."""
         self._picture = None
         self._copies.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialImage:
-    """A preview: a copy of the picture of an unfinished raster."""
+    """A preview: a copy of the unfinished picture of a raster."""
 
     tiles: int
-    """Number of tiles that had been joined."""
+    """Number of tiles that the preview shows."""
     bands: NDArray[Any]
-    """Bands of the picture [1 or 3, height, width]."""
+    """Bands of the preview, [1 or 3, height, width], in the dtype of the raster."""
     shown: NDArray[np.uint8]
-    """Mask of the visible pixels, packed by ``numpy.packbits`` along rows."""
+    """Mask of the finished pixels that are not nodata, packed along rows by ``numpy.packbits``."""
     palette: NDArray[np.uint8] | None
     """Colours of the classes, uint8 [n, 3], or None."""
     asked: bool = False
-    """True if the preview was requested, False if it was due after a number of tiles. A newer requested preview may
-    replace a requested preview."""
+    """True if the preview was requested by `PreviewRequest`, False if it was due after a number of tiles. A newer
+    requested preview may replace an older one."""
 
     def image(self) -> ImageOutput:
-        """Return the picture as RGBA. Unfinished pixels and nodata are transparent."""
+        """Return the preview as RGBA. Unfinished pixels and nodata are transparent."""
         count, height, width = self.bands.shape
         coloured = self.palette is not None and count == 1 and self.bands.dtype.kind in "iu"
         unchanged = count == 3 and self.bands.dtype == np.uint8
@@ -187,8 +193,8 @@ class PartialImage:
         return ImageOutput(picture)
 
 
-def _picked(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return the slice of picture pixels that show a range of raster pixels, and their offsets in the range.
+def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
+    """Return which preview pixels show a range of raster pixels, and their offsets within the range.
 
     ``middles`` holds the raster pixel that each picture pixel shows, along the axis.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PolygonsOutput(MediaOutput):
-    """The regions of a class raster as polygons, which are traced again at each use.
+    """Polygons around the regions of a class raster. They are traced again each time they are used.
 
     A region consists of pixels of the same class that share edges. Nodata forms no region. A polygon follows the edges
     of the pixels, may have holes, and is valid by OGC Simple Features. Rasterising the polygons gives the raster
@@ -62,23 +62,23 @@ class PolygonsOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the class raster, computed from shape and dtype."""
+        """Size of the class raster in memory, in bytes."""
         return self.classes.nbytes
 
     @property
     def areas(self) -> AreasOutput:
-        """Number of pixels and area of each class, counted at each access."""
+        """Number of pixels and area of each class. They are counted again at each access."""
         from vllm_mmout.outputs.areas import AreasOutput
 
         return AreasOutput.of(self.classes)
 
     @property
     def image(self) -> Image:
-        """Picture of the class raster."""
+        """Picture of the class raster from which the polygons are traced."""
         return self.classes.image
 
     def features(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the polygons as GeoJSON features (dicts), ordered by the last row of each polygon.
+        """Iterate over the polygons as GeoJSON features (dicts), ordered by the last raster row of each polygon.
 
         Coordinates are in the raster's coordinate system, or columns and rows from its upper left corner if the raster
         has no transform.
@@ -86,7 +86,7 @@ class PolygonsOutput(MediaOutput):
         return self.traced().features()
 
     def to_geodataframe(self) -> GeoDataFrame:
-        """Return a geopandas ``GeoDataFrame`` with a row for each polygon and the columns of the GeoParquet file.
+        """Return the polygons as a geopandas ``GeoDataFrame``, with the columns of the GeoParquet file.
 
         All polygons are in memory, for a moment twice. Needs ``pip install "vllm-mmout[geopandas]"``, otherwise raises
         ModuleNotFoundError. Raises SaveError in the same cases as saving a GeoParquet file.
@@ -100,11 +100,11 @@ class PolygonsOutput(MediaOutput):
         return geopandas.read_parquet(BytesIO(self.to_bytes("geoparquet")))
 
     def placed(self, source: Source) -> PolygonsOutput:
-        """Return the result placed on its input, so that polygons are in the input's coordinate system."""
+        """Return a copy with the georeference of its input, so that polygons are in the input's CRS."""
         return PolygonsOutput(self.classes.placed(source), simplify=self.simplify)
 
     def close(self) -> None:
-        """Close the class raster, which removes its temporary file."""
+        """Close the class raster, and remove its temporary file if it has one."""
         self.classes.close()
 
     def __repr__(self) -> str:
@@ -128,10 +128,7 @@ class PolygonsOutput(MediaOutput):
         return super().save(path, **options)
 
     def traced(self, folder: Path | None = None) -> TracedPolygons:
-        """Return the polygons of the class raster, which are traced while they are written to a file.
-
-        ``folder`` holds a temporary file if tracing needs it.
-        """
+        """Return an iterator that traces the polygons on demand. It may put a temporary file into ``folder``."""
         raster = self.classes
         pieces = trace_polygons(
             class_rows(raster),
@@ -151,25 +148,25 @@ class PolygonsOutput(MediaOutput):
 
 @dataclass(frozen=True, slots=True)
 class TracedPolygons:
-    """Polygons that are traced from a raster while they are read. They can be read only once."""
+    """Iterator over polygons that are traced from a class raster on demand. It can be consumed only once."""
 
     pieces: Iterable[Polygons]
-    """Batches of polygons, whose corners are pixel corners (column, row)."""
+    """Batches of polygons, whose vertices are pixel corners (column, row)."""
     lattice: Lattice
-    """Converter of pixel corners to coordinates."""
+    """Converter of pixel corners to coordinates of the raster's CRS."""
     georeference: Georeference | None
-    """Georeference of the raster."""
+    """Georeference of the class raster."""
     names: Sequence[str] | None
-    """Names of the classes from 0, or None."""
+    """Names of the classes, the first for class 0. None if they are unnamed."""
     measured: bool
     """True if areas are in square metres, False if they are unknown."""
 
     def name(self, number: int) -> str | None:
-        """Return the name of a class, or None."""
+        """Return the name of class ``number``, or None if it is unnamed."""
         return self.names[number] if self.names is not None and number < len(self.names) else None
 
     def properties(self, number: int, pixels: int, area: float) -> dict[str, Any]:
-        """Return the properties of a polygon of class ``number`` as a dict for JSON."""
+        """Return the GeoJSON properties of a polygon of class ``number``."""
         return {
             "class": number,
             "name": self.name(number),
@@ -178,7 +175,7 @@ class TracedPolygons:
         }
 
     def features(self) -> Iterator[dict[str, Any]]:
-        """Yield each polygon as a GeoJSON feature (dict)."""
+        """Yield each polygon as a GeoJSON feature (a dict)."""
         rings: list[Any] = []
         for piece in self.pieces:
             rows, bounds = self.lattice.closed(piece.vertices, piece.counts)

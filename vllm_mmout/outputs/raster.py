@@ -1,4 +1,4 @@
-"""RasterOutput, a result that consists of bands of pixels, with or without a georeference."""
+"""RasterOutput, the output of models that compute maps: bands of pixels, with or without a georeference."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
 
 _ROWS = 512
-"""Number of rows of a class raster that are read at a time. It equals the height of a block in stored rasters."""
+"""Number of rows of a class raster that are read at a time. It equals the height of a block in a stored raster."""
 
 
 class RasterOutput(MediaOutput):
-    """A raster of classes, probabilities or measurements.
+    """Raster of classes, probabilities or measurements that a model computed.
 
     Args:
         array: pixels [bands, height, width], numbers or bool.
@@ -110,7 +110,7 @@ class RasterOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the pixels, computed from shape and dtype."""
+        """Size of the pixels in memory, in bytes."""
         return self.count * self.height * self.width * self.dtype.itemsize
 
     @property
@@ -130,11 +130,14 @@ class RasterOutput(MediaOutput):
 
     @property
     def image(self) -> Image:
-        """Picture in the palette's colours, or grey from the smallest to the largest value. Nodata is transparent."""
+        """Picture in the palette's colours, or else in grey. Nodata is transparent.
+
+        The smallest value is black, and the largest is white.
+        """
         return render(self.array, self.valid, self.palette)
 
     def read(self, window: Window | Sequence[int] | None = None) -> NDArray[Any]:
-        """Return the pixels [bands, height, width] of a window, or of the whole raster if it is None.
+        """Return the pixels [bands, height, width] of a window, or of the whole raster if ``window`` is None.
 
         The window is a `vllm_mmout.processors.Window` or (row, col, height, width) in pixels. Raises InputError if the
         window is malformed, empty, or not within the raster.
@@ -147,7 +150,7 @@ class RasterOutput(MediaOutput):
         return self.array[:, window.rows, window.cols]
 
     def placed(self, source: Source) -> RasterOutput:
-        """Return the raster placed on its input, with the input's georeference, mask and metadata.
+        """Return a copy that covers its input, with the input's georeference, mask and metadata.
 
         A raster of another size than the input covers the same extent. Pixels where the input's ``valid`` is False
         become nodata. If the raster has no nodata value, it is NaN for floating point and the largest value of an
@@ -167,7 +170,7 @@ class RasterOutput(MediaOutput):
 
     @property
     def described(self) -> RasterMetadata:
-        """Everything that is known about the raster except the pixels, as keyword arguments of `RasterOutput`."""
+        """Keyword arguments of `RasterOutput` that describe the raster: everything except its pixels."""
         return cast("RasterMetadata", {name: getattr(self, name) for name in RasterMetadata.__annotations__})
 
     def to_xarray(self) -> DataArray:
@@ -216,7 +219,7 @@ class RasterOutput(MediaOutput):
 
 
 def check_classes(raster: RasterOutput) -> None:
-    """Raise InputError unless a raster has a single band of classes, uint8 or uint16."""
+    """Raise InputError unless a raster consists of a single band of classes, uint8 or uint16."""
     if raster.count != 1 or raster.dtype.name not in ("uint8", "uint16"):
         raise InputError(
             "polygons and areas are made of one band of classes, uint8 or uint16; got"
@@ -225,7 +228,7 @@ def check_classes(raster: RasterOutput) -> None:
 
 
 def class_rows(raster: RasterOutput) -> Iterator[NDArray[np.unsignedinteger]]:
-    """Yield blocks of rows of a class raster, [rows, width], from top to bottom."""
+    """Yield a class raster in blocks of rows [rows, width], from top to bottom."""
     for row in range(0, raster.height, _ROWS):
         yield raster.read(Window(row, 0, min(_ROWS, raster.height - row), raster.width))[0]
 

@@ -1,4 +1,4 @@
-"""Pictures of rasters: colours for classes, stretched grey for measurements, and transparency for nodata.
+"""Draw rasters as pictures: classes in colours, measurements in grey, and nodata transparent.
 
 A raster on disk is reduced without having more than a few of its blocks in memory.
 """
@@ -34,11 +34,13 @@ _OKABE_ITO = (
 _GOLDEN = 0.6180339887498949
 
 PREVIEW = 2048
-"""Largest length in pixels of the longer side of a preview."""
+"""Maximum length in pixels of the longer side of a preview."""
 
 
 def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArray[np.uint8] | None) -> Image:
-    """Return a picture of a raster [bands, height, width], transparent where ``valid``, bool [height, width], is False.
+    """Return a picture of raster pixels [bands, height, width]. Pixels where ``valid`` is False are transparent.
+
+    ``valid`` is bool [height, width].
 
     A single band of integers is coloured by ``palette``, uint8 [n, 3], and values beyond the palette are black. Three
     bands are shown as red, green and blue. For any other number of bands the first is shown in grey. Three uint8 bands
@@ -59,7 +61,7 @@ def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArra
 
 @cache
 def default_palette(classes: int) -> NDArray[np.uint8]:
-    """Return colours for class ids from 0, uint8 [classes, 3].
+    """Return a distinct colour for each of ``classes`` classes, uint8 [classes, 3].
 
     The first eight are by Okabe and Ito, and the hues of the others are a golden angle apart. A longer palette begins
     with the colours of a shorter palette, so a class keeps its colour. The array is cached and read-only.
@@ -79,7 +81,7 @@ def default_palette(classes: int) -> NDArray[np.uint8]:
 
 
 def class_colour(number: int) -> tuple[int, int, int]:
-    """Return the (red, green, blue) colour of a class in the default palette. From id 1024 on the colours repeat."""
+    """Return the (red, green, blue) colour of class ``number`` in the default palette. Colours repeat from 1024 on."""
     colours = _colours()
     return colours[number % len(colours)]
 
@@ -92,7 +94,7 @@ def _colours() -> list[tuple[int, int, int]]:
 def preview(
     source: OpenRaster, nodata: float | None, *, classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Read a raster reduced to `PREVIEW` pixels on its longer side.
+    """Read a raster reduced so that its longer side has `PREVIEW` pixels.
 
     With ``classes``, whose numbers have no mean, a pixel of the result is the middle pixel of the pixels that it
     covers. Otherwise it is the mean of the valid pixels that it covers.
@@ -124,7 +126,10 @@ def preview(
 
 
 def valid_mask(source: OpenRaster, nodata: float | None) -> NDArray[np.bool_] | None:
-    """Read the mask of a raster, bool [height, width], False where a band is nodata or NaN. None if all are valid."""
+    """Read the validity mask of a raster, bool [height, width]. Return None if all pixels are valid.
+
+    The mask is False where a band is nodata or NaN.
+    """
     rows, cols = (_PreviewAxis.of(side, side, picked=True) for side in source.size)
     valid = np.ones(source.size, np.bool_)
     for across, down, raster in _pieces(source, rows, cols):
@@ -136,12 +141,12 @@ def valid_mask(source: OpenRaster, nodata: float | None) -> NDArray[np.bool_] | 
 
 @dataclass(frozen=True, slots=True)
 class _PreviewAxis:
-    """The range of raster pixels that each pixel of the preview covers, along an axis."""
+    """Ranges of raster pixels that the pixels of a preview cover, along one axis."""
 
     first: NDArray[np.intp]
-    """Index of the first raster pixel that each preview pixel covers."""
+    """Index of the first raster pixel of each range."""
     last: NDArray[np.intp]
-    """Index after the last raster pixel that each preview pixel covers."""
+    """Index after the last raster pixel of each range."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:
@@ -152,13 +157,13 @@ class _PreviewAxis:
         return cls(edges[:-1], edges[1:])
 
     def groups(self) -> list[slice]:
-        """Divide the preview pixels into slices, one for each raster block. A pixel belongs to its first block."""
+        """Divide the preview pixels into slices, one per raster block. A pixel belongs to the first block it covers."""
         starts = np.unique(self.first // BLOCK_SIDE, return_index=True)[1].tolist()
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 
 
 def _pieces(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
-    """Yield slices of the preview's columns and rows, each with the raster pixels that it covers."""
+    """Yield (preview columns, preview rows, the raster pixels that they cover), block by block."""
     for down in rows.groups():
         row, end = int(rows.first[down.start]), int(rows.last[down.stop - 1])
         across = cols.groups()
@@ -171,9 +176,9 @@ def _pieces(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Itera
 def _means(
     bands: NDArray[Any], valid: NDArray[np.bool_] | None, rows: NDArray[np.intp], cols: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the mean of the valid pixels in each cell (0 without any), and a mask of the cells with valid pixels.
+    """Return the mean of the valid pixels of each cell, and a mask of the cells that have valid pixels.
 
-    Cells begin at the given ``rows`` and ``cols``.
+    Cells begin at the given ``rows`` and ``cols``. The mean of a cell without valid pixels is 0.
     """
     usable = np.ones(bands.shape[1:], np.bool_) if valid is None else valid
     counts = np.add.reduceat(np.add.reduceat(usable, rows, axis=0, dtype=np.int64), cols, axis=1)
@@ -184,7 +189,7 @@ def _means(
 
 
 def _coloured(ids: NDArray[Any], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the colour of each pixel's class, uint8 [height, width, 3]."""
+    """Return the palette colour of each class id, uint8 [height, width, 3]."""
     table = np.concatenate([palette, np.zeros((1, 3), np.uint8)])
     in_palette = (ids >= 0) & (ids < len(palette))
     coloured: NDArray[np.uint8] = table[np.where(in_palette, ids, len(palette)).astype(np.intp)]
@@ -192,7 +197,7 @@ def _coloured(ids: NDArray[Any], palette: NDArray[np.uint8]) -> NDArray[np.uint8
 
 
 def _stretched(bands: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
-    """Scale values so that the smallest valid value is 0 and the largest 255, as uint8 [bands, height, width]."""
+    """Stretch values to uint8 [bands, height, width]. The smallest valid value becomes 0, and the largest 255."""
     values = bands.astype(np.float64)  # changed in place: previews of scenes have millions of pixels
     usable = np.isfinite(values)
     if valid is not None:

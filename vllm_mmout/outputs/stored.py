@@ -1,4 +1,4 @@
-"""StoredRaster, a raster output that is stored on disk and read by windows."""
+"""StoredRaster, a raster output that is kept in a file and read by windows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class StoredRaster(RasterOutput):
-    """A raster stored on disk as a GeoTIFF, for results that may not fit into memory.
+    """Raster output that is kept in a GeoTIFF file, since it may not fit into memory.
 
     It has everything that `RasterOutput` has, with these differences: `array`, `valid` and saving as ``.npz`` read
     the whole raster, `read` reads only the window, and pictures are at most 2048 pixels wide and high. It is
@@ -67,7 +67,10 @@ class StoredRaster(RasterOutput):
 
     @classmethod
     def from_blocks(cls, blocks: GeoTiffBlocks, **known: Unpack[RasterMetadata]) -> StoredRaster:
-        """Finish a file whose blocks are all written, and return the raster that owns it. On error, remove the file."""
+        """Finish a GeoTIFF whose blocks are all written, and return the raster that owns the file.
+
+        If that fails, the file is removed.
+        """
         try:
             path = blocks.finish(**known)
             return cls(path, owned=True, **known)
@@ -77,7 +80,7 @@ class StoredRaster(RasterOutput):
 
     @property
     def array(self) -> NDArray[Any]:  # type: ignore[override]  # read-only, unlike in the base class
-        """All pixels [bands, height, width], read from disk at each access."""
+        """All pixels [bands, height, width], read from the file at each access."""
         with self._open() as raster:
             return raster.read().array
 
@@ -114,11 +117,11 @@ class StoredRaster(RasterOutput):
             return raster.read(window).array
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the result to a file, as `Savable.save` does.
+        """Write the raster to a file. If that is the first GeoTIFF, the temporary file is moved there.
 
-        The first GeoTIFF is the moved temporary file, and the raster is read from the new path afterwards, also from a
-        bucket. Further GeoTIFFs are copies. Saving to the raster's own path writes nothing. Raises InputError if the
-        raster is closed, or if its file was removed or replaced.
+        The raster is read from the new path afterwards, also from a bucket. Further GeoTIFFs are copies. Saving to the
+        raster's own path writes nothing. Raises SaveError as `Savable.save` does, and InputError if the raster is
+        closed, or if its file was removed or replaced.
         """
         target = place_of(path)
         tiff = self.formats.get(target.suffix.lower()) == "tiff"
@@ -133,11 +136,11 @@ class StoredRaster(RasterOutput):
         return target
 
     def placed(self, source: Source) -> StoredRaster:
-        """Return this raster unchanged, since it was placed on its input when it was written."""
+        """Return the raster unchanged, since it got the georeference of its input when it was written."""
         return self
 
     def close(self) -> None:
-        """Remove the temporary file if the raster owns it. After that the raster cannot be read.
+        """Remove the temporary file if the raster owns it. The raster cannot be read afterwards.
 
         May be called more than once.
         """
@@ -204,7 +207,7 @@ class StoredRaster(RasterOutput):
 
 
 def _identity(file: Path | BucketPath) -> tuple[object, ...]:
-    """Return a key that changes when the file at a path, or in a bucket, is replaced."""
+    """Return a key that changes when the file at a path or in a bucket is replaced."""
     if not isinstance(file, Path):
         return identity_in_bucket(file)
     status = file.stat()
@@ -212,7 +215,7 @@ def _identity(file: Path | BucketPath) -> tuple[object, ...]:
 
 
 def _linked(file: Path, path: Path) -> bool:
-    """Hard-link a file to ``path`` with the permissions of a new file there. Return False if that is not possible."""
+    """Hard-link a file to ``path`` with the permissions of a new file. Return False if that is not possible."""
     path.touch()
     mode = path.stat().st_mode
     path.unlink()
@@ -225,7 +228,7 @@ def _linked(file: Path, path: Path) -> bool:
 
 
 def _remove(file: Path, process: int) -> None:
-    """Remove a temporary file if this is the process that made it. A forked process has a copy of the finalizer."""
+    """Remove a temporary file if ``process`` is this process. A forked child has a copy of the finalizer."""
     if os.getpid() == process:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)

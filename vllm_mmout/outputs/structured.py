@@ -1,4 +1,4 @@
-"""StructuredOutput, a result with typed fields (a pydantic model) that can be drawn over its input."""
+"""StructuredOutput, the base class of outputs with typed fields (pydantic models)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Holder of the source that comparisons ignore, so results with equal fields but different inputs are equal."""
+    """Wrapper of the input's description that is ignored by comparisons. Only the fields of results are compared."""
 
     source: Source | None = field(default=None, compare=False, repr=False)
 
 
 class StructuredOutput(Savable, BaseModel):
-    """Base class of results that are data, not media. Subclass it and declare the fields.
+    """Base class of outputs that are data, such as detected objects. Subclass it and declare the fields.
 
     It is saved as JSON of the fields or as the picture `image`. Override `draw` to change how the result is drawn.
     """
@@ -44,7 +44,7 @@ class StructuredOutput(Savable, BaseModel):
 
     @property
     def path(self) -> str | None:
-        """Path of the file with the result, or None if the request did not ask for a file."""
+        """Path of the file that the output was written to, or None if the request did not ask for a file."""
         return self._path
 
     @path.setter
@@ -53,23 +53,23 @@ class StructuredOutput(Savable, BaseModel):
 
     @property
     def _source(self) -> Source | None:
-        """The input of the result as set by `placed`, or None."""
+        """Description of the result's input as set by `placed`, or None."""
         return self._input.source
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions about the input, see `MediaOutput.assumed`."""
+        """Assumptions made about the input, one sentence each."""
         return () if self._source is None else self._source.assumed
 
     def placed(self, source: Source) -> Self:
-        """Return a copy of the result that refers to its input."""
+        """Return a copy of the result that knows its input, for drawing and coordinates."""
         placed = self.model_copy()
         placed._input = _SourceHolder(source)  # noqa: SLF001 - an object of this class
         return placed
 
     @property
     def image(self) -> Image:
-        """RGB picture of the input with the result drawn over it. Raises SaveError if the input has no picture."""
+        """RGB picture of the input with the result drawn over it. SaveError is raised if the input lacks a picture."""
         if (source := self._source) is None or source.picture is None:
             reason = "it has no input" if source is None else "its input has no picture"
             raise SaveError(
@@ -81,7 +81,7 @@ class StructuredOutput(Savable, BaseModel):
         return self.draw(picture.copy() if picture.mode == "RGB" else picture.convert("RGB"))
 
     def draw(self, picture: Image) -> Image:
-        """Draw the result on ``picture``, an RGB copy of the input's picture, and return the picture.
+        """Draw the result on ``picture``, an RGB copy of the input, and return the picture.
 
         By default the fields are written as a caption.
         """

@@ -1,4 +1,4 @@
-"""TensorOutput, the model's output as unprocessed arrays."""
+"""TensorOutput, the output of models as arrays that are not processed further."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALONE = "output"
 
 
 class TensorOutput(MediaOutput):
-    """A single array, or several arrays by name.
+    """Output of a model as a single array, or as several arrays by name.
 
     File formats are .npz, .npy for a single array, and .json (an object that maps names to nested lists). The name of
     a single array is "output". In JSON, NaN and infinities are null.
@@ -44,12 +44,12 @@ class TensorOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of all arrays, computed from shape and dtype."""
+        """Size of all arrays in memory, in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
     @property
     def array(self) -> NDArray[Any]:
-        """The only array. Raises InputError if the output has several arrays."""
+        """The only array. InputError is raised if the output has several arrays."""
         if len(self.arrays) > 1:
             raise InputError(
                 f"the output has {len(self.arrays)} arrays ({', '.join(self.arrays)}); choose from .arrays"

@@ -1,4 +1,4 @@
-"""VideoOutput, a result that is a video without sound."""
+"""VideoOutput, the output of models that generate video."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FPS = (0.01, 1000.0)
 _BROADCAST = [Fraction(whole * 1000, 1001) for whole in (24, 30, 48, 60, 120)]
-"""Broadcast frame rates (such as 30000/1001) that people write as rounded decimals (29.97)."""
+"""Exact broadcast frame rates such as 30000/1001, which are commonly written as rounded decimals (29.97)."""
 _CHANNELS = 3
 _AXES = 4  # frames, rows, columns, channels
 
@@ -55,14 +55,17 @@ class VideoOutput(MediaOutput):
 
     @property
     def image(self) -> Image:
-        """The first frame, as a Pillow image of mode RGB."""
+        """First frame, as a Pillow image of mode RGB."""
         from PIL import Image
 
         return Image.fromarray(np.ascontiguousarray(self.frames[0]))
 
     @property
     def rate(self) -> Fraction:
-        """Exact frame rate as a fraction. It is a broadcast rate if ``fps`` is within 0.005 of it."""
+        """Frame rate as an exact fraction, for example 30000/1001 for an ``fps`` of 29.97.
+
+        It is a broadcast rate if ``fps`` is within 0.005 of that rate.
+        """
         near = Fraction(self.fps).limit_denominator(1001)
         return next((rate for rate in _BROADCAST if abs(self.fps - rate) < 0.005), near)
 
@@ -73,7 +76,7 @@ class VideoOutput(MediaOutput):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the frames, computed from shape and dtype."""
+        """Size of the frames in memory, in bytes."""
         return self.frames.nbytes
 
     @property
@@ -96,7 +99,7 @@ class VideoOutput(MediaOutput):
 
 
 def checked_fps(fps: object) -> float:
-    """Return frames per second as float. Raise InputError unless it is a number from 0.01 to 1000."""
+    """Convert a number of frames per second to float. Raise InputError unless it is from 0.01 to 1000."""
     is_number = isinstance(fps, int | float | Fraction | np.integer | np.floating) and not isinstance(fps, bool)
     if not is_number or not _FPS[0] <= float(fps) <= _FPS[1]:  # type: ignore[arg-type] # NaN fails the comparison
         raise InputError(f"fps must be a number of {_FPS[0]} to {_FPS[1]:g} frames a second, got {fps!r}")

@@ -1,4 +1,4 @@
-"""The list of all options of a request, with the same names in Python, over HTTP and on the command line.
+"""All options of a request, with the same names in Python, over HTTP and on the command line.
 
 `OutputParams` has all of them. The classes of the other modules are its bases, each the base of the next, since a
 msgspec Struct can have only one base with fields. `vllm_mmout.option` describes how an option is declared.

@@ -1,4 +1,4 @@
-"""`OutputParams`: the options of a request, with the same names in Python, over HTTP and on the command line."""
+"""`OutputParams`: all options of a request, with the same names in Python, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from vllm_mmout.params.reading import OF_MODELS
 from vllm_mmout.params.tiling import Tiling
 
 LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds"})
-"""Options for this process only: they are not sent to an engine, and are refused from the network."""
+"""Names of the options that apply only in the process that made the request. They are not sent to an engine, and HTTP
+clients cannot set them."""
 
 STAYS = LOCAL_ONLY | {"partial_images"}
-"""Options that an engine does not need: requests that differ only in these share a batch."""
+"""Names of the options that an engine does not use. Requests that differ only in these can share a batch."""
 
 
 class OutputParams(Tiling, frozen=True, kw_only=True):
-    """Options of a request: the output that it asks for, and how its input is read.
+    """Options of a request: which output it asks for, and how its input is read and processed.
 
     Raises:
         OptionError: a value has the wrong type or is out of range.
@@ -109,20 +110,20 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
     @property
     def part(self) -> bool:
-        """Whether the request is one tile of a larger request."""
+        """True if the request is one tile or other part of a larger request."""
         return False
 
     @property
     def blends(self) -> bool:
-        """Whether values of this request are averaged with neighbouring tiles before the result is computed."""
+        """True if values of this request are averaged with overlapping tiles before the final result is computed."""
         return self.part and self.overlap > 0 and self.blend != "none"
 
     def of_part(self, **changes: Any) -> OutputParams:
-        """Return the options for one part of the request, with the given changes."""
+        """Return a copy of the options for one part of the request, such as a tile, with the given changes."""
         return _PartParams(**{**msgspec.structs.asdict(self), **changes})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the options to send with the request, as plain data without the defaults."""
+        """Return the options as plain data to send to the engine. Options with default values are left out."""
         wire: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
         # msgspec omits a text only if it is the default object itself, so equal unpickled texts are left out here.
         names = [key for key in wire if key not in STAYS and getattr(self, key) != OPTIONS[key].default]
@@ -130,7 +131,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> OutputParams:
-        """Create the params from plain data, as returned by `to_wire`."""
+        """Create the options from plain data, as returned by `to_wire`."""
         names = [name for name in OPTIONS if name not in LOCAL_ONLY]
         for name in options:
             if name not in names and name != _PART:
@@ -142,7 +143,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
 
 class _PartParams(OutputParams, frozen=True, kw_only=True):
-    """Params of one part of a request, created by the engine."""
+    """Options of one tile or other part of a larger request, created by the engine."""
 
     @property
     def part(self) -> bool:
@@ -152,7 +153,7 @@ class _PartParams(OutputParams, frozen=True, kw_only=True):
 
 _PART = "part"
 OPTIONS = options_of(OutputParams)
-"""Maps the name of each option to its declaration."""
+"""Maps names of options to their declarations."""
 _CHOSEN = [option for option in OPTIONS.values() if option.choices]
 _BOUNDED = [option for option in OPTIONS.values() if option.bounded]
 _Checked = msgspec.defstruct(
@@ -160,7 +161,8 @@ _Checked = msgspec.defstruct(
     [(option.name, option.hint | None if option.default is None else option.hint) for option in OPTIONS.values()],
     kw_only=True,
 )
-"""Copy of OutputParams' fields for strict type checks: msgspec checks types in conversions, not in constructors."""
+"""Struct with the fields of OutputParams, used to check types: msgspec checks types in conversions, not in
+constructors."""
 OutputParams.__doc__ = "\n".join(
     [*(OutputParams.__doc__ or "").splitlines()[:2], "    Args:"]
     + [f"        {option.name}: {option.meta.description}" for option in OPTIONS.values()]

@@ -1,4 +1,4 @@
-"""Options that choose the output processors, and the output that they return."""
+"""Options that choose the output processors of a request, and the kind of output that they return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vllm_mmout.option import said
 
 
 class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Choice of the output processors, and of the output that they return."""
+    """Options that choose the output processors of a request, and the kind of output that they return."""
 
     processor: Annotated[
         str | tuple[str, ...] | None,
@@ -41,10 +41,10 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def picks(self) -> tuple[str, ...] | None:
-        """Names of the requested processors, or None for the model's first."""
+        """Names of the requested output processors, or None for the model's first."""
         return (self.processor,) if isinstance(self.processor, str) else self.processor
 
 
 def wrong(name: str, problem: str) -> OptionError:
-    """Return the error of an option, whose message begins with its name."""
+    """Return an OptionError about the option ``name``. The message consists of the name and the problem."""
     return OptionError(f"{name} {problem}", param=name)

@@ -1,4 +1,4 @@
-"""Options for the reading of an input: bands, scale, window, dates."""
+"""Options that control how an input is read: bands, scale, window, dates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from vllm_mmout.option import said
 from vllm_mmout.params.processors import Picks, wrong
 
 OF_MODELS = ("location", "dates", "means", "stds")
-"""Options that only some models accept."""
+"""Names of the options that only some models accept."""
 
 
 _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
-"""The smallest and the largest positive number in float32."""
+"""Smallest and largest positive number in float32."""
 
 
 FILE, STORED = "file", "stored"
-"""Values of ``scale`` other than numbers: the scale that each file states, or the values as stored."""
+"""Values of ``scale`` that are not numbers. "file" applies the scale that the file states, and "stored" uses the values
+as stored."""
 
 
 class ReadingOptions(Picks, frozen=True, kw_only=True):
-    """Options for reading the input."""
+    """Options that control how an input is read."""
 
     bands: Annotated[
         tuple[Annotated[int, msgspec.Meta(ge=1)] | str, ...] | None,
@@ -103,7 +104,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the options set here that affect how a raster is read and cut."""
+        """Names of the options set here that affect how a raster is read and cut into tiles."""
         names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None)
 
@@ -131,7 +132,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
             raise wrong("offset", f"is {self.offset} beside scale={self.scale!r}, which says all; leave one out")
 
     def _check_place(self) -> None:
-        """Check the options about the position and the dates of the input."""
+        """Check the options for the location, the dates and the window of the input."""
         if self.location is not None and not (abs(self.location[0]) <= 90 and abs(self.location[1]) <= 180):
             raise wrong("location", f"must be (latitude, longitude) in degrees, got {self.location}")
         for day in self.dates or ():

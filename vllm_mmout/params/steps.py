@@ -13,14 +13,14 @@ from vllm_mmout.params.processors import wrong
 from vllm_mmout.params.reading import ReadingOptions
 
 OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
-"""Options that only iterative models accept, such as diffusion models."""
+"""Names of the options that only iterative models accept, such as diffusion models."""
 
 
 _SIZE = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 
 
 class SteppingOptions(ReadingOptions, frozen=True, kw_only=True):
-    """Options for iterative models, such as diffusion models; named as in diffusers and OpenAI's API."""
+    """Options for iterative models such as diffusion models, named as in diffusers and OpenAI's API."""
 
     num_inference_steps: Annotated[
         int | None, said("number of steps of an iterative model. By default as the model says.", ge=1, le=100_000)
@@ -55,7 +55,7 @@ class SteppingOptions(ReadingOptions, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Requested width and height in pixels, or None."""
+        """Requested (width, height) of the result in pixels, or None for the model's default."""
         if self.size is None:
             return None
         width, height = self.size.split("x")

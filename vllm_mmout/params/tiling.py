@@ -1,4 +1,4 @@
-"""Options for cutting an input into tiles."""
+"""Options for cutting large inputs into tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm_mmout.params.steps import SteppingOptions
 
 
 class Tiling(SteppingOptions, frozen=True, kw_only=True):
-    """Options for cutting an input that does not fit one forward pass into tiles, and joining the results."""
+    """Options for cutting an input that is too large for one forward pass into tiles, and for joining the results."""
 
     tile: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""Output processors, one in each file, imported on first use. They import torch only when a request needs it."""
+"""Output processors, one per module, imported on first use. They import torch only when a request needs it."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ _HOMES = {
     "vllm_mmout.processors.tensor": "TensorProcessor",
     "vllm_mmout.processors.video": "VideoProcessor",
 }
-"""Maps each module to the public names that it defines."""
+"""Maps each module to the public names that are imported from it."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

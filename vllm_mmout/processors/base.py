@@ -1,4 +1,4 @@
-"""`OutputProcessor`, the base class for the author of a model, and `Parts`, an iterator over the parts of a scene."""
+"""`OutputProcessor`, the base class for decoding a model's output, and `Parts`, an iterator over a scene's tiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OutputProcessor:
-    """Base class that turns the output of a model into one output object.
+    """Base class of output processors, which turn the tensors that a model returns into an output object.
 
     Subclass it and register the subclass on the model's class. Each process holds one instance: the worker calls
     ``reduce`` on its own, the frontend calls ``decode`` and ``assemble`` on its own from several threads at once.
@@ -30,18 +30,19 @@ class OutputProcessor:
     """
 
     modality: ClassVar[str] = "tensor"
-    """Kind of the output object: "tensor", "image", "video", "audio", "raster", "structured"."""
+    """Kind of the output: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Values of ``OutputParams.output`` that this processor accepts, default first; empty if the output is fixed."""
+    """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if requests have no
+    choice."""
 
     binding: ClassVar[str] = ""
-    """Subclass of `EngineBinding`, as "module:Class", for engines whose model has this processor. If it is empty,
-    `Binding` is used, which is for models that answer in a single forward pass."""
+    """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
+    default `Binding`, for models that answer in a single forward pass."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
-        """Create the processor's instance for this process.
+        """Create an instance for this process from the model's ``config.json`` and the processor's ``options``.
 
         ``config`` is the model's ``config.json``. ``options`` are the keyword arguments for the constructor, from the
         engine argument or from the ``mmout`` table of ``config.json``; unknown options have already been refused.
@@ -49,7 +50,7 @@ class OutputProcessor:
         return cls(**options)
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:
-        """Return the file formats of the result, as suffix -> format, the default first.
+        """Return the file formats of the output, as suffix -> name of the format, the default first.
 
         Returns None if the formats are not known in advance. Before a scene is run, a file name whose suffix is not
         among the formats is refused, and so is an input without a position on the Earth if the suffix selects the
@@ -62,7 +63,7 @@ class OutputProcessor:
 
     # The arguments are Any rather than Raw, so that a subclass may narrow them to a tensor or to a dict.
     def reduce(self, output: Any, params: OutputParams) -> Raw:
-        """Shrink the model's raw output in the worker, on the device, before it is copied to the host.
+        """Shrink the model's raw output on the device, in the worker process, before it is copied to the host.
 
         Args:
             output: the model's output, or a dict of outputs; axis 0 holds the requests of this step whose outputs have
@@ -82,7 +83,7 @@ class OutputProcessor:
         return raw
 
     def decode(self, raw: Any, params: OutputParams, state: Any = None) -> Any:
-        """Build the output object of one engine request, in a thread of the frontend.
+        """Build the output object of one engine request, in a thread of the frontend process.
 
         Args:
             raw: return value of ``reduce`` for this request, without axis 0, on the CPU. Read-only.
@@ -96,7 +97,7 @@ class OutputProcessor:
         raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[Any] | None:
-        """Build the output objects of a block of tiles at once, or return None to have ``decode`` called for each tile.
+        """Build the outputs of several tiles at once, or return None to have ``decode`` called for each tile.
 
         The default returns None. Override it if that is faster; the outputs must equal those of ``decode``. If it
         raises, ``decode`` is called for each tile, so that the error names the tile.
@@ -109,7 +110,9 @@ class OutputProcessor:
         return None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the parts of a user's request as they arrive, in any order, in a thread of the frontend.
+        """Join the decoded parts of a user's request, such as tiles. Parts arrive in any order.
+
+        It runs in a thread of the frontend process.
 
         The default handles requests of a single part, and joins the tiles of rasters. Where tiles overlap, it averages
         floating-point values, and takes integers from the tile whose centre is nearest.
@@ -135,16 +138,22 @@ class OutputProcessor:
 
     @property
     def joins_parts(self) -> bool:
-        """True if `assemble` can join several parts. If False, inputs that need tiles are refused before they run."""
+        """True if `assemble` can join the outputs of tiles. If False, inputs that need tiles are refused."""
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
-        """Return the state that each ``decode`` gets, for a request that is decoded in chunks. The default is None."""
+        """Return an object that is passed as ``state`` to each ``decode`` of a request that is decoded in chunks.
+
+        The default is None.
+        """
         return None
 
 
 def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str, str] | None:
-    """Return ``processor.formats(params)``. Convert an unexpected exception to DecodeError, which a server survives."""
+    """Return ``processor.formats(params)``. Convert unexpected exceptions to DecodeError.
+
+    A server thus survives a faulty processor.
+    """
     try:
         return processor.formats(params)
     except MMOutError:
@@ -155,20 +164,22 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
 
 
 class OwnInputsProcessor(OutputProcessor):
-    """Processor that makes the model's inputs of a request itself, and its result from the model's raw tensors."""
+    """Base class of processors that also make the model's inputs from a request themselves."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor"})
-    """Fields of `OutputParams` that requests to this processor may set."""
+    """Names of the `OutputParams` that requests to this processor may set. Other options are refused."""
 
     def load(self) -> None:
-        """Import the modules that the processor needs. Called before any process of the engine is started."""
+        """Import the modules that the processor needs. This is called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """Return the processor for a started engine. ``renderer`` is vLLM's object that makes inputs from prompts."""
+        """Return the processor to use with a started engine. ``renderer`` is vLLM's object for prompts."""
         return self
 
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
-        """Return an unstarted `vllm_mmout.engine.scene.run.Run`, which divides the request into engine requests.
+        """Return a `vllm_mmout.engine.scene.run.Run` that divides the user's request into requests of the engine.
+
+        It is not started.
 
         Args:
             pick: name of this processor on the engine.
@@ -181,7 +192,9 @@ class OwnInputsProcessor(OutputProcessor):
 
 
 class Parts(Iterator[Part]):
-    """Iterator over the parts that have an output, each once, in order of arrival.
+    """Iterator over the decoded parts of a scene, such as tiles, in order of arrival.
+
+    Parts without an output are left out.
 
     ``grid`` holds the windows of the tiles, by ``Part.index``. ``source`` is the scene. ``folder`` is the folder for a
     result on disk, or None for the system's folder for temporary files. ``growing`` receives the rectangles that
@@ -207,7 +220,7 @@ class Parts(Iterator[Part]):
         return next(part for part in self._parts if part.output is not None)
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Return an iterator over blocks: sequences of parts that arrived together. It includes all parts."""
+        """Return an iterator over groups of parts that arrived together. They include parts without an output."""
         parts: Any = self._parts
         return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
 

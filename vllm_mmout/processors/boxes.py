@@ -1,4 +1,4 @@
-"""Formats of boxes, and non-maximum suppression."""
+"""Convert formats of bounding boxes, and apply non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("xyxy", "cxcywh", "xywh")
-"""Box formats: corners; centre and size; upper left corner and size."""
+"""Formats of bounding boxes: two corners; centre and size; upper left corner and size."""
 
 
 def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
-    """Return boxes, floating point [..., 4] in one of `FORMATS`, as xmin, ymin, xmax, ymax."""
+    """Convert boxes, floating point [..., 4], from one of `FORMATS` to (xmin, ymin, xmax, ymax)."""
     import torch
 
     if box_format == "xyxy":
@@ -25,7 +25,7 @@ def as_corners(boxes: torch.Tensor, box_format: str) -> torch.Tensor:
 
 
 def suppressed(boxes: torch.Tensor, labels: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """Return the indices of the boxes that non-maximum suppression keeps, like ``torchvision.ops.batched_nms``.
+    """Return the indices of the boxes that non-maximum suppression keeps, as ``torchvision.ops.batched_nms`` does.
 
     ``boxes`` [n, 4] are corners, sorted by falling score; ``labels`` are [n]. A box suppresses boxes of its own label
     only. The indices are int64, in order.

@@ -1,4 +1,4 @@
-"""`Canvas`, which writes a raster to disk block by block, and keeps only unfinished blocks in memory."""
+"""`Canvas`, which writes a raster to a GeoTIFF while its pixels arrive, and keeps only unfinished blocks in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Canvas:
-    """Writer of a raster whose pixels arrive as rectangles, each pixel exactly once.
+    """Writer of a GeoTIFF whose pixels arrive as rectangles in any order, each pixel exactly once.
 
     All rectangles must match ``like``, except in their pixels, size, place and metadata.
     """
@@ -28,11 +28,11 @@ class Canvas:
         self._size = size
         self._like = like
         self._dtype = np.dtype(np.uint8) if like.dtype == np.bool_ else like.dtype.newbyteorder("=")
-        self._nothing = _nothing(self._dtype, like.nodata)
+        self._fill = _checked_nodata(self._dtype, like.nodata)
         self._masked = False
         self._taken = False
         self._open: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps each unfinished block to its pixels and the number of pixels still missing."""
+        """Maps each unfinished block (row, column) to its pixels and the number of pixels that have not arrived."""
         height, width = size
         classes = are_classes(like.dtype, like.class_names, like.palette)
         self._blocks = GeoTiffBlocks(
@@ -40,42 +40,48 @@ class Canvas:
         )
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Write a rectangle at a row and a column, with nodata where ``valid``, bool [height, width], is False."""
+        """Write a rectangle whose upper left pixel is at (row, col). Pixels where ``valid`` is False become nodata.
+
+        ``valid`` is bool [height, width].
+        """
         check_alike(self._like, output)
         self.put_pixels(row, col, output.array, None if valid is None or valid.all() else ~valid)
 
     def put_pixels(self, row: int, col: int, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None = None) -> None:
-        """Write pixels [bands, height, width] that match ``like``, with nodata where ``hidden`` is True."""
+        """Write pixels [bands, height, width] at (row, col). Pixels where ``hidden`` is True become nodata.
+
+        Their dtype and number of bands are those of ``like``.
+        """
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
-        self._watch_nodata(pixels, hidden)
-        for block, there, here in self._shares(row, col, *pixels.shape[1:]):
+        self._check_nodata(pixels, hidden)
+        for block, there, here in self._overlapped_blocks(row, col, *pixels.shape[1:]):
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Fill a rectangle without valid pixels with nodata."""
+        """Fill a rectangle that lacks valid pixels with nodata."""
         self._masked = True
-        nothing = np.full((self._like.count, 1, 1), self._filling())
-        for block, there, here in self._shares(row, col, height, width):
+        nothing = np.full((self._like.count, 1, 1), self._fill_value())
+        for block, there, here in self._overlapped_blocks(row, col, height, width):
             shape = (self._like.count, here[0].stop - here[0].start, here[1].stop - here[1].start)
             self._paint(block, there, np.broadcast_to(nothing, shape), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Return the finished raster. Rectangles must have covered all its pixels."""
+        """Finish the file and return it as a raster. All its pixels must have been written."""
         described = self._like.described
         described["nodata"], described["georeference"], described["metadata"] = self._nodata, georeference, metadata
         return StoredRaster.from_blocks(self._blocks, **described)
 
     def discard(self) -> None:
-        """Delete the unfinished file, and drop the blocks in memory."""
+        """Delete the unfinished file, and free the blocks in memory."""
         self._open.clear()
         self._blocks.discard()
 
-    def _shares(
+    def _overlapped_blocks(
         self, row: int, col: int, height: int, width: int
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-        """Yield each block that a rectangle overlaps: its row and column, and the slices in block and rectangle."""
-        for block_row, there_rows, here_rows in _along(row, height, self._blocks.block):
-            for block_col, there_cols, here_cols in _along(col, width, self._blocks.block):
+        """Yield each block that a rectangle overlaps: its (row, column), and the slices of block and rectangle."""
+        for block_row, there_rows, here_rows in _blocks_along(row, height, self._blocks.block):
+            for block_col, there_cols, here_cols in _blocks_along(col, width, self._blocks.block):
                 yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
 
     def _paint(
@@ -93,49 +99,52 @@ class Canvas:
         target = waiting[:, *there]
         target[...] = pixels
         if hidden is not None:
-            np.copyto(target, self._filling(), where=hidden)
+            np.copyto(target, self._fill_value(), where=hidden)
         missing -= pixels.shape[1] * pixels.shape[2]
         if missing:
             self._open[block] = waiting, missing
         else:
             self._blocks.write(*block, waiting)
 
-    def _watch_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
-        """Record whether pixels were masked, and whether a valid pixel has the value that would mean nodata."""
+    def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
+        """Record whether a pixel was masked, and whether a valid pixel has the default nodata value.
+
+        Raise DecodeError if both are true.
+        """
         if hidden is not None:
             self._masked = True
         if self._like.nodata is None and self._dtype.kind in "iu" and not self._taken:
-            same = pixels == self._nothing
+            same = pixels == self._fill
             self._taken = bool((same if hidden is None else same & ~hidden).any())
         if self._taken and self._masked:
-            self._filling()
+            self._fill_value()
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster so far. If ``like`` lacks it, a default is used once a pixel is masked."""
+        """Nodata value of the raster so far. If ``like`` has none, a default is used as soon as a pixel is masked."""
         if self._like.nodata is None and self._masked:
-            return self._filling().item()  # type: ignore[no-any-return]
+            return self._fill_value().item()  # type: ignore[no-any-return]
         return self._like.nodata
 
-    def _filling(self) -> np.generic:
-        """Return the value for masked pixels. Raise DecodeError if a valid pixel has that value."""
+    def _fill_value(self) -> np.generic:
+        """Return the nodata value to write to masked pixels. Raise DecodeError if a valid pixel has that value."""
         if self._taken:
             raise DecodeError(
-                f"the result is {self._like.dtype} without a nodata value, and uses {self._nothing}, which would become"
+                f"the result is {self._like.dtype} without a nodata value, and uses {self._fill}, which would become"
                 " nodata; give the output a nodata of its own"
             )
-        return self._nothing
+        return self._fill
 
 
-def _along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield each block that a stretch of an axis overlaps: its index, and the slices in block and stretch."""
+def _blocks_along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
+    """Yield each block that a range of an axis overlaps: its index, the slice in the block, the slice in the range."""
     for block in range(start // side, (start + length - 1) // side + 1):
         first, last = max(start, block * side), min(start + length, (block + 1) * side)
         yield block, slice(first - block * side, last - block * side), slice(first - start, last - start)
 
 
-def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
-    """Convert ``nodata`` to the dtype, or return a default for None. Raise DecodeError if the dtype cannot hold it."""
+def _checked_nodata(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
+    """Convert ``nodata`` to a dtype, or return a default if it is None. Raise DecodeError if it does not fit."""
     value: np.generic
     if nodata is None:
         value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)
@@ -151,7 +160,7 @@ def _nothing(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
 
 
 def check_alike(first: RasterOutput, other: RasterOutput) -> None:
-    """Raise DecodeError if an output differs from the first in more than its pixels, size, place or metadata."""
+    """Raise DecodeError if two rasters differ in more than their pixels, size, georeference or metadata."""
     mine, others = _traits(first), _traits(other)
     for name, trait in mine.items():
         if trait is not others[name] and not _equal(trait, others[name]):

@@ -1,4 +1,4 @@
-"""`ClassificationProcessor`: class logits of a whole input to labels with scores."""
+"""`ClassificationProcessor`, which turns the class logits of a whole input into class names with scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAKES = "classification output must be floating-point logits [n, classes] with 
 
 
 class ClassificationProcessor(OutputProcessor):
-    """Processor for models that emit logits [n, classes]; returns the best classes of an input, with their scores.
+    """Processor for models that return class logits [n, classes]. It returns the best classes with their scores.
 
     Scores are the softmax over the classes. With a single class, or with ``multi_label``, they are the sigmoid of each
     logit, as in the pipelines of transformers.
@@ -57,13 +57,15 @@ class ClassificationProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process, with the values of config.json where no option is set."""
+        """Create an instance. Options that are not set default to the values in the model's ``config.json``."""
         processor = cls(**options)
         processor._fall_back_on(config)
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Keep the best classes: "scores", float32 [n, k], highest first, NaN first, and "ids", int32 [n, k].
+        """Return "scores", float32 [n, k], and "ids", int32 [n, k], of the best classes, the highest score first.
+
+        NaN scores come first.
 
         Classes with equal scores are sorted by id.
         """
@@ -82,7 +84,7 @@ class ClassificationProcessor(OutputProcessor):
         }
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ClassificationOutput:
-        """Return a `ClassificationOutput`; raise DecodeError if the logits held NaN or infinity."""
+        """Build a `ClassificationOutput`. Raise DecodeError if the logits contained NaN or infinity."""
         from vllm_mmout.outputs import ClassificationOutput, ClassScore
 
         if not isinstance(raw, dict) or set(raw) != {"scores", "ids"}:

@@ -1,4 +1,4 @@
-"""`DetectionProcessor`: boxes with labels and scores, from the logits of a detector or from its own scores."""
+"""`DetectionProcessor`, which turns the output of an object detector into boxes with class names and scores."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Multiple of ``max_detections`` that the worker sends if non-maximum suppression will later discard many boxes."""
-_OF_FORWARD = 1000
-"""Number of boxes sent for each forward pass if no other limit applies."""
+"""Factor by which the worker sends more boxes than ``max_detections``, since non-maximum suppression removes some
+later."""
+_MAX_SENT = 1000
+"""Number of boxes that the worker sends for each input if no other limit applies."""
 
-_SAME = 0.5
-"""Default for the intersection over union above which boxes from two tiles are the same object."""
+_SAME_OBJECT_IOU = 0.5
+"""Default intersection over union above which boxes from two tiles count as the same object."""
 
 _REMEDY = 'check the input\'s values, or run the model with dtype="float32"'
 
 
 class DetectionProcessor(OutputProcessor):
-    """Processor that returns the boxes of an object detector. The model must return one of these two dicts.
+    """Processor for models that detect objects. It returns their boxes, with class names and scores.
+
+    The model must return one of these two dicts.
 
     - {"logits": [n, queries, classes], "pred_boxes": [n, queries, 4]}, as in DETR and its relatives. With
       ``no_object`` each query gives at most one object: its best class by softmax, where the last class means "no
@@ -96,13 +99,13 @@ class DetectionProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the instance of a process, with the class names of config.json where no option sets them."""
+        """Create an instance. Class names that are not set default to the names in the model's ``config.json``."""
         processor = cls(**options)
         processor._labels = processor._labels.or_those_of(config)
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Choose the boxes with the highest scores, the same number for each request.
+        """Choose the boxes with the highest scores, the same number for each request, and return their tensors.
 
         Returns "scores", float32 [n, k], highest first, NaN first, and equal scores in their original order; "labels",
         int32 [n, k]; "boxes", or "relative_boxes" if normalised, float32 [n, k, 4] as xmin, ymin, xmax, ymax; and
@@ -116,10 +119,10 @@ class DetectionProcessor(OutputProcessor):
         candidates = self._from_queries(output) if from_queries else _from_scores(output)
         box_format = self._box_format or ("cxcywh" if from_queries else "xyxy")
         relative = from_queries if self._normalized is None else self._normalized
-        most = self._travelling(params)
+        most = self._sent_count(params)
         best = candidates.scores.sort(dim=1, descending=True, stable=True)
         order = best.indices[:, :most]
-        at = candidates.places.gather(1, order).unsqueeze(2).expand(-1, -1, 4)
+        at = candidates.box_indices.gather(1, order).unsqueeze(2).expand(-1, -1, 4)
         boxes = as_corners(candidates.boxes.to(torch.float32).gather(1, at), box_format)
         return {
             "scores": best.values[:, :most].contiguous(),
@@ -128,15 +131,15 @@ class DetectionProcessor(OutputProcessor):
             "above": (candidates.scores > self._threshold).sum(dim=1).to(torch.int32),
         }
 
-    def _travelling(self, params: OutputParams) -> int:
-        """Return the largest number of boxes that the worker sends. A single tile may hold all boxes of a scene."""
+    def _sent_count(self, params: OutputParams) -> int:
+        """Return how many boxes the worker sends for each input. A tile may hold all boxes of a scene."""
         if self._most is None:
-            return _OF_FORWARD
+            return _MAX_SENT
         most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)
-        return max(most, _OF_FORWARD) if params.part else most
+        return max(most, _MAX_SENT) if params.part else most
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Build a `DetectionOutput` without its input; raise DecodeError if it holds NaN or infinity."""
+        """Build a `DetectionOutput`. Raise DecodeError if a score, or a box to return, is NaN or infinite."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
@@ -164,14 +167,14 @@ class DetectionProcessor(OutputProcessor):
         return DetectionOutput(detections=detections, omitted=omitted)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the objects found in the tiles of a scene: each object once, the best of the whole scene."""
+        """Join the objects found in the tiles of a scene. An object in several tiles is returned once."""
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
-        threshold = _SAME if self._iou_threshold is None else self._iou_threshold
+        threshold = _SAME_OBJECT_IOU if self._iou_threshold is None else self._iou_threshold
         return joined_boxes(parts, threshold, self._most)
 
     def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
-        """Return one candidate for each query, or one for each class of each query without ``no_object``."""
+        """Return one candidate box per query, or without ``no_object`` one per query and class."""
         import torch
 
         logits, boxes = output["logits"], output["pred_boxes"]
@@ -183,13 +186,13 @@ class DetectionProcessor(OutputProcessor):
         self._labels.check_count(classes - 1 if self._no_object else classes)
         if self._no_object:
             scores, labels = logits.softmax(dim=2, dtype=torch.float32)[..., :-1].max(dim=2)
-            places = torch.arange(queries, device=logits.device)
+            box_indices = torch.arange(queries, device=logits.device)
         else:
             # One request at a time: the last bits of torch's vectorised exp depend on the position in the tensor.
             scores = torch.stack([request.sigmoid().flatten() for request in logits.to(torch.float32)])
             number = torch.arange(queries * classes, device=logits.device)
-            labels, places = (number % classes).expand(requests, -1), number // classes
-        return _Candidates(scores, labels, places.expand(requests, -1), boxes)
+            labels, box_indices = (number % classes).expand(requests, -1), number // classes
+        return _Candidates(scores, labels, box_indices.expand(requests, -1), boxes)
 
 
 class _Candidates(NamedTuple):
@@ -197,8 +200,8 @@ class _Candidates(NamedTuple):
     """Scores of the candidates, float32 [n, candidates]."""
     labels: torch.Tensor
     """Class ids, integers [n, candidates]."""
-    places: torch.Tensor
-    """Index of the box of each candidate, int64 [n, candidates]."""
+    box_indices: torch.Tensor
+    """Index of each candidate's box in ``boxes``, int64 [n, candidates]."""
     boxes: torch.Tensor
     """Boxes in the model's format, floating point [n, boxes, 4]."""
 
@@ -214,12 +217,12 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
     if not floating or not integer_labels or labels.shape != scores.shape or boxes.shape != (*scores.shape, 4):
         got = ", ".join(f"{name} {describe(output[name])}" for name in ("scores", "labels", "boxes"))
         raise ReduceError(f"{_TAKES}, got {got}")
-    places = torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1)
-    return _Candidates(scores.to(torch.float32), labels, places, boxes)
+    box_indices = torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1)
+    return _Candidates(scores.to(torch.float32), labels, box_indices, boxes)
 
 
 def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
-    """Return scores, labels, boxes, whether boxes are normalised, and the number of scores above the threshold."""
+    """Return scores, labels, boxes, whether boxes are normalised, and the count of scores above the threshold."""
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
             return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])

@@ -1,4 +1,4 @@
-"""`EmbeddingProcessor`: one vector for each input."""
+"""`EmbeddingProcessor`, which returns one embedding vector for each input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _DTYPES = ("float32", "float16")
 
 
 class EmbeddingProcessor(OutputProcessor):
-    """Processor for embeddings: one vector for each input, from a model that emits vectors, tokens or a feature map.
+    """Processor for models that compute embeddings. It returns one vector for each input.
+
+    The model returns vectors, tokens or a feature map.
 
     Vectors [n, dim] are taken unchanged. Tokens [n, tokens, dim] and feature maps [n, dim, height, width] must be
     pooled. Pooling has no default: a mean and a class token are two different spaces, a model is trained for one of
@@ -65,7 +67,10 @@ class EmbeddingProcessor(OutputProcessor):
         self._dtype = dtype
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Pool and normalise to ``dtype`` [n, dim]; raise ReduceError, too, if a component is too large for float16."""
+        """Pool and normalise the model's output to vectors of ``dtype`` [n, dim].
+
+        Raise ReduceError if the output has a wrong shape or dtype, or a component is too large for float16.
+        """
         import torch
 
         features = self._features(output)
@@ -77,7 +82,7 @@ class EmbeddingProcessor(OutputProcessor):
         return vectors if self._dtype == "float32" else _halved(vectors)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
-        """Build a `TensorOutput` from one request's vector [dim]."""
+        """Build a `TensorOutput` from the vector [dim] of one request."""
         tensor = only_tensor(raw, "a decoded embedding must be one tensor", DecodeError)
         array = own_array(tensor)
         if array.dtype != self._dtype or array.ndim != 1:
@@ -135,7 +140,7 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def _halved(vectors: torch.Tensor) -> torch.Tensor:
-    """Return vectors as float16; raise ReduceError if a component overflows, which would change the direction."""
+    """Convert vectors to float16. Raise ReduceError if a component is too large."""
     import torch
 
     halved = vectors.to(torch.float16)

@@ -1,4 +1,4 @@
-"""`ImageProcessor`: pictures of 1, 3 or 4 channels, quantised to bytes on the device."""
+"""`ImageProcessor`, which turns the output of a model into grey, RGB or RGBA pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AXES = 4  # batch, channels, rows, columns
 
 
 class ImageProcessor(OutputProcessor):
-    """Processor for grey (1 channel), RGB (3) or RGBA (4) pictures, from model output [n, channels, height, width].
+    """Processor for models that return pictures [n, channels, height, width]: grey (1 channel), RGB (3) or RGBA (4).
 
     uint8 is returned unchanged. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to
     even, and clamped; NaN becomes 0. This happens in ``reduce``, so that one byte is sent for each sample.
@@ -43,7 +43,7 @@ class ImageProcessor(OutputProcessor):
         self._range = checked_range(value_range)
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Quantise to uint8 [n, height, width, channels], the order that picture codecs expect."""
+        """Convert the model's output to uint8 [n, height, width, channels], the axis order of picture formats."""
         tensor = only_tensor(output, _TAKES, ReduceError)
         if tensor.ndim != _AXES or tensor.shape[1] not in _CHANNELS:
             raise ReduceError(f"{_TAKES}, got {describe(tensor)}")
@@ -54,7 +54,7 @@ class ImageProcessor(OutputProcessor):
         return tensor.permute(0, 2, 3, 1).contiguous()
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ImageOutput:
-        """Build an `ImageOutput` from one request's uint8 [height, width, channels]."""
+        """Build an `ImageOutput` from the uint8 [height, width, channels] of one request."""
         tensor = only_tensor(raw, "a decoded image must be uint8 [height, width, channels]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[2] not in _CHANNELS:

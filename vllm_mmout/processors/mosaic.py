@@ -1,4 +1,4 @@
-"""Joining of a raster's tiles, which arrive in any order, into a GeoTIFF."""
+"""Join the tiles of a raster, which arrive in any order, into a GeoTIFF."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
-"""Function that turns a rectangle of joined values, of any size, into the result, pixel by pixel."""
+"""Function that computes the final values of a rectangle from joined values, such as class ids from probabilities. Each
+pixel is computed alone, since rectangles have any size."""
 
 
 def mosaic(
@@ -38,7 +39,7 @@ def mosaic(
     source: Source,
     growing: PartialImages | None = None,
 ) -> StoredRaster:
-    """Join the tiles of a grid into one raster on disk. The result does not depend on the tiles' order of arrival.
+    """Join the tiles of a grid into one raster on disk. The result does not depend on their order of arrival.
 
     Memory holds the blocks of the file that are partly filled, and pixels that wait for overlapping tiles. If tiles
     arrive in the order of the grid, that memory grows with a side of the scene, not with its area. Integers are not
@@ -56,16 +57,18 @@ def mosaic(
 
 
 class _Joining:
-    """State of one mosaic. Pixels of a single tile are written at once. Overlaps wait until all their tiles arrived.
+    """State of joining one scene. Overlapping pixels wait in memory until all tiles that cover them have arrived.
+
+    Pixels of a single tile are written at once.
 
     The first tile with an output sets the dtype, bands and metadata of the raster; the other tiles must match it.
     """
 
     _plan: Plan
     _like: RasterOutput
-    """Template with the nodata, bands and other attributes of the first tile, and with only its first pixel."""
+    """First pixel of the first tile that has an output. The bands, dtype and nodata of all tiles must match it."""
     _metadata: dict[str, str]
-    """Metadata entries that are equal in all tiles."""
+    """Metadata items that are equal in all tiles so far."""
     _finished_metadata: dict[str, str]
 
     def __init__(
@@ -78,12 +81,12 @@ class _Joining:
         self._growing = growing
         self._came = bytearray(len(grid))
         self._empty = array("q")
-        """Indices of tiles without an output that arrived before the first tile with an output."""
+        """Indices of tiles without an output that arrived before any tile with an output."""
         self._canvas: Canvas | None = None
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add_block(self, block: Sequence[Part]) -> None:
-        """Add the tiles of a block. The output of a tile without valid pixels is None."""
+        """Add tiles that arrived together. A tile without valid pixels has the output None."""
         if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
             tiles = block.outputs
             if isinstance(tiles, RasterTiles):
@@ -95,7 +98,7 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add tiles with equal metadata. A tile that is all valid and overlaps no other tile is written at once."""
+        """Add tiles that share their metadata. Tiles without masked pixels and without overlap are written directly."""
         if tiles.array.shape[2:] != self._plan.output_size:
             self._add(block[0])  # raises the error
         check_alike(self._like, tiles.like)
@@ -127,7 +130,7 @@ class _Joining:
             raise DecodeError(f"tile of {part.window or self._grid.window(part.index)}: {error}") from error
 
     def whole(self, source: Source) -> StoredRaster:
-        """Return the raster, after all tiles were added."""
+        """Return the joined raster. Raise DecodeError if a tile is missing, or no tile has valid pixels."""
         missing = self._came.find(0)
         if missing >= 0:
             raise DecodeError(f"the tile of {self._grid.window(missing)} never came; the scene is not whole")
@@ -140,13 +143,13 @@ class _Joining:
         return self._canvas.finish(georeference, merged(source.metadata, own))
 
     def discard(self) -> None:
-        """Delete the unfinished file, and drop the pixels in memory."""
+        """Delete the unfinished file, and free the pixels in memory."""
         self._waiting.clear()
         if self._canvas is not None:
             self._canvas.discard()
 
-    def _begun(self, index: int, output: RasterOutput) -> Canvas:
-        """Create the canvas from the first tile with an output, and fill in the empty tiles that arrived before it."""
+    def _begin(self, index: int, output: RasterOutput) -> Canvas:
+        """Create the canvas from the first tile that has an output, and add the empty tiles that arrived before."""
         shape = self._blend if output.dtype.kind == "f" else "none"
         self._plan = Plan.make(self._grid, index, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)
@@ -161,7 +164,7 @@ class _Joining:
         return self._canvas
 
     def _take(self, index: int, output: RasterOutput, valid: NDArray[np.bool_] | None) -> None:
-        canvas = self._canvas or self._begun(index, output)
+        canvas = self._canvas or self._begin(index, output)
         check_alike(self._like, output)
         if (output.height, output.width) != self._plan.output_size:
             raise DecodeError(

@@ -1,4 +1,4 @@
-"""Checks of options that several processors share: numbers, switches, names and colours of classes."""
+"""Check options that several processors share: numbers, switches, names and colours of classes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import OptionError, ReduceError
 
 PaletteOption: TypeAlias = Sequence[str | Sequence[int]]
-"""Colours of the classes as an option: ``"#rrggbb"`` or three integers 0..255 for each class."""
+"""Colour of each class, as "#rrggbb" or three integers from 0 to 255."""
 
 _SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Table of the names of classes, by class id."""
+    """Names of a model's classes, looked up by class id."""
 
     names: tuple[str, ...] | None = None
-    """Names of the classes from 0, as in the option ``class_names``; the model must emit the same number of classes."""
+    """Names of the classes from 0, as set by the option ``class_names``, or None. The model must have as many
+    classes."""
     by_id: Mapping[int, str] = field(default_factory=dict)
-    """Names by class id, as in config.json, which need not name every class."""
+    """Maps class ids to names, as in ``id2label`` of config.json. Classes may be missing."""
 
     def of(self, number: int) -> str:
         """Return the name of a class, or its number if the name is unknown."""
@@ -35,14 +36,14 @@ class Labels:
         return self.by_id.get(number, str(number))
 
     def check_count(self, classes: int) -> None:
-        """Raise ReduceError if ``class_names`` was set and the model emits another number of classes."""
+        """Raise ReduceError if ``class_names`` was set, and its length is not the model's number of classes."""
         if self.names is not None and len(self.names) != classes:
             raise ReduceError(
                 f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
             )
 
     def or_those_of(self, config: Mapping[str, Any]) -> Labels:
-        """Return these labels, or if ``class_names`` was not set, the labels in ``id2label`` of config.json."""
+        """Return these names if ``class_names`` was set, otherwise the names in ``id2label`` of config.json."""
         table = config.get("id2label")
         if self.names is not None or table is None:
             return self
@@ -56,7 +57,7 @@ class Labels:
 
 
 def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
-    """Return the names in an option as a tuple; raise OptionError if the list is malformed or repeats a name."""
+    """Return the names in an option as a tuple. Raise OptionError if the list is malformed or repeats a name."""
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")
     if len(set(names)) < len(names):
@@ -65,7 +66,7 @@ def checked_names(names: object, option: str = "class_names", named: str = "clas
 
 
 def parse_palette(palette: object) -> NDArray[np.uint8]:
-    """Return the colours of a `PaletteOption`, or of integers [classes, 3], as uint8 [classes, 3]."""
+    """Convert colours, "#rrggbb" or three integers per class, to uint8 [classes, 3]. Raise OptionError if malformed."""
     if not isinstance(palette, list | tuple | np.ndarray) or not len(palette):
         raise OptionError(f"palette must be a list of colours, one a class, got {palette!r}")
     return np.array([_parse_colour(colour, place) for place, colour in enumerate(palette)], np.uint8)
@@ -86,21 +87,21 @@ def _is_byte(sample: object) -> bool:
 
 
 def checked_count(name: str, value: object) -> int:
-    """Return an option that counts something, an integer of 1 or more; otherwise raise OptionError."""
+    """Return the value of option ``name`` if it is an integer of 1 or more. Otherwise raise OptionError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} must be an integer of 1 or more, got {value!r}")
     return value
 
 
 def checked_part(name: str, value: object) -> float:
-    """Return an option that is a number from 0 to 1; otherwise raise OptionError."""
+    """Return the value of option ``name`` if it is a number from 0 to 1. Otherwise raise OptionError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not 0 <= value <= 1:
         raise OptionError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)
 
 
 def checked_switch(name: str, value: object) -> bool:
-    """Return an option that is true or false; otherwise raise OptionError."""
+    """Return the value of option ``name`` if it is True or False. Otherwise raise OptionError."""
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be true or false, got {value!r}")
     return value

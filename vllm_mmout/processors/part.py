@@ -1,4 +1,4 @@
-"""`Part`: a decoded part of a request, such as a tile of a scene. `PartBlock`: the parts of one engine request."""
+"""`Part`, a decoded part of a request, such as a tile of a scene, and `PartBlock`, the parts of one engine request."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A decoded part of a user's request, as passed to ``assemble``."""
+    """A decoded part of a user's request, such as a tile of a scene, as passed to ``assemble``."""
 
     index: int
-    """Index of the part within the request, from 0."""
+    """Index of the part within the user's request, from 0."""
     window: Window | None
-    """Window of the part in the input, or in its requested ``window``. None if the input is not a raster."""
+    """Window of the part in the input, in pixels, or in the request's own ``window`` of it. None if the input is not a
+    raster."""
     output: Any
-    """Return value of ``decode``, or None if all pixels are invalid and the part was not sent to the model."""
+    """Return value of ``decode``. None if no pixel is valid, since such a part is not sent to the model."""
     valid: NDArray[np.bool_] | None = None
-    """Mask of the window, bool [height, width], False for pixels that are not valid. None if all pixels are valid."""
+    """Validity mask of the part, bool [height, width]. None if all pixels are valid."""
 
 
 class PartBlock(Sequence[Part]):
-    """Decoded parts of one engine request. A `Part` with its output is created when it is accessed."""
+    """Sequence of the parts that one engine request computed. Each `Part` with its output is created on access."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Combine parts, whose ``output`` is None, with an output for each of them."""
+        """Combine ``parts``, whose ``output`` is None, with the outputs in the same order."""
         self.parts = parts
         self.outputs = outputs
 

@@ -1,4 +1,4 @@
-"""Quantisation of floating-point samples to bytes, for pictures and videos."""
+"""Convert floating-point pixels to 8 bits, for pictures and videos."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import torch
 
 Range: TypeAlias = tuple[float, float]
-"""The lowest and the highest value, which become black and white."""
+"""(lowest, highest) value. They become black and white."""
 
 
 def checked_range(value_range: Sequence[float]) -> Range:
-    """Return the option ``value_range`` as two floats; raise OptionError unless the lower one comes first."""
+    """Return the option ``value_range`` as two floats. Raise OptionError unless they are finite and ascending."""
     try:
         low, high = (float(end) for end in value_range)
     except (TypeError, ValueError):
@@ -27,7 +27,7 @@ def checked_range(value_range: Sequence[float]) -> Range:
 
 
 def quantised(tensor: torch.Tensor, value_range: Range) -> torch.Tensor:
-    """Map samples linearly from the range to 0..255, round half to even, and clamp to uint8; NaN becomes 0."""
+    """Map values linearly from ``value_range`` to uint8 0..255, and clamp values outside. NaN becomes 0."""
     import torch
 
     low, high = value_range

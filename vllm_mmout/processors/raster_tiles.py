@@ -1,4 +1,4 @@
-"""`RasterTiles`, the rasters of a block of tiles, which share their metadata."""
+"""`RasterTiles`, the rasters of several tiles that share their metadata."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class RasterTiles(Sequence[RasterOutput]):
-    """Sequence of rasters of equal size that differ in their pixels only.
+    """Sequence of the rasters of several tiles, which have equal size and metadata and differ only in their pixels.
 
     Each `RasterOutput` is created when it is accessed.
     """
 
     def __init__(self, array: NDArray[Any], like: RasterOutput) -> None:
-        """Wrap the pixels of all tiles, [tiles, bands, height, width], and a raster with their metadata."""
+        """Wrap the pixels of all tiles, [tiles, bands, height, width], and a raster ``like`` with their metadata."""
         self.array = array
         self.like = like
 

@@ -1,4 +1,4 @@
-"""Helpers for the raw output of models, which select the tensor for a processor and convert it to numpy."""
+"""Select tensors from the raw output of a model, check them, and convert them to NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """Return the tensor of a raw output that is one tensor or a dict of one tensor; otherwise raise ``error``."""
+    """Return the only tensor of a raw output: a tensor, or a dict of one tensor. Otherwise raise ``error``."""
     if not isinstance(raw, dict):
         return raw
     if len(raw) != 1:
@@ -31,12 +31,15 @@ def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
 
 
 def named(raw: Raw) -> dict[str, torch.Tensor]:
-    """Return the tensors of a raw output by name; a plain tensor gets the name ""."""
+    """Return the tensors of a raw output by name. A tensor without a name gets the name ""."""
     return raw if isinstance(raw, dict) else {"": raw}
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Call a function with one tensor of each raw output. If the outputs are dicts, call it for each of their names."""
+    """Apply a function to one or more raw outputs. If they are dicts, apply it to the tensors of each name.
+
+    All raw outputs must be tensors, or dicts with the same names.
+    """
     first = alike[0]
     if isinstance(first, dict):
         return {name: call(*(named(raw)[name] for raw in alike)) for name in first}
@@ -44,7 +47,10 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Check that a raw output for ``count`` requests is a tensor, or a dict of tensors, with the requests on axis 0."""
+    """Return a raw output if it is a tensor or dict of tensors with ``count`` requests on axis 0. Else raise ``error``.
+
+    ``giver`` is the function that returned it, for the message.
+    """
     import torch
 
     tensors = named(cast("Raw", raw))
@@ -63,12 +69,12 @@ def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) 
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """Return the dtype and shape of a tensor for a message: ``float32 [4, 2, 512, 512]``."""
+    """Return the dtype and shape of a tensor as text for messages, such as ``float32 [4, 2, 512, 512]``."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return a writable numpy copy of a tensor on the CPU; bfloat16, which numpy lacks, becomes float32.
+    """Return a writable NumPy copy of a CPU tensor. bfloat16, which NumPy lacks, becomes float32.
 
     A raw tensor is a read-only view of the received message, and would keep the whole message in memory.
     """
@@ -80,13 +86,16 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return the error for a raw output that the processor's own ``reduce`` would not return."""
+    """Return the DecodeError for a raw output that the processor's own ``reduce`` could not have returned."""
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """Return the requested output, by default the first of ``processor.outputs``, or "" if there are none."""
+    """Return the output kind that a request asks for, by default the processor's first, or "" if it has a single kind.
+
+    Raise OptionError if the processor does not have it.
+    """
     output = (*processor.outputs, "")[0] if params.output is None else params.output
     if params.output is not None and output not in processor.outputs:
         raise OptionError(f"output {output!r} is not known to {name} (known: {', '.join(processor.outputs)})")
@@ -94,12 +103,12 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
 
 def has_method(instance: object, method: Any) -> bool:
-    """Return whether an object has a method of its class unchanged, neither overridden nor replaced."""
+    """Return whether an object uses this ``method`` of its class, neither overridden in a subclass nor replaced."""
     return getattr(getattr(instance, method.__name__), "__func__", None) is method
 
 
 def decoded_tiles(processor: OutputProcessor, raw: Raw, params: OutputParams) -> RasterTiles:
-    """Decode a block of tiles whose pixels are the values of one tensor. All get the metadata of the first tile.
+    """Decode several raster tiles at once. All get the metadata of the first tile.
 
     ``raw`` is the return value of ``reduce`` with the tiles on axis 0. The processor decodes the first tile, and so
     checks dtype and shape.

@@ -1,4 +1,4 @@
-"""`RegressionProcessor`: measurements (depth, biomass, soil moisture, reflectance) as a raster in their units."""
+"""`RegressionProcessor`, which returns measurements (depth, biomass, soil moisture) as a raster in their units."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _STORED = {
     "uint16": (0, 65534, 65535),
     "int16": (-32767, 32767, -32768),
 }
-"""Maps each dtype to the lowest and the highest value that it stores, and to its nodata, which lies outside of them.
+"""Maps each dtype to the lowest and highest value of measurements stored in it, and to its nodata value.
 
 32-bit integers are missing: they are as large as float32, which cannot represent all of their values.
 """
 
 
 class RegressionProcessor(OutputProcessor):
-    """Processor for measurements (depth, biomass, soil moisture), from values [n, bands, height, width].
+    """Processor for models that measure (depth, biomass, soil moisture), from values [n, bands, height, width].
 
     `reduce` computes value = raw * scale + offset in float32 on the device, clips it, and converts it to ``dtype``.
     NaN is nodata. So is an infinity that ``clip`` leaves, since it is not a measurement and would spoil a reader's
@@ -107,7 +107,9 @@ class RegressionProcessor(OutputProcessor):
             raise OptionError(f"options differ in the number of bands ({counts}); give one entry a band")
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale, clip and convert to ``dtype`` [n, bands, height, width]; to float32 if tiles will be averaged.
+        """Scale and clip the model's values, and convert them to ``dtype``, [n, bands, height, width].
+
+        They become float32 if tiles will be averaged.
 
         The output is floating point [n, bands, height, width], or [n, height, width] for one band. Raises ReduceError
         if it has another shape or dtype, or another number of bands than the options.
@@ -124,7 +126,7 @@ class RegressionProcessor(OutputProcessor):
         values = (tensor.to(torch.float32) * scale).add_(offset)
         if self._clip is not None:
             values.clamp_(*self._clip)
-        dtype = self._travelling(params)
+        dtype = self._sent_dtype(params)
         low, high, nodata = _STORED[dtype]
         unknown = values.isfinite().logical_not_()
         if not math.isnan(nodata):
@@ -135,10 +137,10 @@ class RegressionProcessor(OutputProcessor):
         return values.to(getattr(torch, dtype))
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Build a `RasterOutput`, without georeference, from one request's [bands, height, width]."""
+        """Build a `RasterOutput` without georeference from the values [bands, height, width] of one request."""
         asked_output(self, "regression", params)
         tensor = only_tensor(raw, "decoded values must be one tensor", DecodeError)
-        array, dtype = own_array(tensor), self._travelling(params)
+        array, dtype = own_array(tensor), self._sent_dtype(params)
         if array.dtype != dtype or array.ndim != _AXES - 1:
             raise not_of_reduce(
                 f"values must come as {dtype} [bands, height, width] from reduce, got {describe(tensor)}"
@@ -146,13 +148,13 @@ class RegressionProcessor(OutputProcessor):
         return self._values(array)
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of a block of tiles at once, or return None in a subclass with another ``decode``."""
+        """Build the rasters of several tiles at once. Return None in a subclass that overrides ``decode``."""
         return decoded_tiles(self, raw, params) if has_method(self, RegressionProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the tiles of a scene, and average values before they are rounded."""
+        """Join the tiles of a scene. Where they overlap, values are averaged before they are rounded."""
         asked_output(self, "regression", params)
-        if isinstance(parts, Parts) and self._travelling(params.of_part()) != self._dtype:
+        if isinstance(parts, Parts) and self._sent_dtype(params.of_part()) != self._dtype:
             return parts.mosaic(params, self._finished)
         return super().assemble(parts, params)
 
@@ -169,7 +171,7 @@ class RegressionProcessor(OutputProcessor):
         nodata = _STORED[array.dtype.name][2]
         return RasterOutput(array, nodata=nodata, band_names=self._band_names, units=units)
 
-    def _travelling(self, params: OutputParams) -> str:
+    def _sent_dtype(self, params: OutputParams) -> str:
         return "float32" if params.blends and np.dtype(self._dtype).kind in "iu" else self._dtype
 
     def _checked_values(self, values: torch.Tensor) -> torch.Tensor:
@@ -194,7 +196,7 @@ def _checked_numbers(option: str, value: Any) -> tuple[float, ...]:
 
 
 def _is_number(number: object) -> bool:
-    """Return whether a value is a number within the range of float32."""
+    """Return whether a value is a finite number that float32 can hold."""
     return isinstance(number, int | float) and not isinstance(number, bool) and abs(number) <= _LARGEST
 
 

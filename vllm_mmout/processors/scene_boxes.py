@@ -1,4 +1,4 @@
-"""Joins the boxes that were found in the tiles of a scene."""
+"""Join the boxes that were detected in the tiles of a scene, so that each object is returned once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Parts
     from vllm_mmout.processors.part import Part
 
-_HELD = 0.5
-"""Fraction of a cut-off box above which another box counts as containing it."""
+_CONTAINED = 0.5
+"""Fraction of a box that another box must contain to replace it, if the first may be cut off by a tile's edge."""
 _MARGIN = 0.05
-"""Largest gap between a box and a tile edge that counts as touching, as a fraction of the box side (1 px or more)."""
+"""Maximum gap between a box and a tile edge that counts as touching, as a fraction of the box's side, at least 1
+pixel."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
-    """Return the objects of a scene, highest score first, from the boxes of its tiles.
+    """Join the boxes detected in the tiles of a scene into one list of objects, the highest score first.
 
     Where tiles overlap, an object is found more than once, and the edge of a tile may cut it off.
 
@@ -42,7 +43,7 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> Detect
     """
     from vllm_mmout.outputs import DetectionOutput  # imports pydantic, which only decoding needs
 
-    boxes = _Found(parts.grid)
+    boxes = _SceneBoxes(parts.grid)
     for part in parts:
         boxes.add(part)
     detections = boxes.best(iou_threshold)
@@ -55,8 +56,8 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> Detect
     )
 
 
-class _Found:
-    """Compact list of the boxes found so far: a scene may have hundreds of thousands of candidates."""
+class _SceneBoxes:
+    """Compact list of the boxes detected so far, since a scene may have hundreds of thousands."""
 
     def __init__(self, grid: TileGrid) -> None:
         self._grid = grid
@@ -83,8 +84,8 @@ class _Found:
         fed = (window.height + padding[0], window.width + padding[1])
         size = (1, 1) if output.units == "relative" else output.size or fed
         rows, cols = fed[0] / size[0], fed[1] / size[1]
-        heights = _counting(self._grid.rows, self._grid.sides[0], window.row)
-        widths = _counting(self._grid.cols, self._grid.sides[1], window.col)
+        heights = _centre_range(self._grid.rows, self._grid.sides[0], window.row)
+        widths = _centre_range(self._grid.cols, self._grid.sides[1], window.col)
         for detection in output.detections:
             left, right = (edge * cols + window.col for edge in detection.box[0::2])
             top, bottom = (edge * rows + window.row for edge in detection.box[1::2])
@@ -101,7 +102,7 @@ class _Found:
             self._cut.append(self._is_cut(box, edges))
 
     def _is_cut(self, box: Box, edges: Box) -> bool:
-        """Return whether a box touches an edge of its tile that is not an edge of the scene."""
+        """Return whether a box touches an edge of its tile inside the scene, which may cut off its object."""
         across, down = (max(1.0, _MARGIN * (box[2 + axis] - box[axis])) for axis in (0, 1))
         scene = (0, 0, self._grid.width, self._grid.height)
         touched = (
@@ -113,7 +114,7 @@ class _Found:
         return any(touches and edge != end for touches, edge, end in zip(touched, edges, scene, strict=True))
 
     def best(self, iou_threshold: float) -> list[Detection]:
-        """Return each object once, sorted by score."""
+        """Return each object once, sorted by falling score."""
         from vllm_mmout.outputs import Detection
 
         tiles, kinds, cut, scores = (
@@ -124,15 +125,15 @@ class _Found:
         # Whole boxes first, by score, then boxes that may be cut off, the largest first. The sort is stable: equal
         # boxes of a tile keep their order.
         order = np.lexsort((tiles, -scores, np.where(cut, -areas, 0.0), cut))
-        near = _Near(max(self._grid.sides) / 2)
+        near = _BoxIndex(max(self._grid.sides) / 2)
         kept = []
         for place in order.tolist():
             cells = near.cells(int(kinds[place]), boxes[place])
             others = near.kept(cells)
             others = others[tiles[others] != tiles[place]]
             if len(others):
-                overlaps, held = _shared(boxes[place], boxes[others])
-                if (overlaps > iou_threshold).any() or (cut[place] and (held > _HELD).any()):
+                overlaps, held = _overlaps(boxes[place], boxes[others])
+                if (overlaps > iou_threshold).any() or (cut[place] and (held > _CONTAINED).any()):
                     continue
             kept.append(place)
             near.keep(place, cells)
@@ -146,15 +147,15 @@ class _Found:
         ]
 
 
-class _Near:
-    """Index of boxes by class and place: a grid of cells over the scene, each with the boxes that overlap it."""
+class _BoxIndex:
+    """Spatial index of boxes: a grid of cells over the scene, each with the boxes of each class that overlap it."""
 
     def __init__(self, side: float) -> None:
         self._side = side
         self._boxes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def cells(self, kind: int, box: NDArray[np.float64]) -> list[tuple[int, int, int]]:
-        """Return the cells, as (class, row, column), that a box of a class overlaps."""
+        """Return the cells, as (class, row, column), that a box of class ``kind`` overlaps."""
         left, top, right, bottom = (box // self._side).astype(int).tolist()
         return [(kind, row, col) for row in range(top, bottom + 1) for col in range(left, right + 1)]
 
@@ -164,12 +165,12 @@ class _Near:
             self._boxes[cell].append(number)
 
     def kept(self, cells: list[tuple[int, int, int]]) -> NDArray[np.intp]:
-        """Return the numbers of the boxes that were added to any of the cells."""
+        """Return the indices of all boxes that were added to any of the cells."""
         return np.array(list({number for cell in cells for number in self._boxes.get(cell, ())}), np.intp)
 
 
-def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range of centres along an axis. Boxes with other centres are left to the neighbouring tiles."""
+def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
+    """Return the range of box centres, along an axis, that count for a tile. Other boxes count for its neighbours."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:
@@ -179,7 +180,7 @@ def _counting(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, fl
     return first, last
 
 
-def _shared(box: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _overlaps(box: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the intersection over union of ``box`` with each of ``boxes``, and the fraction of ``box`` inside each.
 
     Touching boxes without an area count as equal: both values are 1.

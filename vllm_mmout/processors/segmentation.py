@@ -1,4 +1,4 @@
-"""`SegmentationProcessor`: class logits to class ids, probabilities or confidence, as a raster."""
+"""`SegmentationProcessor`, which turns class logits into maps of classes, probabilities or confidence."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _TAKES = "segmentation output must be floating-point logits [n, classes, height,
 _NODATA = {"uint8": 255, "uint16": 65535}
 _AXES = 4  # batch, classes, rows, columns
 _FEW = 16
-"""Largest number of classes that are compared one after the other, which is faster than a maximum over all."""
+"""Number of classes up to which they are compared one by one, which is then faster than a maximum over all."""
 _CLASSES = range(2, 65535 + 1)
-"""Numbers of classes that are supported: more than one, and few enough for uint16 with a nodata value."""
+"""Supported numbers of classes. Class ids and a nodata value must fit into uint16."""
 
 
 class SegmentationProcessor(OutputProcessor):
-    """Processor for segmentation (land cover, floods, burn scars), from logits [n, classes, height, width].
+    """Processor for models that classify pixels (land cover, floods), from logits [n, classes, height, width].
 
     ``OutputParams.output`` chooses the result:
 
@@ -86,7 +86,7 @@ class SegmentationProcessor(OutputProcessor):
             )
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
-        """Return the file formats of the output that ``params.output`` selects."""
+        """Return the file formats of the output that the request asks for, as suffix -> name of the format."""
         output = asked_output(self, self.name, params)
         if output == "areas":
             from vllm_mmout.outputs import AreasOutput
@@ -95,7 +95,7 @@ class SegmentationProcessor(OutputProcessor):
         return PolygonsOutput.formats if output == "polygons" else RasterOutput.formats
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Compute the output that ``params.output`` selects, or probabilities if tiles will be averaged.
+        """Compute the output that the request asks for, or probabilities if they are averaged across tiles later.
 
         Returns uint8 or uint16 [n, height, width] for "classes", "polygons" and "areas"; float32 [n, classes, height,
         width] for "probabilities"; float32 [n, height, width] for "confidence". Raises OptionError if
@@ -117,7 +117,10 @@ class SegmentationProcessor(OutputProcessor):
         return probabilities if sent == "probabilities" else probabilities.amax(dim=1)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build an output without georeference from the tensor of `reduce`. For a tile, it is always a raster."""
+        """Build the output of one request from the tensor of `reduce`. For a tile it is always a raster.
+
+        It has no georeference.
+        """
         sent = self.travels(params)
         tensor = only_tensor(raw, f"decoded {sent} must be one tensor", DecodeError)
         array = own_array(tensor)
@@ -135,11 +138,11 @@ class SegmentationProcessor(OutputProcessor):
         )
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of a block of tiles at once, or return None in a subclass with another ``decode``."""
+        """Build the rasters of several tiles at once. Return None in a subclass that overrides ``decode``."""
         return decoded_tiles(self, raw, params) if has_method(self, SegmentationProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: average their probabilities before the requested output is computed."""
+        """Join the tiles of a scene. Where they overlap, probabilities are averaged before a class is chosen."""
         output = asked_output(self, "segmentation", params)
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
@@ -177,14 +180,14 @@ class SegmentationProcessor(OutputProcessor):
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def travels(self, params: OutputParams) -> str:
-        """Return the kind of values that `reduce` returns: "classes", "probabilities" or "confidence"."""
+        """Return what `reduce` sends to the frontend: "classes", "probabilities" or "confidence"."""
         output = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
         return "classes" if output in ("polygons", "areas") else output
 
     def checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return logits [n, classes, height, width]; raise ReduceError if they do not match the class options."""
+        """Return logits [n, classes, height, width]. Raise ReduceError if their shape does not match the options."""
         if logits.ndim != _AXES or not logits.is_floating_point() or logits.shape[1] not in _CLASSES:
             raise ReduceError(f"{_TAKES}, got {describe(logits)}")
         for option, values in (("class_names", self._class_names), ("palette", self._palette)):
@@ -196,14 +199,14 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return a colour for every class, or for ``most`` classes if their number is not known."""
+        """Return a colour for each class, or for ``most`` classes if the number of classes is unknown."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
 
 
 def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
-    """Return the id of the class with the largest value at each pixel, given one plane [n, height, width] per class.
+    """Return the class with the largest value at each pixel. ``planes`` holds a tensor [n, height, width] per class.
 
     The result equals that of ``max`` over all planes. With few classes this is several times faster on a CPU, and the
     planes need not be in memory at once. Arithmetic replaces selection: filling or choosing by a mask takes longer
@@ -230,7 +233,7 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
 
 
 def as_vectors(raster: RasterOutput, output: str, params: OutputParams) -> Any:
-    """Return the polygons or areas of a raster of classes if the request asks for them, else the raster."""
+    """Convert a raster of classes to polygons or a table of areas if ``output`` says so. Else return it."""
     if output == "polygons":
         return PolygonsOutput(raster, simplify=params.simplify)
     if output == "areas":
@@ -241,5 +244,5 @@ def as_vectors(raster: RasterOutput, output: str, params: OutputParams) -> Any:
 
 
 def class_dtype(classes: int) -> str:
-    """Return the smallest dtype that holds the ids of ``classes`` classes and a nodata value."""
+    """Return the smallest dtype, uint8 or uint16, that holds the ids of ``classes`` classes and a nodata value."""
     return "uint8" if classes <= _NODATA["uint8"] else "uint16"

@@ -1,4 +1,4 @@
-"""`TensorProcessor`: returns the model's output unchanged."""
+"""`TensorProcessor`, which returns the output of a model unchanged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class TensorProcessor(OutputProcessor):
-    """Processor for any tensor, or dict of tensors: numpy arrays of the same shape and dtype (bfloat16 as float32)."""
+    """Processor for any model. It returns the model's tensors as NumPy arrays, and bfloat16 as float32."""
 
     name: ClassVar[str] = "tensor"
     modality: ClassVar[str] = "tensor"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
-        """Build a `TensorOutput` from the model's output for one request, without the batch axis."""
+        """Build a `TensorOutput` from the tensors of one request, without the batch axis."""
         if isinstance(raw, dict):
             return TensorOutput({key: own_array(tensor) for key, tensor in raw.items()})
         return TensorOutput(own_array(raw))

@@ -1,4 +1,4 @@
-"""`VideoProcessor`: videos, quantised to bytes on the device."""
+"""`VideoProcessor`, which turns the output of a model into RGB videos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AXES = 5  # batch, frames, channels, rows, columns
 
 
 class VideoProcessor(OutputProcessor):
-    """Processor for RGB videos, from a model that emits [n, frames, 3, height, width].
+    """Processor for models that return RGB videos [n, frames, 3, height, width].
 
     uint8 is returned unchanged. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to
     even, and clamped; NaN becomes 0. This happens in ``reduce``, so that one byte is sent for each sample.
@@ -51,11 +51,11 @@ class VideoProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
-        """Create the instance of a process; ``fps`` defaults to the value in ``config.json``."""
+        """Create an instance. ``fps`` defaults to the value in the model's ``config.json``."""
         return cls(**{"fps": config.get("fps"), **options})
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Quantise to uint8 [n, frames, height, width, 3], the order that encoders expect."""
+        """Convert the model's output to uint8 [n, frames, height, width, 3], the axis order of video encoders."""
         import torch
 
         tensor = only_tensor(output, _TAKES, ReduceError)
@@ -74,7 +74,7 @@ class VideoProcessor(OutputProcessor):
         return quantised_frames
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> VideoOutput:
-        """Build a `VideoOutput` from one request's uint8 [frames, height, width, 3]."""
+        """Build a `VideoOutput` from the uint8 [frames, height, width, 3] of one request."""
         tensor = only_tensor(raw, "a decoded video must be uint8 [frames, height, width, 3]", DecodeError)
         array = own_array(tensor)
         if array.dtype != "uint8" or array.ndim != _AXES - 1 or array.shape[3] != _CHANNELS:

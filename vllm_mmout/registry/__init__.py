@@ -1,4 +1,4 @@
-"""Registries that assign output processors and input mappers to models."""
+"""Registries that assign output processors and input mappers to model classes."""
 
 from vllm_mmout.registry.choice import Choice
 from vllm_mmout.registry.input_registry import MULTIMODAL_INPUT_REGISTRY, InputRegistry

@@ -1,4 +1,4 @@
-"""`Choice`: the output processors of a model with their options, and the setting or decorator that selected them."""
+"""`Choice`, the output processors that were selected for a model."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from vllm_mmout.processors.base import OutputProcessor
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The output processors of a model, with their options."""
+    """Output processors that were selected for a model, with their options."""
 
     processors: Mapping[str, type[OutputProcessor]]
-    """Maps names to processor classes, with the default first. It is never empty."""
+    """Maps names to classes of output processors, the default first. Never empty."""
     options: Mapping[str, Mapping[str, Any]]
-    """Maps names to keyword arguments for the constructors of the processors."""
+    """Maps names of processors to keyword arguments for their constructors."""
     settings: Mapping[str, Any]
-    """Settings of the engine rather than of a processor, as the user set them."""
+    """Settings that apply to the engine rather than to a processor, as the user set them."""
     chosen_by: str
-    """Description of the setting or decorator that selected the processors, for messages."""
+    """Setting or decorator that selected the processors, as text for messages."""
 
     @property
     def default(self) -> str:
-        """Name of the processor for requests that do not name a processor."""
+        """Name of the processor that handles requests that do not choose a processor."""
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names of the processors that a request selects, in its order. None selects the default."""
+        """Return the names of the processors that a request selects, in its order. None selects the default.
+
+        Raise OptionError if a name is unknown.
+        """
         if names is None:
             return (self.default,)
         picks = (names,) if isinstance(names, str) else tuple(names)
@@ -44,7 +47,7 @@ class Choice:
         return picks
 
     def create(self, config: Mapping[str, Any], names: str | Sequence[str] | None = None) -> dict[str, OutputProcessor]:
-        """Create instances of the processors called ``names``, or of all, from the model's ``config.json``."""
+        """Create the processors called ``names``, or all processors, for a model with this ``config.json``."""
         processors = {}
         for name in self.processors if names is None else self.pick(names):
             processor_class = self.processors[name]

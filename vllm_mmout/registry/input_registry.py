@@ -1,4 +1,4 @@
-"""`InputRegistry`: vLLM's registry of multimodal inputs, plus the decorators for the inputs of single-pass models."""
+"""`InputRegistry`, vLLM's registry of multimodal inputs with added decorators for the inputs of single-pass models."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from vllm_mmout.errors import MMOutError, RegistrationError
 Model = TypeVar("Model", bound=type)
 
 InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
-"""Function from the model's ``config.json`` to a mapper, which turns raw data into keyword tensors of ``forward``."""
+"""Function that takes the model's ``config.json`` and returns an input mapper. A mapper converts a user's input to the
+keyword tensors of the model's ``forward``."""
 
 MapperFunction: TypeAlias = Callable[[Any, Any], Any]
-"""Function from ``(context, data)`` to the keyword tensors of ``forward``, as in early releases of vLLM."""
+"""Function that takes ``(context, data)`` and returns the keyword tensors of the model's ``forward``, as in early
+releases of vLLM."""
 
 IMAGE: Final = "image"
-"""vLLM's name for inputs other than text, sound and video; the only kind of input of a single-pass model."""
+"""vLLM's name for inputs other than text, sound and video. Single-pass models have inputs of this kind only."""
 
 REGISTERED = "_input_registrations"
-"""Attribute of a model class that holds the functions and values registered by decorators, by kind."""
+"""Name of the attribute in which a model class keeps the functions and values registered by decorators."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper of a model class; if both fields are None, the ``AutoProcessor`` of the model's folder is used."""
+    """Input mapper registered for a model class. If both fields are None, the ``AutoProcessor`` of the model's folder is used."""
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None
@@ -33,7 +35,7 @@ class MapperChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRegistration:
-    """Functions and values that decorators have registered for a model class or its nearest base class.
+    """Functions and values that decorators registered for a model class or its base classes.
 
     Fields without a registered value are None.
     """
@@ -45,13 +47,13 @@ class InputRegistration:
 
     @property
     def decorators(self) -> list[str]:
-        """Names of the decorators that were applied."""
+        """Names of the decorators that were applied to the model class."""
         names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         return [f"register_{'input_mapper' if name == 'mapper' else name}" for name in names]
 
 
 class InputRegistry:
-    """Registry of inputs: everything in vLLM's ``MULTIMODAL_REGISTRY``, and the decorators for a model's inputs.
+    """Registry of model inputs: vLLM's ``MULTIMODAL_REGISTRY`` with decorators for the inputs of a model class.
 
     The decorators have the names that they had in early releases of vLLM. Each returns the class. A single-pass model
     with such a decorator is served under its own name. For a model that generates from pictures, they make up the
@@ -67,7 +69,7 @@ class InputRegistry:
     def register_input_mapper(
         self, mapper: InputMapperFactory | str, function: MapperFunction | None = None
     ) -> Callable[[Model], Model]:
-        """Decorate a model class with its input mapper.
+        """Return a decorator that registers the input mapper of a model class.
 
         Args:
             mapper: a class or function that makes the mapper from the model's ``config.json``. The mapper is called
@@ -87,7 +89,7 @@ class InputRegistry:
         return self._decorator("mapper", MapperChoice(factory=_callable(mapper, "an input mapper")))
 
     def register_image_input_mapper(self, mapper: MapperFunction | None = None) -> Callable[[Model], Model]:
-        """Decorate a model class with an input mapper of the kind that early releases of vLLM used.
+        """Return a decorator that registers an input mapper of the kind that early releases of vLLM used.
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file arrives opened, as a PIL image or an
@@ -104,7 +106,7 @@ class InputRegistry:
         return self._decorator("mapper", MapperChoice(function=function))
 
     def register_max_tokens(self, max_tokens: int | Callable[[Any], int] | None = None) -> Callable[[Model], Model]:
-        """Decorate a model class with the largest number of tokens that one input uses of vLLM's encoder budget.
+        """Return a decorator that registers the maximum number of encoder tokens that one input of the model uses.
 
         Args:
             max_tokens: a number, or a function of an `InputContext` that returns it. vLLM asks for it at start-up. None
@@ -125,7 +127,7 @@ class InputRegistry:
     def register_max_multimodal_tokens(
         self, kind: str, max_tokens: int | Callable[[Any], int] | None = None
     ) -> Callable[[Model], Model]:
-        """Decorate a model class like ``register_max_tokens``. The argument ``kind`` must be "image".
+        """Return a decorator like ``register_max_tokens``. The argument ``kind`` must be "image".
 
         vLLM's former registry had a decorator with these arguments.
         """
@@ -133,7 +135,7 @@ class InputRegistry:
         return self.register_max_tokens(max_tokens)
 
     def register_dummy_data(self, factory: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Decorate a model class with the input for the trial run and the memory profiling at start-up.
+        """Return a decorator that registers the input for the trial run and memory profiling at start-up.
 
         Args:
             factory: a function ``(context, seq_len, mm_counts)`` that returns a `DummyData`, or its fields as a tuple
@@ -146,7 +148,7 @@ class InputRegistry:
         return self._decorator("dummy_data", _callable(factory, "a dummy data factory"))
 
     def register_input_processor(self, processor: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Decorate a model class with a function that changes each request's input before the input mapper gets it.
+        """Return a decorator that registers a function that changes each input before the input mapper receives it.
 
         Args:
             processor: a function ``(context, inputs)`` that returns the inputs: ``{"prompt_token_ids": [1],
@@ -160,14 +162,14 @@ class InputRegistry:
         return self._decorator("input_processor", _callable(processor, "an input processor"))
 
     def registered(self, model: type) -> InputRegistration:
-        """Return the registrations of ``model``. A missing registration is inherited from the nearest base class."""
+        """Return what decorators registered for ``model``. A missing entry is inherited from the nearest base class."""
         registrations: dict[str, Any] = {}
         for base in reversed(model.__mro__):
             registrations.update(vars(base).get(REGISTERED, {}))
         return InputRegistration(**registrations)
 
     def model(self, architecture: str) -> type | None:
-        """Return the class named ``architecture`` that was decorated in this process, or None.
+        """Return the class named ``architecture`` that was decorated in this process, or None if there is no such class.
 
         Raises:
             RegistrationError: several decorated classes have that name.
@@ -182,11 +184,11 @@ class InputRegistry:
         return next(iter(models.values()), None)
 
     def model_at(self, path: str) -> type | None:
-        """Return the class at "module:Class" that was decorated in this process, or None."""
+        """Return the class with the path "module:Class" that was decorated in this process, or None."""
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:
-        """Call ``listener`` with each class decorated so far and from now on. A listener is added only once."""
+        """Call ``listener`` with each model class decorated so far and later. A listener is added only once."""
         if listener in self._listeners:
             return
         self._listeners.append(listener)
@@ -194,7 +196,7 @@ class InputRegistry:
             listener(model)
 
     def models(self) -> list[str]:
-        """Return the names of the classes decorated in this process."""
+        """Return the names of the model classes that were decorated in this process."""
         return list(self._models)
 
     def _decorator(self, kind: str, value: Any) -> Callable[[Model], Model]:
@@ -216,14 +218,14 @@ class InputRegistry:
         return decorate
 
     def __getattr__(self, name: str) -> Any:
-        """Return the attribute ``name`` of vLLM's registry."""
+        """Return the attribute ``name`` of vLLM's own registry of multimodal inputs."""
         if name.startswith("__"):  # copy, pickle and inspect look these up: not a reason to import vLLM
             raise AttributeError(f"InputRegistry has no attribute {name!r}")
         return getattr(_vllms(), name)
 
 
 def _vllms() -> Any:
-    """Import and return vLLM's registry of multimodal inputs; raise MMOutError if vLLM is not installed."""
+    """Return vLLM's registry of multimodal inputs. Raise MMOutError if vLLM is not installed."""
     try:
         from vllm.multimodal import MULTIMODAL_REGISTRY
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`OutputRegistry`: assigns output processors to models, by decorator and by architecture name."""
+"""`OutputRegistry`, which assigns output processors to models, by decorator or by architecture name."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=type)
 
 FACTORIES = "_output_processor_factories"
-"""Attribute of a model class that holds its registrations by name, like the factories of vLLM's own registry."""
+"""Name of the attribute in which a model class keeps its registered output processors by name, like the attributes of
+vLLM's own registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFunctions:
-    """Functions that `OutputRegistry` calls to create output processors. The engine code provides them."""
+    """Functions of the engine code that `OutputRegistry` calls to create output processors."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Makes a model's output processor, see `OutputRegistry.create_output_processor`."""
+    """Creates the output processor of a model, see `OutputRegistry.create_output_processor`."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Makes an engine's output processor for a patched vLLM, see `OutputRegistry.output_router`."""
+    """Returns the factory of an engine's output processor, see `OutputRegistry.output_router`."""
 
 
 class OutputRegistry:
-    """Registry of the output processors of models.
+    """Registry of the output processors of models, by model class or by architecture name.
 
     A registration by decorator is stored on the model class itself, and found through its base classes. A registration
     by architecture name is stored in this object.
     """
 
     _engine: ClassVar[EngineFunctions | None] = None
-    """Functions that create output processors, or None until vLLM has loaded the plugin of this package."""
+    """Functions of the engine code, or None until vLLM has loaded the plugin of this package."""
 
     def __init__(self) -> None:
         self._architectures: dict[str, dict[str, Registration]] = {}
@@ -47,13 +48,15 @@ class OutputRegistry:
 
     @classmethod
     def connect(cls, engine: EngineFunctions) -> None:
-        """Set the functions that create output processors, for all registries. The vLLM plugin calls this."""
+        """Set the functions of the engine code that all registries call. The vLLM plugin calls this."""
         cls._engine = engine
 
     def register_output_processor(
         self, processor: ProcessorTarget, *, name: str | None = None
     ) -> Callable[[Model], Model]:
-        """Decorate a model class with an output processor; the class is returned unchanged.
+        """Return a decorator that registers an output processor for a model class.
+
+        The class is returned unchanged.
 
         Several decorators give a model several processors by name. The decorator that is applied first, on the lowest
         line, sets the default. A class with registrations of its own does not inherit those of its bases.
@@ -103,25 +106,25 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the registrations of the first architecture with any, or ``{}``. The default processor comes first."""
+        """Return the output processors registered for the first architecture that has any, by name, the default first."""
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the registrations of ``model`` or its nearest base class with any, or ``{}``.
+        """Return the output processors registered on a model class or its nearest base class, by name, the default first.
 
-        The default processor comes first.
+        The result is empty if no class has any.
         """
         return dict(getattr(model, FACTORIES, {}))
 
     def architectures(self) -> dict[str, tuple[Registration, ...]]:
-        """Return the registrations of each architecture, the default first."""
+        """Return all registrations by architecture name, the default processor first."""
         return {architecture: tuple(table.values()) for architecture, table in self._architectures.items()}
 
     def installed(self, name: str) -> Registration | None:
-        """Return the built-in or installed processor called ``name``, or None.
+        """Return the processor called ``name`` that is built in or installed by another package, or None.
 
         Raises:
             RegistrationError: several packages announce different classes under that name.
@@ -130,7 +133,7 @@ class OutputRegistry:
         return self._installed.find(name)
 
     def known(self) -> dict[str, str]:
-        """Return the output processors that any model may use: a dict of name -> "pkg.mod:Class (origin)"."""
+        """Return the output processors that any model may use, as name -> "pkg.mod:Class (origin)"."""
         return {
             name: ", ".join(str(entry) for entry in self._installed.everything() if entry.name == name)
             for name in self._installed.names()
@@ -139,7 +142,7 @@ class OutputRegistry:
     def create_output_processor(
         self, model_config: ModelConfig | None = None, *, engine_table: Mapping[str, Any] | None = None
     ) -> OutputProcessor | type:
-        """Create the output processor of a model.
+        """Create the output processor of a model from its configuration.
 
         Args:
             model_config: vLLM's configuration of the model; None returns the class for text models.
@@ -165,7 +168,7 @@ class OutputRegistry:
         return self._engine.create_output_processor(self, model_config, engine_table)
 
     def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
-        """Return the factory of an engine's output processor, or None to use vLLM's own. A patched vLLM calls this.
+        """Return a function that creates an engine's output processor, or None for vLLM's own. A patched vLLM calls this.
 
         Args:
             vllm_config: configuration of the engine.

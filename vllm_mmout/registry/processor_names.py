@@ -1,4 +1,4 @@
-"""Output processors that any model can use by name: built in, from extension packages, and from entry points."""
+"""Find the output processors that any model can use by name: built in, or from installed packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vllm_mmout.registry.registration import ProcessorFamily, Registration
 from vllm_mmout.wing import wings
 
 ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
-"""Entry point group under which a package announces its processors, as ``name = pkg.mod:Class``."""
+"""Entry point group in which a package lists its output processors, as ``name = pkg.mod:Class``."""
 
 BUILT_IN = {
     "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
@@ -21,11 +21,12 @@ BUILT_IN = {
     "detection": "vllm_mmout.processors.detection:DetectionProcessor",
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
 }
-"""Maps names to the core's processors, so that they work even if the package is on the path but not installed."""
+"""Maps names to the output processors of this package, so that they work even if it is not installed but only on the
+path."""
 
 
 class InstalledProcessors:
-    """Table of the output processors that are built in or come from extension packages and entry points.
+    """Table of the output processors that are built in, or that extension packages and entry points provide.
 
     The table is read on first use.
     """
@@ -34,7 +35,7 @@ class InstalledProcessors:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Return all registrations by name. Two classes with the same name are an error only when the name is used."""
+        """Return all registrations by name. Several classes may have the same name, which is an error only when it is used."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -52,7 +53,7 @@ class InstalledProcessors:
         return self._tables
 
     def names(self) -> list[str]:
-        """Return the names of all output processors, with the built-in processors first."""
+        """Return the names of all output processors, the built-in ones first."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:

@@ -1,4 +1,4 @@
-"""`Registration`: an output processor with its name, as a class or as the path of a class imported when needed."""
+"""`Registration`, an output processor registered under a name, by class or by import path."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.wing import wings
 
 ProcessorTarget: TypeAlias = type[OutputProcessor] | str
-"""An output processor, as its class, its path "pkg.mod:Class", or a name with a known prefix, such as "io_plugin:NAME".
-"""
+"""Output processor as a class, as a path "pkg.mod:Class", or as a name with a prefix, such as "io_plugin:NAME"."""
 
 NONE = "none"
-"""Name that switches a model's output processor off; no processor can be registered under it."""
+"""Name that switches off a model's output processor. No processor can be registered under it."""
 
 _NAME = re.compile(r"[\w.-]+")
 
 
 class ProcessorFamily(Protocol):
-    """Output processors of an extension package whose names begin with the same prefix, such as "io_plugin:"."""
+    """Output processors of an extension package, whose names begin with its prefix, such as "io_plugin:"."""
 
     def installed(self) -> Iterable[Registration]:
-        """Return a registration for each installed processor whose name begins with the prefix."""
+        """Return a registration for each installed output processor whose name begins with the prefix."""
 
     def processor(self, name: str) -> type[OutputProcessor]:
-        """Return the class of the processor called ``name``."""
+        """Return the class of the output processor called ``name``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """An output processor under a name, and the origin of the registration."""
+    """Output processor that was registered under a name. ``origin`` says where, for messages."""
 
     name: str
     target: ProcessorTarget
@@ -42,19 +41,19 @@ class Registration:
 
     @property
     def path(self) -> str:
-        """Path of the class, as "pkg.mod:Class"."""
+        """Import path of the class, as "pkg.mod:Class"."""
         if isinstance(self.target, str):
             return self.target
         return f"{self.target.__module__}:{self.target.__qualname__}"
 
     def same_target(self, other: Registration) -> bool:
-        """Return whether two registrations mean the same class, compared without importing any path."""
+        """Return whether two registrations refer to the same class. Nothing is imported."""
         if isinstance(self.target, str) or isinstance(other.target, str):
             return self.path == other.path
         return self.target is other.target
 
     def load(self) -> type[OutputProcessor]:
-        """Return the class; import it if it was registered by path."""
+        """Return the class of the processor. Import it if it was registered by its path."""
         return import_processor(self.target) if isinstance(self.target, str) else self.target
 
     def __str__(self) -> str:
@@ -62,7 +61,7 @@ class Registration:
 
 
 def make_registration(processor: ProcessorTarget, name: str | None, origin: str) -> Registration:
-    """Return the registration of a processor under a name. Raise RegistrationError if either is wrong."""
+    """Create the registration of a processor under a name. Raise RegistrationError if one of them is invalid."""
     if isinstance(processor, str):
         if not is_target(processor):
             raise RegistrationError(
@@ -84,7 +83,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
 
 def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
-    """Return a copy of ``table`` with ``new`` added at its end, unless the same class already has that name."""
+    """Return ``table`` with ``new`` added at the end. Raise RegistrationError if the name belongs to another class."""
     old = table.get(new.name)
     if old is None:
         return {**table, new.name: new}
@@ -97,9 +96,9 @@ def with_added(table: Mapping[str, Registration], new: Registration, owner: str)
 
 
 def import_processor(path: str) -> type[OutputProcessor]:
-    """Import the class at "pkg.mod:Class".
+    """Return the class of an output processor by its path "pkg.mod:Class" or its name with a prefix.
 
-    If the path begins with the prefix of an extension package, such as "io_plugin:", get the class from that package.
+    A name with the prefix of an extension package, such as "io_plugin:", is looked up by that package.
     """
     for wing in wings():
         for prefix in wing.processor_families:
@@ -113,27 +112,27 @@ def import_processor(path: str) -> type[OutputProcessor]:
 
 
 def is_target(text: str) -> bool:
-    """Return whether ``text`` is a path "pkg.mod:Class" or a prefixed name "io_plugin:NAME", not a registered name."""
+    """Return whether ``text`` is a path "pkg.mod:Class" or a name with a prefix, rather than a registered name."""
     return is_of_family(text) or is_path(text)
 
 
 def is_of_family(name: str) -> bool:
-    """Return whether a name begins with a prefix that an extension package looks up, such as "io_plugin:"."""
+    """Return whether a name begins with the prefix of an extension package, such as "io_plugin:"."""
     return any(name.startswith(prefix) for wing in wings() for prefix in wing.processor_families)
 
 
 def is_processor_class(value: object) -> TypeGuard[type[OutputProcessor]]:
-    """Return whether ``value`` is a subclass of OutputProcessor, but not the base itself, which decodes nothing."""
+    """Return whether ``value`` is a subclass of OutputProcessor, but not OutputProcessor itself."""
     return isinstance(value, type) and issubclass(value, OutputProcessor) and value is not OutputProcessor
 
 
 def is_name(name: object) -> bool:
-    """Return whether ``name`` is valid as the name of an output processor."""
+    """Return whether ``name`` may be the name of an output processor."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None and name != NONE
 
 
 def default_name(processor: ProcessorTarget) -> str:
-    """Return the name of an output processor that was registered without a name.
+    """Return the name under which a processor is registered if the caller does not name it.
 
     A ``name`` attribute counts only on the class itself: ``class FloodMask(SegmentationProcessor)`` is "FloodMask".
     """

@@ -1,4 +1,4 @@
-"""Selects the output processors of a model from the engine argument, ``config.json`` and the registries."""
+"""Select the output processors of a model from the engine argument, ``config.json`` and the registries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENGINE = 'additional_config["mmout"]'
 CONFIG = "config.json"
 CONFIG_TABLE = 'the "mmout" table of config.json'
 NOT_OPTIONS = frozenset({KEY, "model", "input"})
-"""Keys of the ``mmout`` table in ``config.json`` that are not options ("model" names the model's class)."""
+"""Keys of the ``mmout`` table in ``config.json`` that are not options of a processor."""
 
 
 def resolve(
@@ -35,7 +35,7 @@ def resolve(
     settings: Collection[str] = (),
     fallback: str | None = None,
 ) -> Choice | None:
-    """Find the output processors of a model, in the first of three places that names any.
+    """Select the output processors of a model. The engine argument has priority, then ``config.json``, then registries.
 
     The places are 1. the engine argument, 2. ``config.json`` (``"output_processor"`` at its top or in its ``"mmout"``
     table), 3. the registration of the architecture, then that on the model's class. 1 and 2 hold a name, a list of
@@ -50,10 +50,10 @@ def resolve(
     engine, table = _table(engine_table, ENGINE), _table(config.get("mmout"), CONFIG_TABLE)
     engine_options = {key: value for key, value in engine.items() if key != KEY}
     config_options = {key: value for key, value in table.items() if key not in NOT_OPTIONS}
-    own = ModelsOwn(registry, architectures, model_class)
+    own = ModelRegistrations(registry, architectures, model_class)
 
     by_engine = parse_names(engine.get(KEY), ENGINE)
-    wanted = by_engine if by_engine is not None else _wanted_by_config(config, table)
+    wanted = by_engine if by_engine is not None else _names_in_config(config, table)
     source = ENGINE if by_engine is not None else CONFIG
     if wanted is None:
         processors = {name: registration.load() for name, registration in own.first.items()}
@@ -64,12 +64,12 @@ def resolve(
     else:
         processors = find_all(wanted, registry, own, source)
     if not processors:
-        _refuse_useless(engine_options, ENGINE, architectures, registry)
+        _refuse_unused_options(engine_options, ENGINE, architectures, registry)
         if wanted is None:
-            _refuse_useless(config_options, CONFIG_TABLE, architectures, registry)
+            _refuse_unused_options(config_options, CONFIG_TABLE, architectures, registry)
         return None
 
-    taken = {name: taken_by(processor) for name, processor in processors.items()}
+    taken = {name: accepted_options(processor) for name, processor in processors.items()}
     check_options(engine_options, taken, settings, ENGINE)
     if by_engine is None:
         check_options(config_options, taken, settings, CONFIG_TABLE)
@@ -79,14 +79,14 @@ def resolve(
     options = {**config_options, **engine_options}
     return Choice(
         processors=processors,
-        options=deal(options, taken, settings, alone),
+        options=options_by_processor(options, taken, settings, alone),
         settings={key: value for key, value in options.items() if key in settings},
         chosen_by=source,
     )
 
 
 def _table(value: object, source: str) -> Mapping[str, Any]:
-    """Return ``value`` as a table of options, which is empty for None."""
+    """Return a table of options, empty for None. Raise OptionError if ``value`` is not a mapping."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -94,18 +94,18 @@ def _table(value: object, source: str) -> Mapping[str, Any]:
     return value
 
 
-def _wanted_by_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[NamedProcessor, ...] | None:
-    """Return the processors that ``config.json`` names, at its top or in its ``mmout`` table."""
+def _names_in_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[NamedProcessor, ...] | None:
+    """Return the processors that ``config.json`` names at its top level or in its ``mmout`` table, or None."""
     top, inner = config.get(KEY), table.get(KEY)
     if top is not None and inner is not None and top != inner:
         raise OptionError(f'config.json has two values of {KEY!r}: {top!r}, and {inner!r} in "mmout"; keep one')
     return parse_names(inner if top is None else top, CONFIG)
 
 
-def _refuse_useless(
+def _refuse_unused_options(
     options: Mapping[str, Any], source: str, architectures: Sequence[str], registry: OutputRegistry
 ) -> None:
-    """Raise OptionError if options were set for a model without an output processor."""
+    """Raise OptionError if options were set for a model that lacks an output processor."""
     if options:
         model = ", ".join(architectures) or "(no architectures)"
         raise OptionError(
@@ -116,18 +116,20 @@ def _refuse_useless(
 
 @dataclass(frozen=True, slots=True)
 class NamedProcessor:
-    """An output processor that a configuration names."""
+    """Output processor that a configuration names, with the options for it."""
 
     name: str
-    """Registered name, path "pkg.mod:Class", or "io_plugin:NAME"."""
+    """Registered name of the processor, its path "pkg.mod:Class", or a name with a prefix such as "io_plugin:NAME"."""
     alias: str | None
-    """Name of the processor in requests, or None for its own name."""
+    """Name of the processor in requests, or None to use its registered name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of this processor alone."""
+    """Options that are set for this processor only."""
 
 
 def parse_names(value: object, source: str) -> tuple[NamedProcessor, ...] | None:
-    """Parse the value of ``"output_processor"``. Return () for "none", and None if it is not set.
+    """Parse the value of ``"output_processor"`` in a configuration.
+
+    "none" gives an empty tuple, and an unset value gives None.
 
     The default processor comes first.
     """
@@ -168,8 +170,8 @@ def _wanted(alias: object, name: object, source: str) -> NamedProcessor:
     return NamedProcessor(name, alias, options)
 
 
-class ModelsOwn:
-    """Output processors registered for a model. The model's class is loaded only when the result depends on it."""
+class ModelRegistrations:
+    """Output processors registered for a model. Its class is imported only if the result depends on it."""
 
     def __init__(
         self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
@@ -184,7 +186,7 @@ class ModelsOwn:
 
     @property
     def first(self) -> Mapping[str, Registration]:
-        """Registrations that apply if no configuration names a processor.
+        """Output processors that apply if the configuration does not name any.
 
         Registrations on the model's class apply only if its architecture has none.
         """
@@ -192,14 +194,14 @@ class ModelsOwn:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registrations by name. Names registered for the architecture override equal names on the class."""
+        """All registered output processors by name. A registration for the architecture precedes one on the class."""
         return {**self._on_class, **self._by_architecture}
 
 
 def find_all(
-    wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelsOwn, source: str
+    wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Return the named processors by their name in requests, in the order of ``wanted``."""
+    """Return the classes of the named output processors by their name in requests, in the order of ``wanted``."""
     processors: dict[str, type[OutputProcessor]] = {}
     for choice in wanted:
         explicit = is_target(choice.name)
@@ -215,7 +217,7 @@ def find_all(
     return processors
 
 
-def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str) -> Registration:
+def _registered(name: str, registry: OutputRegistry, own: ModelRegistrations, source: str) -> Registration:
     registration = own.all.get(name) or registry.installed(name)
     if registration is None:
         known_names = [*own.all, *registry.known()]
@@ -229,11 +231,12 @@ def _registered(name: str, registry: OutputRegistry, own: ModelsOwn, source: str
 
 @dataclass(frozen=True, slots=True)
 class AcceptedOptions:
-    """Keyword arguments that a processor's constructor accepts."""
+    """Keyword arguments that the constructor of an output processor accepts."""
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Arguments without a default; empty if ``from_config`` is overridden, as it may get them elsewhere."""
+    """Arguments without a default. Empty if ``from_config`` is overridden, since it may take their values from the
+    model's configuration."""
     anything: bool
 
     def takes(self, option: str) -> bool:
@@ -241,8 +244,8 @@ class AcceptedOptions:
         return self.anything or option in self.names
 
 
-def taken_by(processor: type[OutputProcessor]) -> AcceptedOptions:
-    """Return the options that the constructor of ``processor`` accepts."""
+def accepted_options(processor: type[OutputProcessor]) -> AcceptedOptions:
+    """Return the keyword arguments that the constructor of an output processor accepts."""
     parameters = inspect.signature(processor).parameters.values()
     arguments = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     overrides_from_config = (
@@ -270,13 +273,13 @@ def check_options(
         )
 
 
-def deal(
+def options_by_processor(
     options: Mapping[str, Any],
     taken: Mapping[str, AcceptedOptions],
     settings: Collection[str],
     alone: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the options of each processor: the shared options that it accepts, overridden by its own options.
+    """Return each processor's options: the shared options that it accepts, updated by those set for it alone.
 
     Settings of the engine are left out. Raises OptionError if a required option is missing.
     """

@@ -1,1 +1,1 @@
-"""Routes that are added to vLLM's server, and the command that switches them on."""
+"""HTTP server: vLLM's own server with routes for models that do not answer in text, and the command that starts it."""

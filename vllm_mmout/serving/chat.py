@@ -1,4 +1,4 @@
-"""Check of ``modalities`` on vLLM's routes of chats.
+"""Reject chats that ask for pictures or sounds if the model of the server answers only in text.
 
 vLLM ignores ``modalities`` and answers with text. A chat that asks for pictures or sounds is refused, unless an
 extension package answers it. All other chats run through vLLM's own routes.
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 PATHS: Final = (CHAT, f"{CHAT}/batch")
 TEXT: Final = "text"
-"""The only modality of vLLM's own answers."""
+"""Only modality in which vLLM itself answers chats."""
 
 
 def attach(app: FastAPI) -> None:
-    """Make vLLM's routes of chats check ``modalities`` first."""
+    """Add a check of the field ``modalities`` to vLLM's chat routes."""
     for route in list(app.routes):
         if isinstance(route, APIRoute) and route.path in PATHS and "POST" in route.methods:
             app.router.routes.remove(route)  # vLLM 0.31 would keep a replaced route in front
@@ -45,19 +45,19 @@ def attach(app: FastAPI) -> None:
 
 
 def asks_for_media(modalities: Any) -> bool:
-    """Return whether ``modalities`` of a chat asks for anything but text, unknown values included."""
+    """Return whether the field ``modalities`` of a chat asks for anything but text. Unknown values count."""
     return bool(modalities) and not (isinstance(modalities, list) and all(modality == TEXT for modality in modalities))
 
 
 async def check_media(request: Request) -> None:
-    """Run `refuse_media`, unless the model of the server makes media for chats."""
+    """Call `refuse_media`, unless the server's model answers chats with pictures or sounds."""
     service = getattr(request.app.state, "mmout", None)
     if not (isinstance(service, Service) and service.chats):
         await refuse_media(request)
 
 
 async def refuse_media(request: Request) -> None:
-    """Raise InvalidOptionError if a chat asks for anything but text, which vLLM would ignore."""
+    """Raise InvalidOptionError if a chat asks for anything but text. vLLM would ignore the field."""
     body = await request.json()  # FastAPI has parsed and cached it
     modalities = body.get("modalities") if isinstance(body, dict) else None
     if asks_for_media(modalities):

@@ -1,4 +1,4 @@
-"""Errors as clients receive them: in OpenAI's form, by HTTP status."""
+"""Convert exceptions to the error responses that clients receive, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ _STATUSES = {
     "GracefulHTTPError": 503,
 }
 _OF_BUCKETS = {403: 403, 404: 404}
-"""HTTP status of a bucket's answer -> HTTP status that the client gets. Any other answer becomes 502."""
+"""Maps the HTTP status with which a bucket refused a file to the status that the client gets. Other statuses become
+502."""
 _LONGEST = 4000
-"""Maximum number of characters of a message, which may quote text that a client sent."""
+"""Maximum number of characters of an error message, since it may quote text from the client."""
 
 
 class ApiError(Exception):
-    """Error that a client receives. Its message must hold no paths or names of the server's machine.
+    """Error that is sent to the client. Its message must not contain paths or names of the server's machine.
 
     By default the ``kind`` of the error is vLLM's name for the status, and ``code`` is the status.
     """
@@ -83,7 +84,7 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
-    """Return the error that a client receives for an exception.
+    """Convert an exception to the error that is sent to the client.
 
     An exception that is not the client's fault is logged with its traceback. The client receives only its type.
     """
@@ -109,7 +110,7 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
 
 @contextmanager
 def client_errors(request_id: str | None = None) -> Iterator[None]:
-    """Raise each exception of the block as its `api_error`, with the exception as the cause."""
+    """Convert exceptions that the block raises to ApiError, with the original exception as the cause."""
     try:
         yield
     except ApiError:
@@ -119,13 +120,13 @@ def client_errors(request_id: str | None = None) -> Iterator[None]:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """Return the JSON object of an error, as OpenAI's clients read it."""
+    """Return the JSON body of an error response, in OpenAI's format."""
     param = None if error.param is None else _plain(error.param)
     return {"error": {"message": _plain(error.message), "type": error.type, "param": param, "code": error.code}}
 
 
 def error_response(error: BaseException, request_id: str | None = None) -> JSONResponse:
-    """Return the response to a request that failed with an exception, and log the failure."""
+    """Return the response for a request that failed with an exception, and log the failure."""
     known = api_error(error, request_id)
     if request_id is not None:
         log_failure(request_id, known.status, known.message)
@@ -133,7 +134,7 @@ def error_response(error: BaseException, request_id: str | None = None) -> JSONR
 
 
 def log_failure(name: str, status: int, reason: str) -> None:
-    """Log the status and the reason of a failed request or job in one line."""
+    """Log the status and reason of a failed request or job on one line."""
     line = "".join(sign if sign.isprintable() else " " for sign in _plain(reason))
     logger.log(WARNING if status >= 500 else INFO, "%s failed with %d: %s", name, status, line)
 
@@ -146,7 +147,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def _of_full_disk(error: Exception) -> ApiError | None:
-    """Return error 507 and log the folder if a disk of this server is full, else None. No client sees the folder."""
+    """Return an ApiError (507) if the error means that a disk of the server is full, else None. Log the folder."""
     found: BaseException | None = error
     while found is not None and not is_full(found):
         found = found.__cause__
@@ -165,7 +166,7 @@ def _of_full_disk(error: Exception) -> ApiError | None:
 
 
 def _of_client(error: Exception) -> ApiError | None:
-    """Convert this package's exceptions about a faulty request to the ApiError to send. Return None for others."""
+    """Convert an exception of this package that the request caused to an ApiError. Return None for others."""
     if isinstance(error, InputError):
         return ApiError(400, message_of(error), param=error.param or "image")
     if isinstance(error, OptionError):
@@ -181,7 +182,7 @@ def _of_client(error: Exception) -> ApiError | None:
 
 
 def _of_vllm(error: Exception) -> ApiError | None:
-    """Convert an exception of vLLM or starlette to the ApiError to send. Return None for other exceptions."""
+    """Convert an exception of vLLM or starlette to an ApiError. Return None for others."""
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}) or None)
     for base in type(error).__mro__:
@@ -194,7 +195,7 @@ def _of_vllm(error: Exception) -> ApiError | None:
 
 
 def _plain(text: str) -> str:
-    """Return a text shortened to `_LONGEST` characters and valid in UTF-8. It may quote a client's text."""
+    """Shorten a message to `_LONGEST` characters and make it valid UTF-8, since it may quote text from the client."""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return shown.encode(errors="replace").decode()
 

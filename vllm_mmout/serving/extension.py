@@ -1,4 +1,4 @@
-"""ServerExtension: the routes and services that an extension package adds to the server."""
+"""`ServerExtension`, the base class for routes and services that an extension package adds to the server."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class ServerExtension:
     """
 
     generations: Mapping[str, Any] | None = None
-    """JSON schema of the requests that the extension package's service takes at ``/v1/images/generations``."""
+    """JSON schema of the requests that this extension's service accepts at ``/v1/images/generations``, or None."""
 
     def attach(self, app: FastAPI) -> None:
-        """Register the routes of the extension package. Every server calls this, whatever its model."""
+        """Add the routes of the extension to the server. It is called on every server, whatever its model."""
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """Return the service class for an engine whose model this extension package handles, or None for others."""
+        """Return the class of the service for an engine if this extension handles the engine's model, else None."""
         del engine
         return None
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """Return the service for an engine of this extension package's own class, or None for other engines.
+        """Return the service for an engine if its class belongs to this extension, else None.
 
         The server calls this in a thread, so it may block.
 
@@ -59,14 +59,17 @@ class ServerExtension:
         return None
 
     async def start(self, service: Service, state: State) -> None:
-        """Set up objects that the package's routes need, for example in ``state``. Runs on the server's event loop."""
+        """Set up objects that the extension's routes need, for example in ``state``. Runs on the server's event loop."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Return the function that answers ``/pooling`` for the engine's IO plugin, or None for others' plugins."""
+        """Return the function that answers ``/pooling`` for vLLM's IO processor plugin, or None if it is not supported."""
         del plugin
         return None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Return the plugin names that ``VLLM_PLUGINS``, if set, must hold for a server with these arguments."""
+        """Return names of vLLM plugins that must be loaded on a server with these arguments.
+
+        They are added to ``VLLM_PLUGINS`` if that variable is set.
+        """
         del args
         return ()

@@ -1,4 +1,4 @@
-"""Routes of OpenAI's image interface, and `answered`, which runs the request of each of our routes."""
+"""HTTP routes of OpenAI's image API, and the code that runs the request of any route of this package."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 
 async def edits(request: Request) -> Response:
-    """Answer ``/v1/images/edits``: images or rasters in, the model's results out."""
+    """Answer ``/v1/images/edits``: run the model on the images or rasters of the request."""
     return await _edit(request, EDITS)
 
 
 async def variations(request: Request) -> Response:
-    """Answer ``/v1/images/variations``: images or rasters in, without a prompt, the model's results out."""
+    """Answer ``/v1/images/variations``: run the model on the images or rasters of the request, without a prompt."""
     return await _edit(request, VARIATIONS)
 
 
 async def generations(request: Request) -> Response:
-    """Answer ``/v1/images/generations``: a text in, the model's results out."""
+    """Answer ``/v1/images/generations``: run the model on the text of the request."""
     return await answered(request, Service, lambda service, _: service.generated_images(request))
 
 
 async def results(request: Request) -> Response:
-    """Answer ``/v1/images/results/{name}`` with a stored result."""
+    """Answer ``/v1/images/results/{name}``: send a stored result."""
     try:
         return await get_result(request, store_of(request))
     except Exception as error:  # noqa: BLE001 - each error is the answer to its own request
@@ -49,7 +49,7 @@ async def results(request: Request) -> Response:
 
 
 async def get_result(request: Request, store: ResultStore) -> Response:
-    """Return the response with a stored result, or with the part of it that the header ``Range`` asks for."""
+    """Return the response with a stored result, or with the byte range that the request's header ``Range`` names."""
     name = str(request.path_params["name"])
     entry = await run_sync(store.find, name)
     if entry is None:  # an expired result too: 410 would need a record of the names of removed results
@@ -69,7 +69,7 @@ async def _edit(request: Request, fields: Fields) -> Response:
 S = TypeVar("S", bound=Service)
 
 GONE = 499
-"""nginx's status of a request whose client has closed its connection. It appears only in the log."""
+"""Status of a request whose client closed the connection, as in nginx. It appears only in the log."""
 
 
 async def answered(
@@ -79,7 +79,7 @@ async def answered(
     *,
     placed: bool = True,
 ) -> Response:
-    """Run the work of a request, and return its response. Exceptions of the work become error responses.
+    """Run the handler ``work`` of a route and return its response. Exceptions become error responses.
 
     The work gets a stack that is closed when the response has been sent. With ``placed`` False the work must call
     `take_place` itself.
@@ -115,14 +115,14 @@ async def answered(
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Return the error response to a request that failed. It is also the app's handler of ApiError."""
+    """Return the error response to a failed request. FastAPI also calls this for an ApiError."""
     answer = error_response(error, request_id(request))
     answer.headers.update(id_header(request))
     return answer
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Take a place for a request, and return the server's service."""
+    """Count a request against the limit of concurrent requests, and return the server's service."""
     try:
         service = service_of(request, kind)
         take_place(request, held)
@@ -133,7 +133,7 @@ async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
 
 
 def take_place(request: Request, held: AsyncExitStack) -> None:
-    """Count a request as being served until the stack is closed. Raise an ApiError (429) if all places are taken.
+    """Count a request as running until ``held`` is closed. Raise an ApiError (429) if too many are running.
 
     A request keeps its place from before its body is read until its response has been sent, because slow bodies and
     results fill memory and disks.
@@ -150,7 +150,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the service of the server. Raise an ApiError if it is not of this kind."""
+    """Return the server's service. Raise an ApiError if it is not an instance of ``kind``."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service
@@ -158,7 +158,7 @@ def service_of(request: Request, kind: type[S]) -> S:
 
 
 def store_of(request: Request) -> ResultStore:
-    """Return the store of the server's results. Raise an ApiError (404) if its model has none."""
+    """Return the server's store of results. Raise an ApiError (404) if the server does not have one."""
     service = request.app.state.mmout
     if isinstance(service, Service):
         return service.store
@@ -166,7 +166,7 @@ def store_of(request: Request) -> ResultStore:
 
 
 class Slots:
-    """Counter of the requests that are served at once, with a limit."""
+    """Context manager that counts concurrent requests, and rejects requests above a limit with status 429."""
 
     def __init__(self, count: int) -> None:
         self.count = count

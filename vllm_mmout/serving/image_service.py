@@ -1,4 +1,4 @@
-"""ImageService: OpenAI's image interface on a server whose model computes its results in one forward pass."""
+"""ImageService, which answers OpenAI's image API with a model that computes its results in one forward pass."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
 
 Kind: TypeAlias = Literal["image_edit", "image_generation"]
-"""Prefix of the types of a stream's events."""
+"""First part of the names of events in a stream, such as "image_edit.completed"."""
 _QUIET_S: Final = 5.0
-"""Seconds after which a stream without previews shows a sign of life."""
+"""Seconds without an event after which a stream sends a keepalive."""
 
 
 class ImageService(ForwardService):
-    """Service of a server whose model computes its results in one forward pass, with the routes of images."""
+    """Service for the routes of OpenAI's image API, for models that compute their results in one forward pass."""
 
     __slots__ = ()
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer a request to ``/v1/images/generations``, for a model whose input mapper takes text."""
+        """Answer a request to ``/v1/images/generations``, for a model that takes text."""
         asked = generation_request(await read_json(request, self.options))
         inputs = self.binding.inputs
         if inputs is not None and inputs.opens_files:
@@ -66,7 +66,7 @@ class ImageService(ForwardService):
 async def answered_images(
     request: Request, service: ForwardService, fields: ImageRequest, data: Any, kind: Kind
 ) -> Response:
-    """Run a request of OpenAI's image interface, and answer in the form that it asks for."""
+    """Run a request of OpenAI's image API. The response is a stream of events, JSON or a file, as requested."""
     work = image_work(request, service, fields, data, "prompt" if kind == "image_generation" else "image")
     if work.request.stream:
         return EventsResponse(_events(work, kind), work.request_id)
@@ -74,7 +74,7 @@ async def answered_images(
 
 
 def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
-    """Create the `Work` for a request in OpenAI's image API. The whole request is checked before the model runs."""
+    """Check a request of OpenAI's image API, and create the `Work` that runs the model for it."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     processor = fields.options.processor
     for needs_json, param in (
@@ -92,7 +92,7 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
 
 
 async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request. Yield previews while its result grows, then its results. Yield None as a keepalive."""
+    """Run a request, and yield the events of its stream: previews, then results. None is a keepalive."""
     last, said_at = None, 0.0
     async with aclosing(work.running()) as outputs:
         async for output in outputs:
@@ -116,7 +116,7 @@ async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
 
 
 async def answer(work: Work, request: Request) -> Response:
-    """Run a request, and answer with its results, or with the addresses of results that are stored or written."""
+    """Run a request, and return a response with its results, or with the URLs of stored results."""
     last = await work.last()
     urls: list[str] = []
     if work.params.path is None:
@@ -132,7 +132,7 @@ async def answer(work: Work, request: Request) -> Response:
 
 
 async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
-    """Return descriptions and addresses of results that the engine has written to a bucket."""
+    """Return the format and size, and the address, of each result that the engine wrote to a bucket."""
     urls: list[str] = []
 
     def describe(output: MediaOutput, _: Any) -> Encoded:

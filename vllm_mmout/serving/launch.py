@@ -1,4 +1,4 @@
-"""Start of vLLM's own server in this process, with our routes and flags added."""
+"""Start vLLM's own server in this process, with the routes and flags of this package added."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from vllm_mmout.serving.response.temporary_folders import TemporaryFolder, remov
 from vllm_mmout.wing import extensions
 
 GENERAL_PLUGIN: Final = "vllm_mmout"
-"""Name of our entry point in vLLM's general plugins. Every process of the engine needs it to load our models."""
+"""Name of this package's entry point among vLLM's general plugins. All processes of the engine load it."""
 TASK: Final = "--task"
-"""Flag of older vLLM releases. If the installed vLLM lacks the flag, it is ignored with a warning."""
+"""Flag of older vLLM releases. If the installed vLLM lacks it, it is ignored with a warning."""
 _TASK: Final = f"{PREFIX}task"
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
 _log = logging.getLogger("vllm.mmout")
 
 
 def launch(arguments: Sequence[str]) -> None:
-    """Run the server until a signal ends it."""
+    """Run the server with these command-line arguments until a signal ends it."""
     with _switched_on():
         command, args = _parse(arguments)
         _check_args(args)
@@ -48,7 +48,7 @@ def launch(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _switched_on() -> Iterator[None]:
-    """Set the environment variables that make this process and its children load our plugins."""
+    """Set the environment variables that make this process and its children load the plugins of this package."""
     # vLLM's command line sets the start method of workers in a function that moves from release to release.
     changes = {SWITCH: "1", "VLLM_WORKER_MULTIPROC_METHOD": os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "spawn")}
     allowed = os.environ.get("VLLM_PLUGINS")
@@ -67,7 +67,7 @@ def _switched_on() -> Iterator[None]:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
-    """Return vLLM's command ``serve`` and the parsed arguments."""
+    """Return vLLM's object for the command ``serve``, and the parsed arguments."""
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
 
 
 def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Remove ``--task VALUE``, which belongs to older releases of vLLM, and log a warning."""
+    """Remove the argument ``--task``, which only older releases of vLLM accept, and log a warning."""
     value = getattr(args, _TASK)
     if value is None:
         parser.error(f"unrecognized arguments: {TASK}")
@@ -100,7 +100,7 @@ def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
 
 def _check_args(args: argparse.Namespace) -> None:
-    """Raise OptionError for arguments that start a server without our routes, or that are invalid."""
+    """Raise OptionError if arguments are invalid, or start a server that lacks the routes of this package."""
     from vllm import envs
 
     root = ServingOptions.from_args(args).output_root
@@ -115,7 +115,7 @@ def _check_args(args: argparse.Namespace) -> None:
 
 
 def _add_plugins(args: argparse.Namespace) -> None:
-    """Add the plugins that extension packages need to ``VLLM_PLUGINS``. Do nothing if the variable is not set."""
+    """Add the plugins that extension packages need to ``VLLM_PLUGINS``, if the variable is set."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None:
         for extension in extensions("routes"):
@@ -124,12 +124,12 @@ def _add_plugins(args: argparse.Namespace) -> None:
 
 
 def _with_plugin(allowed: str, name: str) -> str:
-    """Return a comma-separated list of plugins with a name added, if it is missing."""
+    """Return a comma-separated list of plugins with ``name`` added if it is missing."""
     return allowed if name in allowed.split(",") else f"{allowed},{name}"
 
 
 def _resolve_model(args: argparse.Namespace) -> None:
-    """Replace the name of an embedded model by its folder. Clients still call the model by its name."""
+    """Replace the name of a model that is part of this package by its folder. Clients still use the name."""
     name = args.model if args.model_tag is None else args.model_tag
     folder = found_model(name)
     if folder != name:
@@ -138,7 +138,7 @@ def _resolve_model(args: argparse.Namespace) -> None:
 
 
 def _start_trace(args: argparse.Namespace) -> None:
-    """Start the trace file, to which all processes append, and set the engine's option for it."""
+    """Start the trace file of the request times, and pass its path to the engine. All processes append to it."""
     file = ServingOptions.from_args(args).trace
     if file is not None:
         Trace.begin(file)
@@ -146,7 +146,7 @@ def _start_trace(args: argparse.Namespace) -> None:
 
 
 def _configure_logging(args: argparse.Namespace) -> None:
-    """Set up the log as vLLM's command line does."""
+    """Configure logging in the same way as vLLM's command line."""
     from vllm import logger
 
     configure = getattr(logger, "configure_logging_from_args", None)  # flags for the log are new in 0.31
@@ -156,7 +156,7 @@ def _configure_logging(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _results_folder(args: argparse.Namespace) -> Iterator[None]:
-    """Make one temporary folder of results for all API servers, unless the user has set a folder."""
+    """Create a temporary folder for the results of all API servers, unless the user has set a folder."""
     for folder_path in remove_abandoned():
         _log.info("%s of a server that was killed is removed", folder_path)
     if hasattr(args, f"{PREFIX}results_dir"):

@@ -1,4 +1,4 @@
-"""The table of the file formats for saving and sending outputs.
+"""Table of the file formats for saving outputs and sending them to clients.
 
 To add a format, add a row to `FORMATS` and a function that writes it to a module of this package. The suffixes of
 `save`, the field ``output_format``, the header ``Accept``, ``/openapi.json`` and the command line use the table.
@@ -25,27 +25,28 @@ class Format:
     """A file format."""
 
     name: str
-    """Name of the format for ``to_bytes``, ``output_format`` and ``--output-format``."""
+    """Name of the format in ``to_bytes``, in the request's ``output_format``, and in ``--output-format``."""
     title: str
-    """Name of the format for messages and documentation, such as "GeoTIFF"."""
+    """Name of the format in messages and documentation, such as "GeoTIFF"."""
     suffixes: tuple[str, ...]
-    """Suffixes of file names, the default first."""
+    """File suffixes of the format, such as ".tif", the default first."""
     media_type: str
-    """Media type for HTTP, such as "image/png"."""
+    """Media type in HTTP headers, such as "image/png"."""
     writers: Mapping[str, str]
-    """Maps kinds of output to their writers, each a "module:function" of this package. A writer is called with output,
-    target (an open file or a path), this `Format`, and the options as keyword arguments."""
+    """Maps kinds of output, such as "raster", to functions that write them, each given as "module:function" of this
+    package. They are called with the output, the target (an open file or a path), this `Format`, and the options as
+    keyword arguments."""
     options: tuple[str, ...] = ()
     """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
     aliases: tuple[str, ...] = ()
-    """Further names of the format, in addition to the suffixes."""
+    """Further names that select the format, besides ``name`` and ``suffixes``."""
     check: str | None = None
-    """Optional "module:function" that raises SaveError for a georeference that the format cannot express. It is called
-    with the georeference, this `Format`, and the suffix of another format to suggest."""
+    """Function that raises SaveError for a georeference that the format cannot express, as "module:function", or None.
+    It is called with the georeference, this `Format`, and the suffix of another format to suggest."""
     extra: str | None = None
-    """Name of this package's pip extra that installs the dependencies of the format, or None."""
+    """Name of the pip extra of this package that installs the dependencies of the format, or None."""
     transparent: bool = False
-    """True if pixels can be transparent."""
+    """True if the format supports transparent pixels."""
     usual: bool = True
     """True if a server may choose the format when the request does not name a format."""
 
@@ -56,7 +57,7 @@ class Format:
 
     @property
     def sound(self) -> bool:
-        """True if the format holds sounds."""
+        """True for sound formats."""
         return "audio" in self.writers
 
     @property
@@ -70,14 +71,14 @@ class Format:
         return f'pip install "vllm-mmout[{self.extra}]"'
 
     def write(self, output: Content, target: Path | BinaryIO, options: Mapping[str, Any]) -> None:
-        """Write an output to a path or an open file."""
+        """Write an output in this format, to a path or an open file."""
         self.check_options(options, output.formats)
         kind = next(kind for kind in output.output_kinds if kind in self.writers)
         known_options = {option: value for option, value in options.items() if option in self.options}
         _function(self.writers[kind])(output, target, self, **known_options)
 
     def check_place(self, georeference: Georeference | None, instead: str) -> None:
-        """Raise SaveError if the format cannot express a georeference, or a package for it is not installed.
+        """Raise SaveError if the format cannot express a georeference, or a package that it needs is not installed.
 
         This can be called before there is an output. ``instead`` is the suffix of another format to suggest.
         """
@@ -85,7 +86,7 @@ class Format:
             _function(self.check)(georeference, self, instead)
 
     def check_options(self, options: Mapping[str, Any], formats: Mapping[str, str]) -> None:
-        """Raise SaveError for options that the format does not have.
+        """Raise SaveError if ``options`` has an option that this format does not have.
 
         An option of another format in ``formats`` is accepted if its value is None.
         """
@@ -141,20 +142,21 @@ _ROWS = (
 )
 # fmt: on
 FORMATS: Mapping[str, Format] = {row.name: row for row in _ROWS}
-"""Name -> format, in the order shown to users."""
+"""Maps names of formats to formats, in the order shown to users."""
 
 SENT = {name: form for name, form in FORMATS.items() if not form.sound}
-"""Name -> format of the results that a server sends. Sounds are left out, since they have a separate route."""
+"""Maps names of formats to formats, for all formats that the image routes can send. Sounds have a route of their
+own."""
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """Return the formats for outputs of the given kinds, as suffix -> name. The format ``first`` is the first entry."""
+    """Return the formats for outputs of ``kinds``, as suffix -> name. The format ``first`` comes first."""
     rows = sorted(FORMATS.values(), key=lambda form: form.name != first)
     return {suffix: form.name for form in rows if form.writers.keys() & set(kinds) for suffix in form.suffixes}
 
 
 def format_named(text: str) -> Format | None:
-    """Return the format with a name, alias or suffix, or None. Case and a leading dot are ignored."""
+    """Return the format with this name, alias or suffix, or None. Case and a leading dot are ignored."""
     word = text.lower().removeprefix(".")
     for form in FORMATS.values():
         if word == form.name or f".{word}" in form.suffixes or word in form.aliases:
@@ -163,13 +165,13 @@ def format_named(text: str) -> Format | None:
 
 
 def other_suffix(formats: Mapping[str, str], name: str) -> str:
-    """Return a suffix of ``formats`` that belongs to another format than ``name``, for error messages."""
+    """Return the suffix of any format in ``formats`` except ``name``. Error messages suggest it."""
     return next((suffix for suffix, other in formats.items() if other != name), "another format")
 
 
 @contextmanager
 def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """Open ``target`` for writing, and yield (file, folder of the file). An open file is yielded as (target, None)."""
+    """Open a path for writing, and yield (file, its folder). If ``target`` is an open file, yield (target, None)."""
     if isinstance(target, Path):
         with target.open("wb") as file:
             yield file, target.parent

@@ -1,4 +1,4 @@
-"""Writers of named arrays (.npz, .npy, JSON) and of the fields of structured results (JSON, CSV)."""
+"""Write arrays to .npz, .npy and JSON files, and structured results to JSON and CSV files."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
 
-_AT_ONCE = 1 << 15
-"""Number of values encoded as JSON at a time, which takes one or two milliseconds."""
+_VALUES_PER_CHUNK = 1 << 15
+"""Number of values encoded as JSON at a time. Encoding them holds the GIL for 1 to 2 ms."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Characters that begin a formula in spreadsheets. The last four are full-width."""
-_NUMPYS_OWN = frozenset({"file", "allow_pickle"})
-"""Names of numpy.savez's own parameters, which an array cannot have."""
+"""Characters that can begin a formula in a spreadsheet. The last four are full-width."""
+_RESERVED_NAMES = frozenset({"file", "allow_pickle"})
+"""Names of parameters of `numpy.savez`, which no array can have."""
 
 
 def write_npz(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
-    """Write all arrays to a compressed .npz file."""
+    """Write all arrays of an output to a compressed .npz file."""
     save_arrays(file, output.arrays)
 
 
 def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a raster to a compressed .npz file: the pixels as ``array``, each known item of metadata as an array."""
+    """Write a raster to a compressed .npz file: its pixels as ``array``, and its metadata as further arrays."""
     metadata = {
         "nodata": output.nodata,
         "crs": output.crs,
@@ -49,37 +49,37 @@ def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> Non
 
 
 def write_npy(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the only array to an .npy file. Raise SaveError if the output has several arrays."""
+    """Write the only array of an output to an .npy file. Raise SaveError if the output has several arrays."""
     if len(output.arrays) > 1:
         raise SaveError(f".npy holds one array, the output has {len(output.arrays)}; save it as .npz")
     np.save(file, output.array, allow_pickle=False)
 
 
 def write_json(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a JSON object that maps names to nested lists, in pieces. NaN and infinities become null."""
+    """Write the arrays of an output as a JSON object, name -> nested lists. NaN and infinities become null."""
     opening = b"{"
     for name, array in output.arrays.items():
         if array.dtype.kind not in "biufUS":
             raise SaveError(f"JSON has no numbers of {array.dtype}; save {name!r} as .npz")
         file.write(opening + msgspec.json.encode(name) + b":")
-        file.writelines(_lists(array))
+        file.writelines(_json_chunks(array))
         opening = b","
     file.write(b"}")
 
 
-def _lists(array: NDArray[Any]) -> Iterator[bytes]:
-    """Yield pieces of an array's JSON, nested lists. Pieces are small, since encoding a piece holds the GIL."""
-    if array.size <= _AT_ONCE:
+def _json_chunks(array: NDArray[Any]) -> Iterator[bytes]:
+    """Yield the JSON of an array, nested lists, in small chunks, since encoding a chunk holds the GIL."""
+    if array.size <= _VALUES_PER_CHUNK:
         yield msgspec.json.encode(array.tolist())
         return
-    step = _AT_ONCE // (array.size // len(array))
+    step = _VALUES_PER_CHUNK // (array.size // len(array))
     opening = b"["
     for start in range(0, len(array), max(step, 1)):
         yield opening
         if step:
             yield msgspec.json.encode(array[start : start + step].tolist())[1:-1]
         else:
-            yield from _lists(array[start])
+            yield from _json_chunks(array[start])
         opening = b","
     yield b"]"
 
@@ -87,13 +87,13 @@ def _lists(array: NDArray[Any]) -> Iterator[bytes]:
 def save_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays to a compressed .npz file. Raise SaveError for a name that .npz cannot hold."""
     for name in arrays:
-        if name in _NUMPYS_OWN or "/" in name or "\\" in name:
+        if name in _RESERVED_NAMES or "/" in name or "\\" in name:
             raise SaveError(f"an .npz cannot hold an array named {name!r}; rename it")
     np.savez_compressed(file, allow_pickle=False, **dict(arrays))
 
 
 def write_fields(output: StructuredOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the fields of a result as indented JSON."""
+    """Write the fields of a structured result as indented JSON."""
     file.write(output.model_dump_json(indent=2).encode())
 
 
@@ -106,7 +106,7 @@ def _as_cell(value: Any) -> Any:
 
 
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write a CSV table with a header and a row for each class. Texts are quoted and never run as formulas."""
+    """Write the area of each class as a row of a CSV table. Texts cannot run as formulas of a spreadsheet."""
     from vllm_mmout.outputs.areas import ClassArea  # imports pydantic, which may be missing
 
     text = StringIO()

@@ -1,4 +1,7 @@
-"""Polygons as Apache Arrow record batches, and GeoParquet 1.1 files (https://geoparquet.org/releases/v1.1.0)."""
+"""Convert polygons to Apache Arrow record batches, and write them as GeoParquet 1.1 files.
+
+The format is specified at https://geoparquet.org/releases/v1.1.0.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,19 @@ if TYPE_CHECKING:
 
 
 _ROWS = 2**15
-"""Number of polygons in a full batch."""
+"""Maximum number of polygons in a record batch."""
 _BYTES = 2**24
-"""Bytes of geometry above which a batch is full."""
+"""Number of bytes of geometry above which a record batch is complete."""
 _POLYGON = struct.Struct("<BII")
-"""Header of a polygon in well-known binary (OGC 06-103r4, 8.2): byte order, geometry type 3, number of rings."""
-_POINT = 16
-"""Bytes of a corner in well-known binary."""
-_MOST = 2**31 - 1
-"""Largest number of bytes of geometry in a batch."""
+"""Header of a polygon in well-known binary, WKB (OGC 06-103r4, 8.2): byte order, geometry type 3, number of rings."""
+_VERTEX_BYTES = 16
+"""Number of bytes of a vertex in WKB."""
+_MAX_BYTES = 2**31 - 1
+"""Maximum number of bytes of geometry in a record batch, since Arrow stores their offsets as int32."""
 
 
 class ArrowPolygons:
-    """Iterable of the polygons of a raster as Arrow record batches of bounded size.
+    """Iterable of Arrow record batches of bounded size, with the polygons traced from a class raster.
 
     A polygon that is larger than the bound makes the batch larger. After the iteration ``low`` and ``high`` are the
     bounds of all polygons.
@@ -56,27 +59,27 @@ class ArrowPolygons:
         )
         self._arrow = arrow
         self.low, self.high = np.full(2, math.inf), np.full(2, -math.inf)
-        """Smallest and largest x and y of the polygons so far."""
-        self._facts: list[tuple[Any, ...]] = []
-        """Values of each complete polygon in the batch for all columns except the geometry."""
+        """Minimum and maximum (x, y) of the polygons so far."""
+        self._rows: list[tuple[Any, ...]] = []
+        """Values of all columns except the geometry, for each complete polygon in the current batch."""
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Number of rings so far of the polygon that is not complete yet."""
+        """Number of rings written so far of a polygon that is not complete yet."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the record batches. This is possible only once."""
+        """Yield the record batches. An instance can be iterated only once."""
         lattice = self._traced.lattice
         for piece in self._traced.pieces:
             corners, bounds = lattice.closed(piece.vertices, piece.counts)
             points = lattice.points(corners)
             self.low, self.high = np.minimum(self.low, points.min(axis=0)), np.maximum(self.high, points.max(axis=0))
             yield from self._add(piece, points, bounds.tolist())
-        if self._facts:
+        if self._rows:
             yield self._batch()
 
     def _add(self, piece: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
-        """Add polygons, or parts of them, and yield the batches that become full."""
+        """Append polygons or parts of polygons to the batch, and yield each batch that becomes full."""
         data = memoryview(points.astype("<f8").tobytes())
         traced, ring = self._traced, 0
         for position, (number, pixels, area, count) in enumerate(piece.facts(), start=1):
@@ -84,31 +87,31 @@ class ArrowPolygons:
                 self._data += _POLYGON.pack(1, 3, 0)
             for index in range(ring, ring + count):
                 self._data += struct.pack("<I", bounds[index + 1] - bounds[index])
-                self._data += data[_POINT * bounds[index] : _POINT * bounds[index + 1]]
+                self._data += data[_VERTEX_BYTES * bounds[index] : _VERTEX_BYTES * bounds[index + 1]]
             ring += count
             self._rings += count
-            if len(self._data) > _MOST:
+            if len(self._data) > _MAX_BYTES:
                 raise SaveError(
                     f"a polygon of more than 2 GiB cannot be written to {self._form.title}; save it as .geojson"
                 )
             if position == len(piece.rings) and piece.continues:
                 break
             struct.pack_into("<I", self._data, self._ends[-1] + _POLYGON.size - 4, self._rings)
-            self._facts.append((number, traced.name(number), pixels, area if traced.measured else None))
+            self._rows.append((number, traced.name(number), pixels, area if traced.measured else None))
             self._ends.append(len(self._data))
             self._rings = 0
-            if len(self._facts) >= _ROWS or len(self._data) > _BYTES:
+            if len(self._rows) >= _ROWS or len(self._data) > _BYTES:
                 yield self._batch()
 
     def _batch(self) -> Any:
         arrow = self._arrow
         columns = [
             arrow.array(values, field.type)
-            for values, field in zip(zip(*self._facts, strict=True), self.schema, strict=False)  # without the geometry
+            for values, field in zip(zip(*self._rows, strict=True), self.schema, strict=False)  # without the geometry
         ]
         buffers = [None, arrow.py_buffer(np.array(self._ends, np.int32)), arrow.py_buffer(self._data)]
-        columns.append(arrow.Array.from_buffers(arrow.binary(), len(self._facts), buffers))
-        self._facts, self._data, self._ends = [], bytearray(), [0]
+        columns.append(arrow.Array.from_buffers(arrow.binary(), len(self._rows), buffers))
+        self._rows, self._data, self._ends = [], bytearray(), [0]
         return arrow.record_batch(columns, schema=self.schema)
 
 
@@ -122,9 +125,9 @@ def pyarrow(form: Format) -> Any:
 
 
 def system_of(georeference: Georeference | None, form: Format) -> Any:
-    """Return the coordinate system of polygons as pyproj's ``CRS``, or None without a transform or a known system.
+    """Return the CRS of a georeference as pyproj's ``CRS``, or None without a transform or a known CRS.
 
-    Raise SaveError if the system cannot be read or named, or pyproj is not installed.
+    Raise SaveError if the CRS cannot be read or named, or pyproj is not installed.
     """
     if georeference is None or georeference.transform is None:
         return None
@@ -147,13 +150,13 @@ _NUMBERS = ["pixels", "area_m2"]
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
-    """Raise SaveError if a coordinate system has no PROJJSON, or a needed package is not installed."""
+    """Raise SaveError if the CRS cannot be written as PROJJSON, or a needed package is not installed."""
     pyarrow(form)
     system_of(georeference, form)
 
 
 def write_geoparquet(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons as GeoParquet, in row groups of bounded size. Memory holds a single row group and its encoding."""
+    """Write polygons as GeoParquet, in row groups of bounded size. Memory holds a single row group at a time."""
     system = system_of(output.classes.georeference, form)
     with opened(target) as (file, folder):
         polygons = ArrowPolygons(output.traced(folder), form)

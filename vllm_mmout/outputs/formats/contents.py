@@ -1,4 +1,4 @@
-"""Protocols for the outputs that are written to files. Modules that write a format need not import the outputs."""
+"""Protocols of the outputs that can be written to files, so that writers of formats need not import the outputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 
 class Content(Protocol):
-    """An output that can be written to files."""
+    """Output that can be written to files."""
 
     output_kinds: ClassVar[tuple[str, ...]]
-    """Kinds of output that the class belongs to, the most specific first. They are keys of `Format.writers`."""
+    """Kinds of this output, such as "raster", the most specific first. The first kind that a file format can write is
+    used."""
     formats: ClassVar[dict[str, str]]
-    """Suffix of a file name -> name of the format."""
+    """Maps file suffixes such as ".tif" to names of formats."""
 
 
 class RasterContent(Protocol):
-    """A raster with its pixels and the metadata that files can store."""
+    """Raster output: pixels, and the metadata that files can store."""
 
     nodata: float | None
     band_names: tuple[str | None, ...]
@@ -55,11 +56,11 @@ class RasterContent(Protocol):
 
     @property
     def described(self) -> RasterMetadata:
-        """Everything that is known about the raster except the pixels."""
+        """Keyword arguments that describe the raster: georeference, nodata, names of bands and classes, and so on."""
 
 
 class ClassesContent(Protocol):
-    """Polygons that are traced from a class raster."""
+    """Output of polygons that are traced from a class raster."""
 
     @property
     def classes(self) -> Encodable:
@@ -67,14 +68,14 @@ class ClassesContent(Protocol):
 
 
 class Encodable(Protocol):
-    """An output that can be encoded as the bytes of a file."""
+    """Output that can be encoded as the bytes of a file."""
 
     def to_bytes(self, format: str | None = None, **options: Any) -> bytes:  # noqa: A002 - as in `Savable`
-        """Return the output as the bytes of a file in a format."""
+        """Return the output as the bytes of a file. ``format`` is a name or a suffix such as "png"."""
 
 
 class BoxesContent(Protocol):
-    """Boxes or points found in an input."""
+    """Output of boxes or points that can be written as GeoJSON."""
 
     @property
     def geojson(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""GeoJSON of polygons and boxes, in the coordinate system of their raster."""
+"""Write polygons, boxes and points as GeoJSON, in the coordinate system of their raster."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
 _LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
-"""WGS 84 with longitude first, as in the transform of a raster. EPSG:4326 has latitude first."""
+"""URN of WGS 84 with longitude first, the axis order of rasters. EPSG:4326 has latitude first."""
 _TEXT = 2**16
-"""Number of corners that are converted to text at a time."""
+"""Number of vertices that are converted to text at a time."""
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons as a FeatureCollection, each feature on a line, while they are traced."""
+    """Write polygons as a GeoJSON FeatureCollection, one feature per line, while they are traced from the raster."""
     crs, _ = placement(output.classes.georeference, instead=other_suffix(output.formats, form.name))
     with opened(target) as (file, folder):
         _write_features(file, output.traced(folder), crs)
 
 
 def write_boxes(output: BoxesContent, file: BinaryIO, _form: Format) -> None:
-    """Write boxes or points as a FeatureCollection."""
+    """Write boxes or points as a GeoJSON FeatureCollection."""
     file.write(json.dumps(output.geojson, allow_nan=False).encode())
 
 
 def check(georeference: Georeference | None, _form: Format, instead: str) -> None:
-    """Raise SaveError if GeoJSON cannot express a georeference. ``instead`` is another suffix to suggest."""
+    """Raise SaveError if GeoJSON cannot express a georeference. The message suggests the file suffix ``instead``."""
     placement(georeference, instead=instead)
 
 
 def feature_collection(
     shapes: Iterable[tuple[tuple[float, ...], Mapping[str, Any]]], georeference: Georeference | None
 ) -> dict[str, Any]:
-    """Return a FeatureCollection of boxes (xmin, ymin, xmax, ymax in pixels) or points (x, y) with their properties.
+    """Return a GeoJSON FeatureCollection of (shape, properties) pairs. A shape is a box or a point in pixels.
+
+    A box is (xmin, ymin, xmax, ymax), and a point is (x, y).
 
     The coordinate system is named in the member ``crs`` of GeoJSON 2008, which GDAL reads and writes, since RFC 7946
     allows only longitude and latitude.
@@ -92,7 +94,7 @@ def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, 
 
 
 def _geometry(shape: tuple[float, ...], transform: Affine) -> dict[str, Any]:
-    """Return the GeoJSON geometry of a box or a point that is given in pixels."""
+    """Return the GeoJSON geometry of a box or a point in pixels."""
     if len(shape) == 2:
         (point,) = _placed([(shape[0], shape[1])], transform)
         return {"type": "Point", "coordinates": point}
@@ -106,7 +108,7 @@ def _placed(points: Iterable[tuple[float, float]], transform: Affine) -> list[li
 
 
 def _ring(edges: tuple[float, float, float, float], transform: Affine) -> list[list[float]]:
-    """Return the closed ring of a box in coordinates, counterclockwise as RFC 7946 requires."""
+    """Return the corners of a box as a closed ring in coordinates, counterclockwise as RFC 7946 requires."""
     a, b, _, d, e, _ = transform
     left, top, right, bottom = edges
     corners = [(left, top), (left, bottom), (right, bottom), (right, top)]

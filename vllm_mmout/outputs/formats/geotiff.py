@@ -1,4 +1,4 @@
-"""Writing of GeoTIFFs and their sidecar files.
+"""Write rasters as GeoTIFF files with their sidecar files, and remove saved files.
 
 GDAL's GTiff driver cannot store category names in the GeoTIFF. It reads them from the PAM file ``NAME.tif.aux.xml``
 (https://gdal.org/drivers/raster/gtiff.html, "Metadata"). It would also read overviews from ``NAME.tif.ovr`` and the
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.formats.contents import ClassesContent, RasterContent
 
 PAM = ".aux.xml"
-"""Suffix of GDAL's PAM file, which holds metadata that the raster's own file cannot hold."""
+"""Suffix of GDAL's PAM sidecar file, for metadata that a GeoTIFF itself cannot hold."""
 _OTHERS = (".ovr", ".msk")
 
 
 def write(output: RasterContent, target: Path | BinaryIO, _form: Format) -> None:
-    """Write a raster that is in memory as a GeoTIFF, to an open file or a new file."""
+    """Write a raster from memory as a GeoTIFF, to a path or an open file."""
     if isinstance(target, Path):
         write_geotiff_here(target, output.array, **output.described)
     else:
@@ -32,17 +32,20 @@ def write(output: RasterContent, target: Path | BinaryIO, _form: Format) -> None
 
 
 def write_classes(output: ClassesContent, file: BinaryIO, form: Format) -> None:
-    """Write the class raster that the polygons are traced from as a GeoTIFF."""
+    """Write the class raster from which the polygons are traced as a GeoTIFF."""
     file.write(output.classes.to_bytes(form.name))
 
 
 def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
-    """Return the sidecar files of a GeoTIFF: suffix appended to its name -> content, or None for a file to remove."""
+    """Return the sidecar files of a GeoTIFF as suffix -> content. None marks an old sidecar file to remove.
+
+    A suffix is appended to the name of the GeoTIFF.
+    """
     return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
 
 
 def remove_saved(path: str | PurePath) -> None:
-    """Remove a file that `save` wrote and its ``.aux.xml``, if they exist."""
+    """Remove a file that `save` wrote and its ``.aux.xml`` sidecar file, if they exist."""
     saved = place_of(path)
     files = [saved]
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:

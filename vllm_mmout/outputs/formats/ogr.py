@@ -1,4 +1,4 @@
-"""Writing of polygons as GeoPackage and FlatGeobuf by GDAL (pyogrio), in a child process.
+"""Write polygons as GeoPackage or FlatGeobuf with GDAL (pyogrio), in a child process.
 
 At the end GDAL builds the spatial index and holds the GIL meanwhile, for seconds if the scene is large. In this process
 that would block all other requests. Batches are sent through a pipe, so neither process holds all polygons in memory.
@@ -33,19 +33,19 @@ with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
                         geometry_name="geometry", geometry_type="Polygon")
 """
-"""Code of the child process. pyogrio would import geopandas, pandas and shapely if they are installed, which takes
-longer than the rest, so their import is blocked."""
+"""Python code of the child process. It blocks the import of geopandas, pandas and shapely: pyogrio imports them if they
+are installed, which takes longer than the rest."""
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
-    """Raise SaveError if PROJ does not know a coordinate system, or a needed package is not installed."""
+    """Raise SaveError if PROJ does not know the CRS, or a package that the format needs is not installed."""
     arrow.check(georeference, form, "")
     if importlib.util.find_spec("pyogrio") is None:
         raise SaveError(f"saving {form.title} needs pyogrio; {form.install}")
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons as a layer named "polygons", with a spatial index.
+    """Write polygons as a file with a layer named "polygons" and a spatial index.
 
     The index of a FlatGeobuf is held in memory and takes about 200 bytes per polygon.
     """
@@ -81,7 +81,7 @@ def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -
 
 
 def _send(polygons: arrow.ArrowPolygons, pipe: IO[bytes]) -> None:
-    """Write the polygons to the child's pipe. If the child ends early, return, since it reports the reason."""
+    """Send the polygons to the child process. If it ends early, return, since its exit status tells the reason."""
     from pyarrow import ipc
 
     with contextlib.suppress(BrokenPipeError), pipe, ipc.new_stream(pipe, polygons.schema) as stream:

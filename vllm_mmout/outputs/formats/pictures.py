@@ -1,4 +1,4 @@
-"""Writing of pictures by Pillow."""
+"""Encode outputs as picture files with Pillow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 
 _QUALITY = 90
 _COMPRESSION_LEVEL = 1
-"""zlib level of PNG. A request waits for the encoding, and level 1 takes a third of the time of level 6 for files that
-are some tenths larger."""
+"""zlib level of PNG files. Level 1 takes a third of the time of level 6 and gives files that are some tenths larger.
+Speed matters, since a request waits for the encoding."""
 
 
 def write(output: Any, file: BinaryIO, form: Format, **options: Any) -> None:
-    """Write the ``image`` of an output. Lossy formats have the option ``quality``, 1 to 100, by default 90."""
+    """Write the ``image`` of an output as a picture file. Lossy formats have the option ``quality``.
+
+    ``quality`` is 1 to 100, by default 90.
+    """
     file.write(encode_picture(output.image, form.name, **options))
 
 
 def write_raster(output: Any, file: BinaryIO, form: Format, **options: Any) -> None:
-    """Write the ``image`` of a raster, with black nodata in formats without transparency.
+    """Write the ``image`` of a raster as a picture file. Nodata is black in formats without transparency.
 
     Lossy formats have the option ``quality``, 1 to 100, by default 90.
     """
@@ -34,7 +37,7 @@ def write_raster(output: Any, file: BinaryIO, form: Format, **options: Any) -> N
 
 
 def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
-    """Return the bytes of a picture file. ``quality`` is for lossy formats, 1 to 100, 90 if None."""
+    """Return a picture encoded in the format ``name``. ``quality`` of lossy formats is 1 to 100, by default 90."""
     form = FORMATS[name]
     if form.picture and not form.transparent and "A" in image.getbands():
         others = listed(other.title for other in FORMATS.values() if other.transparent)
@@ -52,7 +55,7 @@ def encode_picture(image: Image, name: str, quality: object = None) -> bytes:
 
 
 def flattened(image: Image, colour: str = "black") -> Image:
-    """Return a picture without an alpha channel. Transparent pixels are blended with ``colour``."""
+    """Remove the alpha channel of a picture. Transparent pixels are blended with ``colour``."""
     if "A" not in image.getbands():
         return image
     from PIL import Image as Pillow
@@ -64,7 +67,7 @@ def flattened(image: Image, colour: str = "black") -> Image:
 
 
 def settings_of(form: Format, quality: object) -> dict[str, Any]:
-    """Return the keyword arguments for Pillow's ``save``. Raise SaveError unless ``quality`` is 1 to 100 or None."""
+    """Return keyword arguments for Pillow's ``save``. Raise SaveError if ``quality`` is not 1 to 100."""
     if not form.lossy:
         return {"compress_level": _COMPRESSION_LEVEL} if form.name == "png" else {}
     if quality is None:

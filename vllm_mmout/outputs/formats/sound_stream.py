@@ -1,4 +1,4 @@
-"""SoundStream, an encoder of a sound file that returns bytes while samples arrive."""
+"""SoundStream, which encodes a sound file while its samples arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _UNKNOWN = 0xFFFFFFFF
-"""Size in the header of a WAV file of unknown length. Players then play until the data ends."""
+"""Size in the header of a WAV file whose length is not known yet. Players then play until the data ends."""
 
 
 class SoundStream:
@@ -71,7 +71,7 @@ class SoundStream:
 
 
 class _StreamBuffer:
-    """File object whose written bytes are taken out by `take`. Later writes to bytes already taken are dropped."""
+    """In-memory file whose bytes are removed with `take`. Later changes of removed bytes are ignored."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -103,7 +103,7 @@ class _StreamBuffer:
         return data
 
     def take(self) -> bytes:
-        """Return the bytes written since the last call."""
+        """Remove and return the bytes written since the last call."""
         data = bytes(self._bytes)
         self._taken += len(data)
         self._bytes.clear()

@@ -1,4 +1,4 @@
-"""Encoding of sounds: raw samples by NumPy, files by soundfile (libsndfile)."""
+"""Encode sounds as raw samples (with NumPy) and as sound files (with soundfile, a binding of libsndfile)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.formats.contents import SoundContent
 
 MOST_CHANNELS = 1024
-"""Largest number of channels that libsndfile supports in any format."""
+"""Maximum number of channels that libsndfile supports in any format."""
 _BLOCK = 1 << 14
-"""Number of frames written in a single call, since libvorbis copies them to the stack (xiph/vorbis issue 99)."""
+"""Number of frames per write. libvorbis copies all frames of a write to the stack (xiph/vorbis issue 99)."""
 _BITS = {"PCM_16": 16, "PCM_24": 24}
-"""Integer subtypes -> bits per sample. All other subtypes are written from float32."""
+"""Maps integer subtypes to bits per sample. All other subtypes are written from float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class _Limits:
     subtypes: tuple[str, ...]
     """libsndfile's names of the sample encodings that the format supports, the default first."""
     channels: int
-    """Largest number of channels."""
+    """Maximum number of channels."""
     rates: Sequence[int]
     """Supported sample rates in Hz."""
 
     @property
     def rates_text(self) -> str:
-        """The supported rates as text for messages."""
+        """The supported rates as text for error messages."""
         is_range = isinstance(self.rates, range)
         return f"{self.rates[0]} to {self.rates[-1]}" if is_range else ", ".join(map(str, self.rates))
 
@@ -90,12 +90,12 @@ def opened(file: Any, form: Format, rate: int, channels: int, subtype: str | Non
 
 
 def as_pcm(samples: NDArray[np.float32]) -> bytes:
-    """Return samples [channels, n] as signed 16-bit integers, little endian, with channels interleaved."""
+    """Convert samples [channels, n] to signed 16-bit little-endian integers with interleaved channels."""
     return _levels(samples, 16).astype("<i2").tobytes()
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return the silence, float32 [n, channels], to write at the end of an Opus file of ``frames`` frames.
+    """Return the silence to append to an Opus file of ``frames`` frames, float32 [n, channels].
 
     Return None for other formats.
     """
@@ -116,7 +116,10 @@ def _blocks(samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 
 def _frames(samples: NDArray[np.float32], subtype: str) -> NDArray[Any]:
-    """Convert samples to soundfile's input [frames, channels]: float32, or int32 with the sample in the upper bits."""
+    """Convert samples to soundfile's input [frames, channels], which is float32 or int32.
+
+    An int32 has the sample in its upper bits.
+    """
     if subtype in _BITS:
         bits = _BITS[subtype]
         return np.left_shift(_levels(samples, bits), 32 - bits)
@@ -133,7 +136,7 @@ def _levels(samples: NDArray[np.float32], bits: int) -> NDArray[np.int32]:
 
 
 def _silence(frames: int, rate: int) -> int:
-    """Return the number of frames of silence to append to an Opus file, so that it ends without a click.
+    """Return the number of silent frames to append to an Opus file, so that it ends without a click.
 
     The sound in the last block of 20 ms and the encoder's lookahead of 6.5 ms must fit into a single packet. Otherwise
     libsndfile 1.2.2 encodes that block twice (``ogg_opus_flush``), which is heard as a click. They must also fill more
@@ -148,7 +151,7 @@ def _silence(frames: int, rate: int) -> int:
 
 
 def _coding(name: str, limits: _Limits, channels: int, rate: int, subtype: str | None) -> str:
-    """Return libsndfile's subtype for a sound. Raise SaveError if the format cannot hold the sound."""
+    """Return libsndfile's name of the sample encoding. Raise SaveError if the format cannot hold such a sound."""
     coding = limits.subtypes[0] if subtype is None else subtype
     if coding not in limits.subtypes:
         raise SaveError(f"{name} has no subtype {subtype!r} (known: {', '.join(limits.subtypes)})")

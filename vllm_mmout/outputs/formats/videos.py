@@ -1,4 +1,4 @@
-"""Writing of videos: MP4 by PyAV (FFmpeg), animated pictures by Pillow, and .npz with all frames."""
+"""Write videos as MP4 (with PyAV), as animated GIF or WebP (with Pillow), or as .npz with all frames."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _CODEC = "libx264"
 _X264 = {"crf": "18", "preset": "medium"}
-"""Options of the x264 encoder, for a loss that is hardly visible."""
+"""Options of the x264 encoder. The loss of quality is hardly visible."""
 _BT709 = 1
-"""Code of BT.709 in ITU-T H.273, for colour primaries, transfer function and matrix."""
+"""Number of BT.709 in ITU-T H.273. MP4 files state it as their colour primaries, transfer function and matrix."""
 _TICKS = {"gif": 100, "webp": 1000}
-"""Format -> ticks per second. The duration of a frame is a whole number of ticks."""
+"""Maps formats to clock ticks per second. The duration of a frame is a whole number of ticks."""
 
 
 def write_mp4(output: VideoOutput, file: BinaryIO, form: Format) -> None:
-    """Write H.264 with 8 bits per sample and 4:2:0 chroma subsampling, which every player supports."""
+    """Write H.264 in MP4, with 8 bits per sample and 4:2:0 chroma subsampling, which every player supports."""
     av = _av(form)
     frames = output.frames
     try:
@@ -70,7 +70,7 @@ def write_animation(output: VideoOutput, file: BinaryIO, form: Format, **options
 
 
 def write_npz(output: VideoOutput, file: BinaryIO, _form: Format) -> None:
-    """Write ``frames`` and ``fps`` to a compressed .npz file."""
+    """Write the frames and the frame rate of a video to a compressed .npz file."""
     save_arrays(file, {"frames": output.frames, "fps": np.asarray(output.fps)})
 
 

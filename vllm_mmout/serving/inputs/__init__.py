@@ -1,1 +1,1 @@
-"""Openers of the inputs of requests: uploads, addresses, local files, data URLs."""
+"""Open the inputs of client requests: uploads, URLs, local files and data URLs."""

@@ -1,4 +1,4 @@
-"""Check of the URLs that the server fetches for clients. The IP address of the connection is checked too."""
+"""Check the URLs that clients ask the server to fetch, so that they cannot reach hosts of a private network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FLAG: Final = "--allowed-media-domains"
 _LONGEST: Final = 100
-"""Maximum number of characters of a host in a message."""
+"""Maximum number of characters of a host name in an error message."""
 
 _NOT_PUBLIC_4 = tuple(
     map(
@@ -34,7 +34,8 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-"""Networks of IANA's IPv4 Special-Purpose Address Registry, and multicast. `ipaddress` differs by release."""
+"""IPv4 networks that are not on the public Internet, by IANA's registry, and multicast. `ipaddress` differs by
+release."""
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
@@ -43,14 +44,14 @@ _NOT_PUBLIC_6 = tuple(
         ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
     )
 )
-"""Networks of IANA's IPv6 registry within `_PUBLIC_6` that are not public."""
+"""IPv6 networks within `_PUBLIC_6` that are not on the public Internet, by IANA's registry."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """The 32 bits before the embedded IPv4 address in an ISATAP address (RFC 5214)."""
 
 
 def is_public(text: str) -> bool:
-    """Return whether an IP address, and the IPv4 address embedded in it if any, is on the public Internet."""
+    """Return whether an IP address is on the public Internet. An IPv4 address embedded in it must be public too."""
     try:
         return _is_public(ip_address(text))
     except ValueError:  # an address of another family
@@ -71,17 +72,17 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Domains:
-    """The hosts from which the server may fetch."""
+    """Hosts that the server may fetch files from: any public host, or only the hosts that the operator listed."""
 
     def __init__(self, listed: Sequence[str] | None = None) -> None:
         self._listed = frozenset(map(_folded, listed or ()))
 
     def lists(self, host: str) -> bool:
-        """Return whether a host is listed. The addresses of a listed host need not be public."""
+        """Return whether the operator listed a host. The IP addresses of a listed host need not be public."""
         return _folded(host) in self._listed
 
     def check_host(self, host: str) -> None:
-        """Raise InputError if the name of a host, as urllib3 parses it, is not allowed."""
+        """Raise InputError if hosts are listed and this host is not among them."""
         if self._listed and not self.lists(host):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not among those that this server fetches from; send the file itself, or"
@@ -89,7 +90,7 @@ class Domains:
             )
 
     def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
-        """Raise InputError unless the host is listed, or all its IP addresses are public and of other machines."""
+        """Raise InputError if a host resolves to a private IP address or to this machine. Listed hosts may."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
@@ -98,11 +99,11 @@ class Domains:
 
 
 class _HostRefusedError(InputError):
-    """Error for a refused host. `GuardedConnections` puts the URL in front of its text."""
+    """Error for a host that may not be fetched from. `GuardedConnections` puts the URL before its message."""
 
 
 class GuardedConnections(Connections):
-    """Connections that reach only allowed hosts.
+    """HTTP connections that only reach hosts and IP addresses from which the server may fetch files.
 
     The host of each request and redirect is checked, and then the IP address to which the socket connects. If only
     names were checked, a name could resolve to another address later (DNS rebinding).
@@ -117,7 +118,7 @@ class GuardedConnections(Connections):
         self._first: str | None = None
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Request a file after the check of its host, see `Connections.request`."""
+        """Request a file after its host was checked. The arguments are those of `Connections.request`."""
         if self._first is None:
             self._first = url
         try:
@@ -131,7 +132,7 @@ class GuardedConnections(Connections):
             raise InputError(f"{without_secrets(self._first)} {how} {error}") from None
 
     def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
-        """Return the IP addresses of a host after their check, see `Connections.lookup`."""
+        """Return the IP addresses of a host. Raise InputError if the server may not connect to them."""
         found = super().lookup(host, port)
         self._domains.check_found(host, found)
         return found
@@ -161,7 +162,7 @@ def _not_understood() -> InputError:
 
 
 def _folded(host: str) -> str:
-    """Return a host in the form for comparisons: lower case, without the final dot, spelled as in the DNS."""
+    """Normalise a host name for comparisons: lower case, without the final dot, in the spelling of the DNS."""
     host = host.strip().strip("[]").lower().removesuffix(".")
     if host.isascii():
         return host
@@ -176,7 +177,7 @@ def _shown(host: str) -> str:
 
 
 def _is_own(where: ResolvedAddress) -> bool:
-    """Return whether an IP address is this machine's: a socket that connects to it gets the same local address."""
+    """Return whether an IP address belongs to this machine, by the source address of a socket connected to it."""
     try:
         with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
             probe.connect(where[4])  # sends nothing, but the system chooses the source address

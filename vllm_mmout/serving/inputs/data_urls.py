@@ -1,4 +1,4 @@
-"""Decoder of data URLs, and of percent-escapes (RFC 3986, 2.1) in texts of any length.
+"""Decode data URLs and percent-escapes in chunks, so that long texts need little memory.
 
 ``urllib.parse.unquote_to_bytes`` makes several objects for each escape. For a text of 64 MiB it takes GiB of memory,
 and holds the GIL for many seconds.
@@ -20,16 +20,16 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.serving.options import flag
 
 _PIECE: Final = 1 << 20
-"""Number of characters that are decoded at once."""
+"""Number of characters that are decoded at a time."""
 _ESCAPE: Final = ord("%")
 _NO_DIGIT: Final = 255
 _DIGITS: Final = np.full(256, _NO_DIGIT, np.uint8)
-"""Value of each byte as a hexadecimal digit, or `_NO_DIGIT`."""
+"""Maps each byte to its value as a hexadecimal digit, or to `_NO_DIGIT`."""
 _DIGITS[np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)] = [*range(16), *range(10, 16)]
 
 
 def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
-    """Yield the decoded bytes of a text, piece by piece. A "%" that does not begin an escape is kept."""
+    """Decode the percent-escapes of a text and yield the bytes in chunks. A "%" without two digits is kept."""
     while start < len(text):
         end = start + _PIECE
         piece = text[start:end]
@@ -42,7 +42,10 @@ def unescaped(text: str | bytes | bytearray, start: int = 0) -> Iterator[bytes]:
 
 
 def form_field(field: bytearray) -> tuple[str, str]:
-    """Return the name and value of a field of ``application/x-www-form-urlencoded``. Raise ValueError if invalid."""
+    """Return (name, value) of a field of a form sent as ``application/x-www-form-urlencoded``.
+
+    Raise ValueError if it is invalid.
+    """
     name, sign, value = (b"".join(unescaped(part.replace(b"+", b" "))).decode() for part in field.partition(b"="))
     if not sign or not field.isascii():
         raise ValueError(f"{field[:100]!r} is no field")
@@ -64,13 +67,16 @@ def _decoded(data: bytes) -> bytes:
 
 
 _LETTERS: Final = bytes.maketrans(b"-_", b"+/")
-"""Table that translates base64 for URLs to standard base64."""
+"""Translation table from URL-safe base64 to standard base64."""
 _IN_MEMORY: Final = 2**23
 _HEAD: Final = re.compile(r"data:(?P<head>[^,]{0,1000}),", re.IGNORECASE)
 
 
 def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
-    """Decode the file in a data URL, of at most ``limit`` bytes, and return (file, name). The call blocks."""
+    """Decode the file in a data URL, and return (file, name). Raise InputError if it exceeds ``limit`` bytes.
+
+    The call blocks.
+    """
     match = _HEAD.match(text)
     if match is None:
         raise InputError("a data URL must be data:image/png;base64,..., got one without a comma")
@@ -99,7 +105,7 @@ def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
 
 
 def _from_base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decode base64 in pieces that are cut anywhere. Line breaks, missing padding and base64 for URLs are accepted."""
+    """Decode base64 that arrives in chunks. Line breaks, missing padding and URL-safe base64 are accepted."""
     left = b""
     for piece in pieces:
         text = left + piece.translate(_LETTERS, b" \t\r\n\f")

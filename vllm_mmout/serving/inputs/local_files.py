@@ -1,4 +1,4 @@
-"""LocalFiles: the local files that clients may name, all in one folder."""
+"""LocalFiles, which opens the server's own files that clients name by ``file://`` URLs, all within one folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vllm_mmout.geo import Neighbours, SharedFile, printable_name
 FLAG: Final = "--allowed-local-media-path"
 _FILES: Final = Path("/proc/self/fd")
 _QUIETLY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Flags of `os.open`. Without O_NONBLOCK a pipe without a writer would block the thread."""
+"""Flags of `os.open`. O_NONBLOCK keeps a named pipe without a writer from blocking the thread."""
 
 
 class LocalFiles:
-    """Opens files of a folder by their ``file://`` URLs.
+    """Opener of files that clients name by ``file://`` URLs. All files must be within one folder of the server.
 
     As in vLLM, ".." and symbolic links are resolved first, and the result must be within the folder. The open file is
     checked again, because a file or a folder may be replaced in between.
@@ -32,7 +32,7 @@ class LocalFiles:
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
     def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
-        """Open a file by its URL, and return it, its name for messages, and access to the files beside it."""
+        """Open a file by its URL. Return the file, its name for messages, and access to other files of its folder."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
@@ -89,7 +89,7 @@ class LocalFiles:
 
 
 def _path(url: str) -> str:
-    """Return the path in a file URL (RFC 8089)."""
+    """Return the path of a ``file://`` URL (RFC 8089). Raise InputError if the URL is malformed."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -102,7 +102,7 @@ def _path(url: str) -> str:
 
 
 def _true_path(descriptor: int, path: str) -> str:
-    """Return the true path of an open file.
+    """Return the real path of an open file, with symbolic links resolved.
 
     Linux knows it. On other systems it is ``path``, resolved, or "" if another file is there now.
     """
@@ -113,7 +113,7 @@ def _true_path(descriptor: int, path: str) -> str:
 
 
 def _outside() -> InputError:
-    """Return the error for a file outside the folder, which is the same whether the file exists or not."""
+    """Return the error for a file outside the folder. It is the same whether the file exists or not."""
     return InputError(
         f"the file is not within the folder that this server reads from ({FLAG}); send the file itself, or have it"
         " put there"

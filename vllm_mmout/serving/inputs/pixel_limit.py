@@ -1,4 +1,4 @@
-"""PixelLimit: the most pixels that the header of a file may declare. It is checked before the file is decoded."""
+"""PixelLimit, which rejects files with too many pixels before they are decoded."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import declared_size
 
 _AT_ONCE: Final = 2**30
-"""Maximum number of bytes that decoding may need in memory at once."""
+"""Maximum number of bytes that decoding a file may need in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelLimit:
-    """The most pixels that the header of a file may declare."""
+    """Maximum number of pixels of an input file, which is checked by the file's header before decoding."""
 
     pixels: int
     """Height x width."""
     flag: str
-    """Name of the server's flag that sets ``pixels``, for messages."""
+    """Name of the server's flag that sets the limit, for messages."""
     why: str = ""
-    """Reason for the limit, which follows the number in the message."""
+    """Text for messages that follows the limit and explains it."""
     remedy: str = "cut it"
 
     def check(self, file: BinaryIO) -> None:
-        """Raise InputError if the header of a picture or raster declares too many pixels, or too large segments."""
+        """Raise InputError if a file's header declares too many pixels, or segments too large to decode in memory."""
         size = declared_size(file)
         if size.pixels > self.pixels:
             raise InputError(

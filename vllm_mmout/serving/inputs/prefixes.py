@@ -1,4 +1,4 @@
-"""Prefixes: folders of buckets whose files clients may name. The server opens them with its credentials."""
+"""Prefixes, the folders in buckets that clients may name files of. The server reads them with its own credentials."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import FileAddress, in_bucket
 
 _TRICKS: Final = re.compile(r"%(2e|2f|5c)|\\", re.IGNORECASE)
-"""Escapes that a store less strict than S3 could read as a path out of a folder."""
+"""Escapes and backslashes in an address that a lenient store could treat as a path out of the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """Folders of buckets, each an address that ends with "/"."""
+    """Folders in buckets that clients may read files from, as addresses that end with "/"."""
 
     folders: tuple[str, ...]
 
     @classmethod
     def of(cls, addresses: Sequence[str], flag: str) -> Prefixes:
-        """Create the prefixes from the values of a flag. Raise OptionError if a value is not a folder in a bucket."""
+        """Create the list of folders from the values of a flag. Raise OptionError if a value is not a folder in a bucket."""
         for address in addresses:
             if not in_bucket(address):
                 raise OptionError(f"{flag} must be a folder in a bucket, as s3://bucket/scenes/, got {address!r}")
@@ -32,7 +32,7 @@ class Prefixes:
             raise OptionError(f"{flag}: {error}") from None
 
     def allows(self, address: str) -> bool:
-        """Return whether an address is a file below one of the folders. Raise InputError if it is malformed."""
+        """Return whether clients may read the file at an address. Raise InputError if the address is malformed."""
         if not self.folders:
             return False
         name = FileAddress.of(address).name

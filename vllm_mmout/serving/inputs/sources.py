@@ -1,4 +1,4 @@
-"""Sources: opens the inputs of client requests. An input is an upload, a data URL, or an allowed address."""
+"""Open the inputs of client requests: uploads, data URLs, and allowed URLs and files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 _IN_MEMORY = 1 << 20
-"""Maximum number of bytes of a file that are kept in memory. Larger files go to disk."""
+"""Maximum number of bytes of an upload that are kept in memory. Larger uploads go to disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +48,30 @@ class Upload:
     """File that a client sent."""
 
     name: str
-    """File name that the client sent, without folders. It serves for messages and to recognise bands, not as a path."""
+    """File name that the client sent, without folders. It is used in messages and to recognise bands, never as a
+    path."""
     file: BinaryIO
-    """Seekable file, at its start."""
+    """Seekable file, positioned at its start."""
     size: int
     """Size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedForm:
-    """Fields and files of a form, by name, in the order sent."""
+    """Fields and uploaded files of a form by name, each in the order sent."""
 
     fields: dict[str, list[str]]
     files: dict[str, list[Upload]]
 
     def close(self) -> None:
-        """Close all files. The call blocks while the disk frees large files."""
+        """Close all uploaded files. The call blocks while the disk frees large files."""
         for uploads in self.files.values():
             for upload in uploads:
                 upload.file.close()
 
 
 class Spool:
-    """File of a form that is being received."""
+    """Buffer of an uploaded file while it is received: in memory if it is small, else on disk."""
 
     def __init__(self, name: str) -> None:
         self._name = name.replace("\\", "/").rpartition("/")[2][:200]
@@ -78,11 +79,11 @@ class Spool:
         self.size = 0
 
     def takes(self, more: int) -> bool:
-        """Return whether ``more`` further bytes can be written without waiting for a disk."""
+        """Return whether ``more`` bytes can be written without waiting for a disk."""
         return self.size + more <= _IN_MEMORY
 
     def write(self, piece: bytes) -> None:
-        """Append a piece. Waits for the disk unless `takes` is true for its size."""
+        """Append received bytes. The call waits for the disk unless `takes` is true for their number."""
         try:
             self._file.write(piece)
         except OSError as error:
@@ -93,7 +94,7 @@ class Spool:
         self.size += len(piece)
 
     def upload(self) -> Upload:
-        """Return the complete file, at its start. The call can block if the file is on disk."""
+        """Return the complete file, positioned at its start. The call can block if the file is on disk."""
         self._file.seek(0)
         return Upload(self._name, cast("BinaryIO", self._file), self.size)
 
@@ -103,7 +104,7 @@ class Spool:
 
 
 def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
-    """Wrap a binary file under ``name``, which serves for messages and to recognise bands, and never as a path."""
+    """Wrap a file with a name, which is used in messages and to recognise bands, but never as a path."""
     made = _NamedFile(file, name, owned=owned)
     made.neighbours = neighbours
     return cast("BinaryIO", made)
@@ -146,21 +147,21 @@ class _NamedFile(FileWithNeighbours, io.BufferedIOBase):
 
 
 _MOST: Final = 128
-"""Maximum number of files of one request. Each is open until the request is answered."""
+"""Maximum number of files in one request. All are open until the request is answered."""
 _DEEPEST: Final = 32
-"""Maximum depth of nested lists."""
+"""Maximum depth of nested lists and dicts in an input."""
 _VALUES: Final = 2**20
 """Maximum number of values in one input, files included."""
 _SHOWN: Final = 60
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\\]")
-"""Characters that are invalid in a URL, and that parsers of URLs treat differently."""
+"""Characters that are invalid in a URL, and that URL parsers treat differently."""
 _WHAT_TO_SEND: Final = (
     "send the file itself (multipart/form-data), a data: URL (data:image/png;base64,...), or an address (https://...)"
 )
 
 
 class Sources:
-    """Opener of the inputs of requests: uploads, data URLs, and the addresses and files that the server allows."""
+    """Opener of request inputs: uploads, data URLs, and the URLs and files that the server allows."""
 
     def __init__(self, options: ServingOptions, *, local_path: str | None, domains: Sequence[str] | None) -> None:
         from vllm import envs
@@ -183,7 +184,7 @@ class Sources:
         pictures: bool = True,
         most: PixelLimit | None = None,
     ) -> Iterator[Any]:
-        """Yield the input of a request with its files open. The call blocks while headers are fetched and read.
+        """Yield the input of a request with its files open. The call blocks while file headers are fetched and read.
 
         Each `Upload` in ``data``, and in its lists and dicts, is replaced by an open file at its start. All files are
         closed at the end.
@@ -202,7 +203,7 @@ class Sources:
             yield _RequestFiles(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
-        """Open the file that a text names: a data URL, an address, or a file URL."""
+        """Open the file that a text refers to: a data URL, an http(s) URL, an address in a bucket, or a ``file://`` URL."""
         if text[:5].lower() == "data:":
             return named(*open_data_url(text, self._options.max_upload))
         if is_address(text):
@@ -231,7 +232,7 @@ class Sources:
 
 
 class _RequestFiles:
-    """The open files of one request."""
+    """Opened files of one request. They are closed with ``stack``."""
 
     def __init__(
         self, sources: Sources, stack: ExitStack, *, texts: bool, words: Collection[str], most: PixelLimit | None
@@ -241,12 +242,12 @@ class _RequestFiles:
         self._texts = texts
         self._words = words
         self._most = most
-        """Limit for the header of each file, or None if headers are not checked."""
+        """Limit that the header of each file is checked against, or None to skip the check."""
         self._count = 0
         self._values = 0
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Return ``data`` with its uploads, and its texts if they are addresses, replaced by open files."""
+        """Return ``data`` with uploads replaced by open files, and texts too if they are addresses of files."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
