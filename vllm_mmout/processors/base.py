@@ -33,8 +33,8 @@ class OutputProcessor:
     """Kind of the output: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if requests have no
-    choice."""
+    """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if it has a single
+    output."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By

@@ -26,8 +26,7 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Factor by which the worker sends more boxes than ``max_detections``, since non-maximum suppression removes some
-later."""
+"""Multiple of ``max_detections`` that the worker sends, since non-maximum suppression removes some boxes later."""
 _MAX_SENT = 1000
 """Number of boxes that the worker sends for each input if no other limit applies."""
 

@@ -22,12 +22,12 @@ IMAGE: Final = "image"
 """vLLM's name for inputs other than text, sound and video. Single-pass models have inputs of this kind only."""
 
 REGISTERED = "_input_registrations"
-"""Name of the attribute in which a model class keeps the functions and values registered by decorators."""
+"""Name of the attribute of a model class that keeps the functions and values registered by decorators."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper registered for a model class. If both fields are None, the ``AutoProcessor`` of the model's folder is used."""
+    """Input mapper registered for a model class. If both fields are None, the folder's ``AutoProcessor`` is used."""
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None
@@ -169,7 +169,7 @@ class InputRegistry:
         return InputRegistration(**registrations)
 
     def model(self, architecture: str) -> type | None:
-        """Return the class named ``architecture`` that was decorated in this process, or None if there is no such class.
+        """Return the class named ``architecture`` that was decorated in this process, or None.
 
         Raises:
             RegistrationError: several decorated classes have that name.

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=type)
 
 FACTORIES = "_output_processor_factories"
-"""Name of the attribute in which a model class keeps its registered output processors by name, like the attributes of
-vLLM's own registry."""
+"""Name of the attribute of a model class that keeps its registered output processors by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +105,14 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the output processors registered for the first architecture that has any, by name, the default first."""
+        """Return the processors by name of the first architecture that has any, the default first."""
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the output processors registered on a model class or its nearest base class, by name, the default first.
+        """Return the processors registered on a model class or its nearest base class, the default first.
 
         The result is empty if no class has any.
         """
@@ -168,7 +167,9 @@ class OutputRegistry:
         return self._engine.create_output_processor(self, model_config, engine_table)
 
     def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
-        """Return a function that creates an engine's output processor, or None for vLLM's own. A patched vLLM calls this.
+        """Return a function that creates an engine's output processor, or None to use vLLM's own.
+
+        A patched vLLM calls this.
 
         Args:
             vllm_config: configuration of the engine.

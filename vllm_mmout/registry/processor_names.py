@@ -9,7 +9,7 @@ from vllm_mmout.registry.registration import ProcessorFamily, Registration
 from vllm_mmout.wing import wings
 
 ENTRY_POINT_GROUP = "vllm_mmout.output_processors"
-"""Entry point group in which a package lists its output processors, as ``name = pkg.mod:Class``."""
+"""Entry point group for the output processors that a package provides, as ``name = pkg.mod:Class``."""
 
 BUILT_IN = {
     "tensor": "vllm_mmout.processors.tensor:TensorProcessor",
@@ -35,7 +35,7 @@ class InstalledProcessors:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Return all registrations by name. Several classes may have the same name, which is an error only when it is used."""
+        """Return all registrations by name. Two with the same name are an error only if the name is used."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -53,7 +53,7 @@ class InstalledProcessors:
         return self._tables
 
     def names(self) -> list[str]:
-        """Return the names of all output processors, the built-in ones first."""
+        """Return the names of all output processors, the built-in processors first."""
         return list(self._read())
 
     def everything(self) -> list[Registration]:

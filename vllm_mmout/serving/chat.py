@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 PATHS: Final = (CHAT, f"{CHAT}/batch")
 TEXT: Final = "text"
-"""Only modality in which vLLM itself answers chats."""
+"""Only modality of vLLM's own answers to chats."""
 
 
 def attach(app: FastAPI) -> None:

@@ -49,8 +49,7 @@ _STATUSES = {
     "GracefulHTTPError": 503,
 }
 _OF_BUCKETS = {403: 403, 404: 404}
-"""Maps the HTTP status with which a bucket refused a file to the status that the client gets. Other statuses become
-502."""
+"""Maps the HTTP status of a bucket's error to the status that the client gets. Other statuses become 502."""
 _LONGEST = 4000
 """Maximum number of characters of an error message, since it may quote text from the client."""
 

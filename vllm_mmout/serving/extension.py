@@ -59,10 +59,13 @@ class ServerExtension:
         return None
 
     async def start(self, service: Service, state: State) -> None:
-        """Set up objects that the extension's routes need, for example in ``state``. Runs on the server's event loop."""
+        """Set up objects that the extension's routes need, for example in ``state``.
+
+        This runs on the server's event loop.
+        """
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Return the function that answers ``/pooling`` for vLLM's IO processor plugin, or None if it is not supported."""
+        """Return the function that answers ``/pooling`` for an IO processor plugin of vLLM, else None."""
         del plugin
         return None
 

@@ -118,7 +118,7 @@ class GuardedConnections(Connections):
         self._first: str | None = None
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Request a file after its host was checked. The arguments are those of `Connections.request`."""
+        """Check the host of a URL, then request the file as `Connections.request` does."""
         if self._first is None:
             self._first = url
         try:

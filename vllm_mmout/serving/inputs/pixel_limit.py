@@ -17,7 +17,7 @@ class PixelLimit:
     """Maximum number of pixels of an input file, which is checked by the file's header before decoding."""
 
     pixels: int
-    """Height x width."""
+    """Maximum number of pixels, height x width."""
     flag: str
     """Name of the server's flag that sets the limit, for messages."""
     why: str = ""

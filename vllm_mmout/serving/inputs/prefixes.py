@@ -22,7 +22,7 @@ class Prefixes:
 
     @classmethod
     def of(cls, addresses: Sequence[str], flag: str) -> Prefixes:
-        """Create the list of folders from the values of a flag. Raise OptionError if a value is not a folder in a bucket."""
+        """Create an instance from the values of ``flag``. Raise OptionError if one is not a folder in a bucket."""
         for address in addresses:
             if not in_bucket(address):
                 raise OptionError(f"{flag} must be a folder in a bucket, as s3://bucket/scenes/, got {address!r}")

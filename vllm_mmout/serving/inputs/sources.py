@@ -203,7 +203,7 @@ class Sources:
             yield _RequestFiles(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
 
     def open_text(self, text: str) -> BinaryIO:
-        """Open the file that a text refers to: a data URL, an http(s) URL, an address in a bucket, or a ``file://`` URL."""
+        """Open the file that a text refers to: a data URL, web URL, address in a bucket, or ``file://`` URL."""
         if text[:5].lower() == "data:":
             return named(*open_data_url(text, self._options.max_upload))
         if is_address(text):
