@@ -100,7 +100,7 @@ def _is_there(module: object, name: str) -> bool:
 
 
 def _is_set_in(owner: type, attribute: str) -> bool:
-    """Return whether a class or a base of it declares an attribute, or assigns it in a method."""
+    """Return whether the class ``owner`` or a base class declares ``attribute``, or assigns it in a method."""
     for base in owner.__mro__[:-1]:
         if attribute in vars(base).get("__annotations__", {}):
             return True

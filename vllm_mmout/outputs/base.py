@@ -1,4 +1,4 @@
-"""Base classes of the outputs of models, which can be saved to files, and Source, which describes an output's input."""
+"""Base classes of model outputs that can be saved to files, and Source, the description of an output's input."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Savable:
 
 
 class MediaOutput(Savable):
-    """Base class of all outputs of models: pictures, rasters, arrays, sounds, videos and structured results.
+    """Base class of model outputs that consist of pixels or numbers: pictures, rasters, arrays, sounds and videos.
 
     Outputs compare by identity: an output is equal only to itself.
     """
@@ -134,8 +134,8 @@ class MediaOutput(Savable):
     """Range (start, stop) of the model's output tokens that this output was decoded from, including any text tokens
     within it. None if it was not decoded from tokens."""
     assumed: tuple[str, ...] = ()
-    """Assumptions made about the input, such as an unstated unit. Each sentence names the assumed value, and how to
-    state another value."""
+    """Assumptions made about the input, such as the scale of its values. Each sentence names the assumed value, and how
+    to state another value."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
@@ -238,7 +238,7 @@ def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) 
 
 
 def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Resize a mask [height, width] to ``size``. Each new pixel takes the value of the old pixel at its centre."""
+    """Resize a mask [height, width] to ``size`` by nearest neighbour."""
     if valid.shape == size:
         return valid
     rows, cols = (_nearest(old, new) for old, new in zip(valid.shape, size, strict=True))

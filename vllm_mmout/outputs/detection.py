@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
 
 Box: TypeAlias = tuple[float, float, float, float]
-"""A box as (xmin, ymin, xmax, ymax)."""
+"""Bounding box as (xmin, ymin, xmax, ymax)."""
 
 
 class Detection(BaseModel):
@@ -34,7 +34,7 @@ class Detection(BaseModel):
     """Score of the detection, from 0 to 1."""
     box: tuple[float, float, float, float]
     """Bounding box (xmin, ymin, xmax, ymax) in the output's ``units``. Coordinates refer to pixel edges, not centres:
-    the box of a whole picture is (0, 0, width, height)."""
+    (0, 0) is the upper left corner of the picture, and (width, height) the lower right corner."""
 
 
 class DetectionOutput(StructuredOutput):
@@ -107,7 +107,7 @@ def within(detections: Iterable[Detection], width: float, height: float, *, keep
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:
-    """Clip a box to ``edges``. Return None if nothing is left, or if no area is left and ``keep_flat`` is False."""
+    """Clip a box to ``edges``. Return None if no area is left, unless ``keep_flat`` is True."""
     left, right = (min(max(x, edges[0]), edges[2]) for x in box[0::2])
     top, bottom = (min(max(y, edges[1]), edges[3]) for y in box[1::2])
     return (left, top, right, bottom) if keep_flat or (left < right and top < bottom) else None

@@ -151,7 +151,7 @@ def _fitted(text: str, font: FreeTypeFont, width: int) -> str:
 
 
 def _drawable(text: str) -> str:
-    """Convert text to ASCII: remove accents, and replace characters that are missing in ASCII by "?"."""
+    """Convert text to ASCII: remove accents, and write "?" for other characters."""
     plain = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
     return "".join(char if " " <= char <= "~" else " " if char.isspace() else "?" for char in plain)
 

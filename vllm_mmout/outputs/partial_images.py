@@ -57,7 +57,9 @@ class PreviewRequest:
 
 
 class PartialImages:
-    """Maker of previews of a raster while its tiles are joined. It keeps a small picture that tiles are added to.
+    """Maker of previews (`PartialImage`) of a raster while its tiles are joined.
+
+    It adds each finished tile to a picture of reduced size, and copies the picture as a preview.
 
     The picture has the size of the result's ``image``, at most `PREVIEW` pixels on the longer side. Finished pixels
     equal the pixels of ``image``, and all others are transparent. There are two exceptions, since they depend on the
@@ -93,7 +95,7 @@ class PartialImages:
         neither delays the joining of tiles nor fills the memory."""
 
     def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Prepare an empty picture of a raster of (height, width) ``size``. ``pixel`` is any part of the raster.
+        """Start previews of a raster of ``size`` (height, width). ``pixel`` is any part of the raster.
 
         Palette, band count and dtype are those of ``pixel``.
         """
@@ -164,7 +166,7 @@ class PartialImages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialImage:
-    """A preview: a copy of the unfinished picture of a raster."""
+    """Preview of a raster whose tiles are not all joined yet."""
 
     tiles: int
     """Number of tiles that the preview shows."""
@@ -173,7 +175,7 @@ class PartialImage:
     shown: NDArray[np.uint8]
     """Mask of the finished pixels that are not nodata, packed along rows by ``numpy.packbits``."""
     palette: NDArray[np.uint8] | None
-    """Colours of the classes, uint8 [n, 3], or None."""
+    """Colours of the classes, uint8 [n, 3], or None for a raster without a palette."""
     asked: bool = False
     """True if the preview was requested by `PreviewRequest`, False if it was due after a number of tiles. A newer
     requested preview may replace an older one."""

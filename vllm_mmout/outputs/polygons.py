@@ -159,7 +159,7 @@ class TracedPolygons:
     names: Sequence[str] | None
     """Names of the classes, the first for class 0. None if they are unnamed."""
     measured: bool
-    """True if areas are in square metres, False if they are unknown."""
+    """True if the areas of the polygons are known, in square metres."""
 
     def name(self, number: int) -> str | None:
         """Return the name of class ``number``, or None if it is unnamed."""

@@ -111,7 +111,7 @@ def preview(
     dtype = source.dtype if classes or source.dtype == np.uint8 else np.result_type(source.dtype, np.float32)
     reduced = np.zeros((band_count, *size), dtype)
     seen = np.zeros(size, np.bool_)
-    for across, down, raster in _pieces(source, rows, cols):
+    for across, down, raster in _blocks(source, rows, cols):
         valid = Raster(raster.array, nodata=nodata).valid()
         starts = (rows.first[down] - rows.first[down.start], cols.first[across] - cols.first[across.start])
         if classes:
@@ -132,7 +132,7 @@ def valid_mask(source: OpenRaster, nodata: float | None) -> NDArray[np.bool_] | 
     """
     rows, cols = (_PreviewAxis.of(side, side, picked=True) for side in source.size)
     valid = np.ones(source.size, np.bool_)
-    for across, down, raster in _pieces(source, rows, cols):
+    for across, down, raster in _blocks(source, rows, cols):
         piece = Raster(raster.array, nodata=nodata).valid()
         if piece is not None:
             valid[down, across] = piece
@@ -162,8 +162,8 @@ class _PreviewAxis:
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 
 
-def _pieces(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
-    """Yield (preview columns, preview rows, the raster pixels that they cover), block by block."""
+def _blocks(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
+    """Yield the preview in blocks: slice of columns, slice of rows, and the raster pixels that they cover."""
     for down in rows.groups():
         row, end = int(rows.first[down.start]), int(rows.last[down.stop - 1])
         across = cols.groups()

@@ -100,7 +100,7 @@ class StoredRaster(RasterOutput):
 
     @property
     def image(self) -> Image:
-        """Picture of the raster as in `RasterOutput.image`, with at most 2048 pixels on its longer side.
+        """Picture of the raster like `RasterOutput.image`, reduced to at most 2048 pixels on its longer side.
 
         If the raster is reduced, a pixel is the mean of the valid pixels that it covers. For classes (integers with
         names or colours) it is the pixel in the middle of the covered pixels.

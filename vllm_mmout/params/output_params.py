@@ -147,7 +147,7 @@ class _PartParams(OutputParams, frozen=True, kw_only=True):
 
     @property
     def part(self) -> bool:
-        """Always True."""
+        """True, since the request is always a part of a larger request."""
         return True
 
 

@@ -33,8 +33,8 @@ class OutputProcessor:
     """Kind of the output: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if it has a single
-    output."""
+    """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if it has a single kind
+    of output."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
@@ -142,7 +142,7 @@ class OutputProcessor:
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def begin(self, params: OutputParams) -> Any:
-        """Return an object that is passed as ``state`` to each ``decode`` of a request that is decoded in chunks.
+        """Return the state that ``decode`` receives with each chunk of a request that is decoded in chunks.
 
         The default is None.
         """
@@ -164,10 +164,10 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
 
 
 class OwnInputsProcessor(OutputProcessor):
-    """Base class of processors that also make the model's inputs from a request themselves."""
+    """Base class of processors that also convert a user's request to the inputs of the model."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor"})
-    """Names of the `OutputParams` that requests to this processor may set. Other options are refused."""
+    """Names of the options in `OutputParams` that requests to this processor may set. Other options are refused."""
 
     def load(self) -> None:
         """Import the modules that the processor needs. This is called before any process of the engine is started."""

@@ -131,7 +131,7 @@ class DetectionProcessor(OutputProcessor):
         }
 
     def _sent_count(self, params: OutputParams) -> int:
-        """Return how many boxes the worker sends for each input. A tile may hold all boxes of a scene."""
+        """Return the maximum number of boxes that the worker sends for each input or tile."""
         if self._most is None:
             return _MAX_SENT
         most = self._most * (1 if self._iou_threshold is None else _BEFORE_SUPPRESSION)

@@ -47,7 +47,7 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Return a raw output if it is a tensor or dict of tensors with ``count`` requests on axis 0. Else raise ``error``.
+    """Check that a raw output is a tensor or dict of tensors with ``count`` requests on axis 0, and return it.
 
     ``giver`` is the function that returned it, for the message.
     """

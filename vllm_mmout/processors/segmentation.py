@@ -35,7 +35,7 @@ _TAKES = "segmentation output must be floating-point logits [n, classes, height,
 _NODATA = {"uint8": 255, "uint16": 65535}
 _AXES = 4  # batch, classes, rows, columns
 _FEW = 16
-"""Number of classes up to which they are compared one by one, which is then faster than a maximum over all."""
+"""Maximum number of classes that are compared one by one, which is faster for few classes than `torch.max`."""
 _CLASSES = range(2, 65535 + 1)
 """Supported numbers of classes. Class ids and a nodata value must fit into uint16."""
 

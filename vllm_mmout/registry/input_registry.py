@@ -127,7 +127,7 @@ class InputRegistry:
     def register_max_multimodal_tokens(
         self, kind: str, max_tokens: int | Callable[[Any], int] | None = None
     ) -> Callable[[Model], Model]:
-        """Return a decorator like ``register_max_tokens``. The argument ``kind`` must be "image".
+        """Return a decorator that registers the maximum number of encoder tokens. ``kind`` must be "image".
 
         vLLM's former registry had a decorator with these arguments.
         """

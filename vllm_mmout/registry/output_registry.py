@@ -26,9 +26,9 @@ class EngineFunctions:
     """Functions of the engine code that `OutputRegistry` calls to create output processors."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Creates the output processor of a model, see `OutputRegistry.create_output_processor`."""
+    """Function that creates the output processor of a model, see `OutputRegistry.create_output_processor`."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Returns the factory of an engine's output processor, see `OutputRegistry.output_router`."""
+    """Function that returns the factory of an engine's output processor, see `OutputRegistry.output_router`."""
 
 
 class OutputRegistry:
@@ -105,14 +105,14 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the processors by name of the first architecture that has any, the default first."""
+        """Return name -> registration of the first architecture that has processors, the default first."""
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the processors registered on a model class or its nearest base class, the default first.
+        """Return name -> registration of a model class or its nearest base class with any, the default first.
 
         The result is empty if no class has any.
         """

@@ -21,8 +21,8 @@ BUILT_IN = {
     "detection": "vllm_mmout.processors.detection:DetectionProcessor",
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
 }
-"""Maps names to the output processors of this package, so that they work even if it is not installed but only on the
-path."""
+"""Output processors of this package by name. They are listed here so that they work even if the package is on the path
+but not installed."""
 
 
 class InstalledProcessors:

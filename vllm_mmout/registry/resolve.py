@@ -194,7 +194,7 @@ class ModelRegistrations:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registered output processors by name. A registration for the architecture precedes one on the class."""
+        """All registered output processors by name. A name of the architecture hides the same name of the class."""
         return {**self._on_class, **self._by_architecture}
 
 
@@ -279,7 +279,7 @@ def options_by_processor(
     settings: Collection[str],
     alone: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return each processor's options: the shared options that it accepts, updated by those set for it alone.
+    """Return the options of each processor: its own, and those shared options that its constructor accepts.
 
     Settings of the engine are left out. Raises OptionError if a required option is missing.
     """

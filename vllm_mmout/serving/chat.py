@@ -45,7 +45,7 @@ def attach(app: FastAPI) -> None:
 
 
 def asks_for_media(modalities: Any) -> bool:
-    """Return whether the field ``modalities`` of a chat asks for anything but text. Unknown values count."""
+    """Return whether the field ``modalities`` of a chat holds anything but "text", such as an unknown value."""
     return bool(modalities) and not (isinstance(modalities, list) and all(modality == TEXT for modality in modalities))
 
 

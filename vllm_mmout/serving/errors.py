@@ -165,7 +165,7 @@ def _of_full_disk(error: Exception) -> ApiError | None:
 
 
 def _of_client(error: Exception) -> ApiError | None:
-    """Convert an exception of this package that the request caused to an ApiError. Return None for others."""
+    """Convert an exception that a faulty request caused to an ApiError. Return None for other exceptions."""
     if isinstance(error, InputError):
         return ApiError(400, message_of(error), param=error.param or "image")
     if isinstance(error, OptionError):
@@ -181,7 +181,7 @@ def _of_client(error: Exception) -> ApiError | None:
 
 
 def _of_vllm(error: Exception) -> ApiError | None:
-    """Convert an exception of vLLM or starlette to an ApiError. Return None for others."""
+    """Convert an exception of vLLM or starlette to an ApiError. Return None for other exceptions."""
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}) or None)
     for base in type(error).__mro__:

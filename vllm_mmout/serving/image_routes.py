@@ -1,4 +1,4 @@
-"""HTTP routes of OpenAI's image API, and the code that runs the request of any route of this package."""
+"""HTTP routes of OpenAI's image API, and helpers that run the requests of all routes of this package."""
 
 from __future__ import annotations
 

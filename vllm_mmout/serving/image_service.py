@@ -132,7 +132,7 @@ async def answer(work: Work, request: Request) -> Response:
 
 
 async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
-    """Return the format and size, and the address, of each result that the engine wrote to a bucket."""
+    """Return descriptions (format, size) and addresses of the results that the engine wrote to a bucket."""
     urls: list[str] = []
 
     def describe(output: MediaOutput, _: Any) -> Encoded:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A file format."""
+    """File format for saving outputs, with its suffixes, media type and writers."""
 
     name: str
     """Name of the format in ``to_bytes``, in the request's ``output_format``, and in ``--output-format``."""
@@ -142,11 +142,10 @@ _ROWS = (
 )
 # fmt: on
 FORMATS: Mapping[str, Format] = {row.name: row for row in _ROWS}
-"""Maps names of formats to formats, in the order shown to users."""
+"""All file formats by name, in the order shown to users."""
 
 SENT = {name: form for name, form in FORMATS.items() if not form.sound}
-"""Maps names of formats to formats, for all formats that the image routes can send. Sounds have a route of their
-own."""
+"""Formats that the image routes can send, by name. Sounds are left out, since they have a route of their own."""
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:

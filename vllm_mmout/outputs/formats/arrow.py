@@ -65,7 +65,7 @@ class ArrowPolygons:
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Number of rings written so far of a polygon that is not complete yet."""
+        """Number of rings that were added so far for the polygon that is still incomplete."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the record batches. An instance can be iterated only once."""

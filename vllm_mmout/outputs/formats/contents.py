@@ -64,7 +64,7 @@ class ClassesContent(Protocol):
 
     @property
     def classes(self) -> Encodable:
-        """The class raster."""
+        """Class raster that the polygons are traced from."""
 
 
 class Encodable(Protocol):
@@ -83,7 +83,7 @@ class BoxesContent(Protocol):
 
 
 class SoundContent(Protocol):
-    """A sound."""
+    """Sound output: samples and their rate."""
 
     samples: NDArray[np.float32]
     """Samples [channels, n] in [-1, 1]."""

@@ -94,7 +94,7 @@ def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, 
 
 
 def _geometry(shape: tuple[float, ...], transform: Affine) -> dict[str, Any]:
-    """Return the GeoJSON geometry of a box or a point in pixels."""
+    """Convert a box or a point in pixels to a GeoJSON geometry in coordinates."""
     if len(shape) == 2:
         (point,) = _placed([(shape[0], shape[1])], transform)
         return {"type": "Point", "coordinates": point}

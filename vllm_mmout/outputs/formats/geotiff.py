@@ -32,7 +32,7 @@ def write(output: RasterContent, target: Path | BinaryIO, _form: Format) -> None
 
 
 def write_classes(output: ClassesContent, file: BinaryIO, form: Format) -> None:
-    """Write the class raster from which the polygons are traced as a GeoTIFF."""
+    """Write a GeoTIFF of the class raster from which the polygons are traced."""
     file.write(output.classes.to_bytes(form.name))
 
 

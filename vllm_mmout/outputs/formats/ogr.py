@@ -45,7 +45,7 @@ def check(georeference: Georeference | None, form: Format, _instead: str) -> Non
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons as a file with a layer named "polygons" and a spatial index.
+    """Write polygons to a GeoPackage or FlatGeobuf, as a layer "polygons" with a spatial index.
 
     The index of a FlatGeobuf is held in memory and takes about 200 bytes per polygon.
     """

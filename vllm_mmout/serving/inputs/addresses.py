@@ -34,8 +34,8 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-"""IPv4 networks that are not on the public Internet, by IANA's registry, and multicast. `ipaddress` differs by
-release."""
+"""IPv4 networks that are not on the public Internet, from IANA's registry, and multicast. Python's `ipaddress` is not
+used, since its list depends on the release."""
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
@@ -44,7 +44,7 @@ _NOT_PUBLIC_6 = tuple(
         ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
     )
 )
-"""IPv6 networks within `_PUBLIC_6` that are not on the public Internet, by IANA's registry."""
+"""IPv6 networks within `_PUBLIC_6` that are not on the public Internet, from IANA's registry."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """The 32 bits before the embedded IPv4 address in an ISATAP address (RFC 5214)."""
@@ -90,7 +90,7 @@ class Domains:
             )
 
     def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
-        """Raise InputError if a host resolves to a private IP address or to this machine. Listed hosts may."""
+        """Raise InputError if an unlisted host has a private IP address, or an address of this machine."""
         if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"

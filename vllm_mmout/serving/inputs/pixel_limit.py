@@ -21,7 +21,7 @@ class PixelLimit:
     flag: str
     """Name of the server's flag that sets the limit, for messages."""
     why: str = ""
-    """Text for messages that follows the limit and explains it."""
+    """Reason for the limit, which messages append to the number."""
     remedy: str = "cut it"
 
     def check(self, file: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""Prefixes, the folders in buckets that clients may name files of. The server reads them with its own credentials."""
+"""Prefixes, the list of bucket folders that clients may read files from with the server's own credentials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Prefixes:
 
     @classmethod
     def of(cls, addresses: Sequence[str], flag: str) -> Prefixes:
-        """Create an instance from the values of ``flag``. Raise OptionError if one is not a folder in a bucket."""
+        """Create an instance from the values of ``flag``. Raise OptionError if a value is not a folder in a bucket."""
         for address in addresses:
             if not in_bucket(address):
                 raise OptionError(f"{flag} must be a folder in a bucket, as s3://bucket/scenes/, got {address!r}")
