@@ -147,7 +147,6 @@ class _PartParams(OutputParams, frozen=True, kw_only=True):
 
     @property
     def part(self) -> bool:
-        """True, since the request is always a part of a larger request."""
         return True
 
 

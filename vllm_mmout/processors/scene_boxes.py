@@ -160,7 +160,6 @@ class _BoxIndex:
         return [(kind, row, col) for row in range(top, bottom + 1) for col in range(left, right + 1)]
 
     def keep(self, number: int, cells: list[tuple[int, int, int]]) -> None:
-        """Add a box to its cells."""
         for cell in cells:
             self._boxes[cell].append(number)
 

@@ -36,7 +36,6 @@ class _Limits:
 
     @property
     def rates_text(self) -> str:
-        """The supported rates as text for error messages."""
         is_range = isinstance(self.rates, range)
         return f"{self.rates[0]} to {self.rates[-1]}" if is_range else ", ".join(map(str, self.rates))
 
