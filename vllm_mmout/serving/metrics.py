@@ -1,4 +1,4 @@
-"""Metrics of an engine with output processors, served at vLLM's ``/metrics``.
+"""Prometheus metrics of decoding and tiling, which vLLM's route ``/metrics`` serves.
 
 vLLM itself counts the requests of every route by status (``http_requests_total``).
 """
@@ -16,12 +16,12 @@ from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, Observer, kind_of, 
 from vllm_mmout.serving.errors import ApiError
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-"""Upper bounds of the histogram's buckets, in seconds."""
+"""Bucket bounds of the histogram of decode times, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectors:
-    """Metrics of all engines of this process."""
+    """Prometheus collectors that all engines of this process share."""
 
     seconds: Histogram
     pending: Gauge
@@ -35,7 +35,7 @@ class Collectors:
 
 @functools.cache
 def collectors() -> Collectors:
-    """Return the metrics, which are registered once, because prometheus_client refuses a name twice.
+    """Return the process's Prometheus collectors. They are created once, since a name cannot be registered twice.
 
     vLLM unregisters its own metrics by name when it makes them again. Ours stay registered.
     """
@@ -74,7 +74,7 @@ def collectors() -> Collectors:
 
 
 class Metrics(Observer):
-    """Counts the work of one engine.
+    """Observer that counts the work of one engine in Prometheus metrics.
 
     Every series is made here, so that it starts at 0 and nothing that may fail is left for the middle of the work.
     """
@@ -93,26 +93,26 @@ class Metrics(Observer):
         }
 
     def waits(self, nbytes: int) -> None:
-        """Add one pending decode."""
+        """Add a decode of ``nbytes`` bytes to the gauges of pending decodes."""
         self._pending.inc()
         self._pending_bytes.inc(nbytes)
 
     def settled(self, nbytes: int) -> None:
-        """Remove one pending decode."""
+        """Subtract a decode of ``nbytes`` bytes from the gauges of pending decodes."""
         self._pending.dec()
         self._pending_bytes.dec(nbytes)
 
     def decoded(self, processor: str, seconds: float) -> None:
-        """Count a decode and its seconds."""
+        """Record that ``processor`` decoded a result in ``seconds``."""
         self._seconds[processor].observe(seconds)
 
     def tile(self, pixels: int) -> None:
-        """Count a tile and its pixels."""
+        """Count a processed tile and its number of pixels."""
         self._tiles.inc()
         self._pixels.inc(pixels)
 
     def backlog(self, tiles: int, seconds: float) -> None:
-        """Set the number of waiting tiles and the seconds they will take."""
+        """Set the number of tiles that wait for the model, and the estimated seconds to process them."""
         self._waiting.set(tiles)
         self._waiting_seconds.set(seconds)
 
@@ -123,7 +123,7 @@ class Metrics(Observer):
 
 
 def count_refusal(observer: Observer, error: Exception) -> None:
-    """Count a request that a route answers with an error, unless the engine has counted it."""
+    """Count the error response of a route as a failed request, unless the engine already counted it."""
     if was_counted(error):
         return
     kind = kind_of(error if error.__cause__ is None else error.__cause__)
@@ -134,7 +134,7 @@ def count_refusal(observer: Observer, error: Exception) -> None:
 
 
 def observe(engine: Any, model_name: str) -> Observer:
-    """Start to count an engine's work on ``/metrics``, and return the observer that counts."""
+    """Register an engine's metrics under ``model_name``, and return the observer that updates them."""
     if not engine.log_stats:
         return SILENT
     router = engine.output_processor

@@ -1,4 +1,4 @@
-"""Descriptions of our routes in ``/openapi.json``."""
+"""OpenAPI descriptions of this package's HTTP routes."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
 
 
 def body_of(**schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a request body in one of several media types."""
+    """Return the OpenAPI description of a request body, with a schema for each media type that it may have."""
     content = {_BODIES[name]: {"schema": schema} for name, schema in schemas.items()}
     return {"required": True, "content": content}
 
 
 def responses_of(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
-    """Return the description of a route's responses: success, these error statuses, and 5XX."""
+    """Return the OpenAPI responses of a route: ``good`` for status 200, and errors for ``statuses`` and 5XX."""
     return {
         "200": good,
         **{str(status): _error(STATUSES[status], status) for status in statuses},
@@ -175,7 +175,7 @@ VARIED: Final = {
 
 
 def generations(extensions: Sequence[ServerExtension]) -> dict[str, Any]:
-    """Return the OpenAPI description of ``/v1/images/generations``, with the requests that extension packages add."""
+    """Return the OpenAPI description of ``/v1/images/generations``, including requests that ``extensions`` accept."""
     others = [dict(extension.generations) for extension in extensions if extension.generations is not None]
     prompt = GENERATIONS.options["prompt"].schema | {"minLength": 1}
     taken = GENERATIONS.schema("prompt", prompt=prompt)

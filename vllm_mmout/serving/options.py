@@ -1,4 +1,4 @@
-"""ServingOptions: the limits of our routes, and the flags that set them."""
+"""Command-line options of the server: limits of requests, and the folders that it reads and writes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 
 GROUP: Final = "vllm-mmout"
-"""Title of the flags' group, for ``--help=vllm-mmout``."""
+"""Title of the options' group in ``vllm serve --help=vllm-mmout``."""
 PREFIX: Final = "mmout_"
-"""Prefix of a field's name in vLLM's namespace of arguments."""
+"""Prefix of this package's options in the argparse namespace of ``vllm serve``."""
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)", re.ASCII)
 _BINARY_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])", re.ASCII)
 _POWERS: Final = "kmgt"
 
 
 def _size(text: str) -> int:
-    """Return a number that is written with or without a unit of vLLM's flags. Fractions such as 1.5G are allowed."""
+    """Parse a number with an optional unit, such as 500k or 1.5G. Upper-case units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip()) or _BINARY_SIZE.fullmatch(text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write a number such as 500000, 500k, 64M or 1.5G")
@@ -33,7 +33,7 @@ def _size(text: str) -> int:
 
 
 def _shown(count: int) -> str:
-    """Return a number as text for `_size`, with the largest unit from M up that divides it."""
+    """Format a number with the largest unit that divides it, such as 64M, so that `_size` can parse it."""
     for base, units in ((1024, _POWERS.upper()), (1000, _POWERS)):
         for power in range(len(units), 1, -1):
             if count % base**power == 0:
@@ -56,7 +56,7 @@ def _folders(use: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """Limits and folders of a server. Each field is a flag."""
+    """Limits and folders of the server, each set by a command-line flag."""
 
     max_upload: int = _count(1 << 30, "bytes of one request's body")
     max_pixels: int = _count(500_000_000, "pixels (height x width) of one input, looked at before any is decoded")
@@ -122,7 +122,7 @@ class ServingOptions:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        """Add the flags to a parser, in a group of their own."""
+        """Add the server's flags to a parser, in a help group of their own."""
         group = parser.add_argument_group(
             GROUP, "Limits of the image routes. Sizes take k, m, g, t (powers of 1000) or K, M, G, T (powers of 1024)."
         )
@@ -134,7 +134,7 @@ class ServingOptions:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> ServingOptions:
-        """Return the options in a server's arguments. Arguments that are missing get their defaults."""
+        """Return the options in parsed command-line arguments. Missing arguments get their defaults."""
         names = [option.name for option in fields(cls)]
         values: dict[str, Any] = {name: getattr(args, PREFIX + name) for name in names if hasattr(args, PREFIX + name)}
         several = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
@@ -142,5 +142,5 @@ class ServingOptions:
 
 
 def flag(name: str) -> str:
-    """Return the flag that sets a field, for messages."""
+    """Return the command-line flag of a field, such as ``--mmout-max-tiles`` for "max_tiles"."""
     return f"--{PREFIX}{name}".replace("_", "-")

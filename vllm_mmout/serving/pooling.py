@@ -1,4 +1,4 @@
-"""Route ``POST /pooling`` with ``data``, which is any JSON for the model's input mapper.
+"""Route ``POST /pooling``, which runs the model on the JSON value in the request's ``data``.
 
 Requests without ``data`` go to vLLM's own route. If the server's IO Processor plugin belongs to an extension
 package, ``data`` has the form that the plugin takes, as on vLLM's own route.
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
 
 PATH = "/pooling"
 _TASK = "plugin"
-"""vLLM's pooling task for the requests of IO Processor plugins."""
+"""Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Maximum size in bytes of a body that is read even if all request slots are taken, to see which route answers it."""
+"""Size limit in bytes for bodies that are read only to choose the route, if the server is full or the API key is
+missing."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
-    """Replace vLLM's route by ours, which passes requests without ``data`` to vLLM's route."""
+    """Replace vLLM's ``/pooling`` route by ours, which forwards requests without ``data`` to it."""
     before = next(
         (
             route
@@ -61,9 +62,9 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
     app.router.routes.remove(vllm_route)  # vLLM 0.31 would keep a replaced route in front
 
     async def pooling(request: Request) -> Response:
-        """Answer ``/pooling``: any JSON in, the model's results out."""
+        """Run the model on the JSON value in ``data``, and return the results as JSON."""
         state = request.app.state
-        answer = _answering(state, extensions)
+        answer = _data_handler(state, extensions)
         if not isinstance(state.mmout, ForwardService) or answer is None or not _is_json(request):
             return _PassOn(vllm_route, None)
         if not _has_key(request):
@@ -80,7 +81,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
 async def _answer_ours(
     request: Request, service: ForwardService, held: AsyncExitStack, vllm_route: APIRoute, answer: PluginAnswer
 ) -> Response:
-    """Answer a request with ``data``. Release the slot of any other request, and pass it to vLLM's route."""
+    """Answer a request that has ``data`` with ``answer``. Forward any other request to ``vllm_route``."""
     body, full = await _read(request, service, held)
     given = await _our_data(body)
     if given is None:
@@ -92,7 +93,7 @@ async def _answer_ours(
 
 
 async def _without_key(request: Request, service: ForwardService, vllm_route: APIRoute) -> Response:
-    """Answer a request without the server's key: with 401 if it has ``data``, else by vLLM's route.
+    """Respond to a request without a valid API key: 401 if its body has ``data``, else by ``vllm_route``.
 
     A body above `_SMALL` bytes goes to vLLM's route unread. That route refuses ``data``, so none of our code runs.
     """
@@ -111,7 +112,7 @@ async def _without_key(request: Request, service: ForwardService, vllm_route: AP
 
 
 async def _our_data(body: bytearray) -> dict[str, Any] | None:
-    """Return the JSON object of a body with ``data``, or None if vLLM's route answers the body."""
+    """Return the parsed body if it has ``data``, or None if vLLM's route must answer the request."""
     if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # the name may be written with escapes
         return None
     values = await parse_json(body)
@@ -119,7 +120,7 @@ async def _our_data(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Read a body, and take one of the ``--mmout-max-waiting`` request slots for it.
+    """Take a request slot and read the body. Return the body, and the 429 error if all slots are taken.
 
     If all slots are taken, read a body of at most `_SMALL` bytes, because vLLM's route may answer it, and return the
     error with the body.
@@ -147,14 +148,14 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
 
 
 def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:
-    """Return the body of the response, in vLLM's form for data of an IO plugin."""
+    """Encode the results as a JSON response in the form that vLLM uses for IO Processor plugins."""
     made = [msgspec.Raw(_datum(entry)) for entry in entries]
     data = dict(zip(processors, made, strict=True)) if processors else made[0]
     return msgspec.json.encode({"request_id": name, "created_at": int(time.time()), "data": data})
 
 
 def _datum(entry: Encoded) -> bytes:
-    """Return a result as JSON. A result in another format becomes a JSON object with its bytes in base64."""
+    """Return a result as JSON. A file that is not JSON becomes an object with the file in base64."""
     content = entry.read(0, entry.nbytes)
     if entry.format in ("json", "geojson"):
         return content
@@ -162,12 +163,12 @@ def _datum(entry: Encoded) -> bytes:
 
 
 def _is_json(request: Request) -> bool:
-    """Return whether the body is JSON. vLLM's route refuses other bodies."""
+    """Return whether the body is declared as ``application/json``. vLLM's route refuses all other bodies."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-def _answering(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
-    """Return the function that answers requests with ``data``, or None if another package's IO plugin answers them."""
+def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
+    """Return the handler of requests with ``data``, or None if a foreign IO Processor plugin handles them."""
     processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
     plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     if plugin is None:
@@ -177,13 +178,13 @@ def _answering(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswe
 
 
 def _has_key(request: Request) -> bool:
-    """Return whether a request has the server's key. vLLM itself checks it only below /v1."""
+    """Return whether a request has a valid API key. vLLM itself checks keys only for paths below /v1."""
     keys = [key for key in (request.app.state.args.api_key or [envs.VLLM_API_KEY]) if key]
     return not keys or AuthenticationMiddleware(request.app, keys).verify_token(request.headers)
 
 
 class _PassOn(Response):
-    """Response that lets another route answer, with the body that has been read."""
+    """Response that forwards the request to another route. ``body`` is the request's body if it was read."""
 
     def __init__(self, route: APIRoute, body: bytes | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ServingPlugin: the endpoint plugin that adds our routes to vLLM's server."""
+"""vLLM endpoint plugin that adds this package's routes to the HTTP server."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
-"""Number of threads besides the two of each request, which read and encode."""
+"""Number of threads for other blocking work, besides two threads for each request slot."""
 
 
 class ServingPlugin:
-    """Endpoint plugin that adds this package's and its extension packages' routes to vLLM's server, for every model."""
+    """vLLM endpoint plugin that adds the routes of this package and its extensions to the HTTP server."""
 
     name: Final = "mmout_serving"
     required_tasks: Final = None
@@ -69,7 +69,7 @@ class ServingPlugin:
         pooling.attach(app, self._extensions)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        """Create the service that the routes share, and store it in ``state``."""
+        """Create the service that all routes share, and store it as ``state.mmout``."""
         options = ServingOptions.from_args(args)
         state.mmout_slots = Slots(options.max_waiting)
         if not hasattr(
@@ -90,7 +90,7 @@ class ServingPlugin:
             await extension.start(state.mmout, state)
 
     def _service(self, engine: Any, models: OpenAIServingModels, args: Namespace, options: ServingOptions) -> Service:
-        """Return the service that handles requests to the engine. The call blocks, so it runs in a thread."""
+        """Create the service that handles the routes' requests. The call blocks, so it runs in a thread."""
         store = _store(options)
         if isinstance(engine, BoundAsyncLLM):
             sources = Sources(

@@ -1,4 +1,4 @@
-"""Service: the objects that the routes of one server share, and how it opens the input of a request."""
+"""State that all routes of a server share, and the code that opens the input of a request."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.store import ResultStore
 
 Field: TypeAlias = Literal["image", "data", "prompt", "input"]
-"""Name of the request field that holds the input: files, any JSON, or a text."""
+"""Name of the request field that holds the input: an image, any JSON, or a text."""
 TEXTS: Final = ("prompt", "input")
-"""Names of the request fields that hold a text."""
+"""Names of the input fields that hold a text."""
 _ROUTES: Final = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
-"""Kind of a model's results -> route to ask for them."""
+"""Maps the modality of a model's results to the route that serves it, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Objects that the routes share on a server whose model has output processors."""
+    """State that all routes of a server share. Its subclasses serve different kinds of models."""
 
     engine: Any
     models: OpenAIServingModels
-    """vLLM's list of the names under which the model and its adapters are served."""
+    """vLLM's registry of the served model names and LoRA adapters."""
     options: ServingOptions
     store: ResultStore
     observer: Observer
 
     @property
     def gives(self) -> str:
-        """Return a description of the model and its route, for error messages."""
+        """Return a sentence for error messages that names the model's kind of results and the route to use."""
         raise NotImplementedError
 
     @property
     def chats(self) -> bool:
-        """Return whether the service has its own handler for chats that ask for media."""
+        """Return whether this service answers chat requests for media itself, in place of vLLM's handler."""
         return False
 
     async def generated_images(self, request: Request) -> Response:
@@ -63,7 +63,7 @@ class Service:
         raise NotImplementedError
 
     def adapter(self, model: str | None) -> LoRARequest | None:
-        """Return the LoRA adapter with the name ``model``, or None for the server's own model and for an empty name."""
+        """Return the LoRA adapter called ``model``, or None for the base model. Raise ApiError if it is unknown."""
         if not model or self.models.registry.is_base_model(model):
             return None
         adapter = self.models.lora_requests.get(model)
@@ -82,12 +82,12 @@ class ForwardService(Service):
 
     @property
     def binding(self) -> Binding:
-        """Return the engine's processors and input mapper."""
+        """Return the engine's output processors and input mapper."""
         return self.engine.output_processor.binding
 
     @property
     def gives(self) -> str:
-        """Return a description of the model and its route, for error messages."""
+        """Return a sentence for error messages that names the model's kind of results and the route to use."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
         description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"
@@ -100,17 +100,17 @@ class ForwardService(Service):
         )
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. Uploaded files are closed with ``held``."""
+        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. ``held`` closes the uploaded files later."""
         raise NotImplementedError
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the limit of pixels for each file of a request, or None to use the server's own limit."""
+        """Return the pixel limit for each input file of a request, or None to use the server's own limit."""
         del params
         return None
 
     @contextmanager
     def opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
-        """Open the input that a client sent, and yield it in the form that the engine takes.
+        """Open the input that a client sent in the request field ``field``, and yield it in the engine's form.
 
         The call blocks while files are fetched, read and decoded.
         """
@@ -137,6 +137,6 @@ class ForwardService(Service):
 
 
 def _says_modality(processor: Any) -> bool:
-    """Return whether a processor, or a class of its below `OutputProcessor`, sets ``modality``."""
+    """Return whether an author set ``modality`` on a processor or its class."""
     classes = [kind for kind in type(processor).__mro__ if kind is not OutputProcessor]
     return any("modality" in vars(kind) for kind in classes) or "modality" in getattr(processor, "__dict__", {})

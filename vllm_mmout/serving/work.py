@@ -1,4 +1,4 @@
-"""Work: the request of a client, ready to run on the engine of the server."""
+"""A client's checked request, with methods that run it on the engine and encode its results."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ Made = TypeVar("Made", bound=_Closable)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The request of a client, ready to run on the engine of a server."""
+    """A client's checked request, with methods that run it on the engine and encode its results."""
 
     service: ForwardService
     request: ImageRequest
     data: Any
-    """Input of the model, which the client sent in ``field``."""
+    """Model input from the request field named by ``field``."""
     request_id: str
     adapter: LoRARequest | None = None
     field: Field = "image"
@@ -56,11 +56,11 @@ class Work:
     priority: int = 0
     """Priority in the engine's queue. A lower number runs earlier."""
     trace_headers: Mapping[str, str] | None = None
-    """Headers of the client's trace span."""
+    """OpenTelemetry headers of the client's request."""
     budget: AnswerBudget | None = None
-    """Budget that several requests of one answer share, or None to use a new budget."""
+    """Memory limit that several requests of one response share, or None to create a limit for this request."""
     checked: bool = False
-    """Whether the class method `Work.of` has checked the request. The engine then does not check its options again."""
+    """Whether `Work.of` checked the options, so that the engine can skip its own check."""
 
     @classmethod
     def of(
@@ -73,7 +73,7 @@ class Work:
         *,
         trace_headers: Mapping[str, str] | None = None,
     ) -> Self:
-        """Create a `Work` for a client's request, and check all that can be checked before the model runs."""
+        """Create a `Work`, and check everything that can be checked before the model runs."""
         adapter = service.adapter(request.model)
         work = cls(service, request, data, request_id, adapter, field, trace_headers=trace_headers, checked=True)
         service.binding.check_params(work.params)
@@ -86,28 +86,28 @@ class Work:
 
     @property
     def params(self) -> OutputParams:
-        """Return the options of the request for the engine."""
+        """Return the request's options for the engine."""
         return self.request.options
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the processors whose results the client gets."""
+        """Return the names of the output processors that the client chose."""
         return self.service.binding.choice.pick(self.params.processor)
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Return the processors that results must name: all if the client sent a list of them, else an empty tuple."""
+        """Return the processor names that label the results, or () if the client did not send a list of processors."""
         return self.names if isinstance(self.params.processor, tuple) else ()
 
     def check_limits(self) -> None:
-        """Check the path of the result, and the pixels, steps and seconds, against the server's limits."""
+        """Check the result's path, and the requested size, steps and seconds, against the server's limits."""
         _check_path(self)
         check_request(self.service.binding, self.params, self.data, self.service.options)
 
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run the request with its input files open, and yield the outputs of `AsyncLLM.generate`.
+        """Open the input, run the request on the engine, and yield the outputs of `AsyncLLM.generate`.
 
-        Pictures of a growing result are made when ``watch`` asks for them.
+        ``watch`` decides when a preview of the unfinished result is made.
         """
         service = self.service
         with client_errors(self.request_id):
@@ -137,14 +137,14 @@ class Work:
                 raise
 
     async def last(self) -> MultimodalRequestOutput:
-        """Run the request to its end, and return the last output."""
+        """Run the request, and return its final output."""
         async with aclosing(self.running()) as outputs:
             async for output in outputs:
                 last = output
         return last
 
     def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
-        """Call ``make`` with each output and its processor's response function. Return the results by processor name.
+        """Call ``make(output, to_response)`` for each processor's output. Return the results by processor name.
 
         The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
         earlier results are closed too. The call blocks while ``make`` runs.
@@ -162,11 +162,11 @@ class Work:
             return results
 
     def new_budget(self) -> AnswerBudget:
-        """Return the budget of one answer."""
+        """Create the memory limit of one response."""
         return AnswerBudget(self.service.options.max_answer)
 
     async def encoded(self, output: MultimodalRequestOutput) -> list[Encoded]:
-        """Encode the results off the event loop, and return one file for each processor. The caller must close them."""
+        """Encode each processor's result in a thread, and return the files. The caller must close them."""
         folder, budget = self.service.store.shared.work, self.budget or self.new_budget()
 
         def entries() -> list[Encoded]:
@@ -178,12 +178,12 @@ class Work:
 
 
 def tiles_of(output: MultimodalRequestOutput) -> int:
-    """Return the number of model forwards that a finished request took."""
+    """Return the number of forward passes that a finished request took."""
     return output.progress.total if output.progress else 1
 
 
 def _check_path(work: Work) -> None:
-    """Raise OptionError unless a client's result may be written to the path: below a prefix that the server has."""
+    """Raise OptionError if the result's path is not allowed, overwrites the input, or has an unknown suffix."""
     path = work.params.path
     if path is None:
         return

@@ -1,1 +1,1 @@
-"""Readers of requests: bodies, forms, JSON, and their fields."""
+"""Read HTTP requests: parse forms and JSON, and check their fields."""

@@ -1,4 +1,4 @@
-"""Limits of the pixels, steps and seconds that a client may ask for, checked before the model runs."""
+"""Check the image size, steps and video length that a client requests, before the model runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 WIDTH, HEIGHT, FRAMES, STEPS = "width", "height", "num_frames", "num_inference_steps"
-"""Keys of an input that set the size of the result, with the names of diffusers."""
+"""Keys of a request's input that set the size of the result, named as in diffusers."""
 _USUAL_FPS: Final = 24.0
 
 
 def check_request(binding: Binding, params: OutputParams, data: Any, options: ServingOptions) -> None:
-    """Refuse a request to a model for more pixels, steps or frames than the server's limits. See `check_asked`."""
+    """Raise ApiError if a client asks the model for more pixels, frames or steps than the server allows."""
     fields = () if binding.inputs is None else binding.inputs.fields
     fps = getattr(binding.processors[binding.choice.pick(params.processor)[0]], "fps", None)
     check_asked(params, data, fields, fps, options)
@@ -30,7 +30,7 @@ def check_request(binding: Binding, params: OutputParams, data: Any, options: Se
 def check_asked(
     params: OutputParams, data: Any, fields: Collection[str], fps: float | None, options: ServingOptions
 ) -> None:
-    """Refuse a request for more pixels, steps or frames than the server's limits.
+    """Raise ApiError if a request asks for more pixels, frames or steps than the server allows.
 
     Args:
         params: options of the request.
@@ -64,7 +64,10 @@ def check_asked(
 
 
 def check_seconds(seconds: float, options: ServingOptions, param: str = "seconds", what: str = "") -> None:
-    """Refuse a request for a video longer than the server's limit."""
+    """Raise ApiError if a requested video is longer than ``--mmout-max-seconds``.
+
+    ``what`` is text that the error message puts before the seconds.
+    """
     if seconds > options.max_seconds:
         raise ApiError(
             400,

@@ -1,4 +1,4 @@
-"""Reader of request bodies within the server's limits, and of forms, whose files go to memory or to disk.
+"""Read request bodies and forms within the server's limits. Uploaded files go to memory or to disk.
 
 python-multipart finds the parts of a form. starlette's own reader is not used: it accepts a form that is cut off, and
 closes large files on the event loop.
@@ -34,18 +34,19 @@ T = TypeVar("T")
 MAX_FILES = 100
 MAX_FIELDS = 1000
 MAX_TEXT = 64 << 20
-"""Maximum number of bytes of all text fields of a form. Data URLs are text."""
+"""Maximum size in bytes of a JSON body, or of all text fields of a form. Data URLs count as text."""
 _MAX_NAME = 200
 _AT_ONCE = 1 << 14
-"""Bytes after which the time limit of a piece starts again. With fewer, a slow client could hold a place for days."""
+"""Bytes that must arrive before the receive timeout starts again, so that a client cannot send single bytes for
+days."""
 _SLOWEST = 1 << 15
-"""Minimum average speed of a body in bytes a second, a quarter of 1 Mbit/s."""
+"""Minimum average upload speed in bytes per second. Slower uploads are refused."""
 _SMALL = 1 << 16
-"""Maximum number of bytes that are parsed on the event loop."""
+"""Size in bytes up to which a body is parsed on the event loop. Larger bodies are parsed in a thread."""
 
 
 async def read_form(request: Request, options: ServingOptions) -> ReceivedForm:
-    """Read a form, ``multipart/form-data`` or ``application/x-www-form-urlencoded``. The caller must close the form."""
+    """Read a multipart or URL-encoded form. The caller must close it to free its files."""
     kind, parameters = parse_options_header(request.headers.get("content-type"))
     if kind == b"multipart/form-data":
         boundary = parameters.get(b"boundary", b"")
@@ -61,7 +62,7 @@ async def read_form(request: Request, options: ServingOptions) -> ReceivedForm:
 
 
 async def read_body(request: Request, options: ServingOptions, most: int | None = None) -> bytearray:
-    """Read a body of at most ``most`` bytes, and within the server's own limit."""
+    """Read a request body. Raise ApiError if it exceeds ``most`` bytes or the server's upload limit."""
     body = bytearray()
     async with _received(request, options) as pieces:
         async for piece in pieces:
@@ -72,12 +73,12 @@ async def read_body(request: Request, options: ServingOptions, most: int | None 
 
 
 async def parsed(parse: Callable[[bytearray], T], body: bytearray) -> T:
-    """Apply a parser to a body, in a thread if the body is large."""
+    """Return ``parse(body)``. A large body is parsed in a thread."""
     return parse(body) if len(body) <= _SMALL else await run_in_threadpool(parse, body)
 
 
 def is_json(request: Request) -> bool:
-    """Return whether the header ``Content-Type`` of a request is JSON."""
+    """Return whether the ``Content-Type`` of a request is JSON."""
     kind, _ = parse_options_header(request.headers.get("content-type"))
     return kind == b"application/json" or kind.endswith(b"+json")
 
@@ -88,14 +89,14 @@ async def _refused(request: Request, error: ApiError) -> ApiError:
 
 
 async def unsupported(request: Request, needed: str) -> ApiError:
-    """Discard a body, and return the error for its content type."""
+    """Discard the request's body, and return a 415 error that names ``needed``, the supported content type."""
     kind, _ = parse_options_header(request.headers.get("content-type"))
     shown_kind = kind.decode("latin-1")[:100] or "nothing"
     return await _refused(request, ApiError(415, f"the Content-Type is {shown_kind!r}; send {needed}"))
 
 
 def too_much_text(name: str | None = None) -> ApiError:
-    """Return the error for a body whose text is too long."""
+    """Return the 413 error for a body with too much text. ``name`` is the field that is too long, if known."""
     message = f"the text of the request is longer than {MAX_TEXT >> 20} MiB; send data as a file"
     return ApiError(413, message, param=name)
 
@@ -107,7 +108,10 @@ def _too_large(options: ServingOptions) -> ApiError:
 
 @asynccontextmanager
 async def _received(request: Request, options: ServingOptions) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Yield the pieces of a body within the limits. If the client made an error, the rest of the body is discarded."""
+    """Yield an iterator over the chunks of a request's body that enforces the server's limits.
+
+    After an error of the client, the rest of the body is discarded.
+    """
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         error = ApiError(415, f"the body is sent as {encoding[:40]!r}, which is not taken; send it as it is")
@@ -195,7 +199,7 @@ async def _multipart(pieces: AsyncIterator[bytes], boundary: bytes) -> ReceivedF
 
 
 class _FormParts:
-    """The parts of a form that the parser has found so far."""
+    """Parser callbacks that collect the fields and files of a multipart form."""
 
     def __init__(self) -> None:
         self._ended = False
@@ -208,7 +212,7 @@ class _FormParts:
         self._unwritten: deque[tuple[Spool, bytes]] = deque()
 
     async def read(self, pieces: AsyncIterator[bytes], boundary: bytes) -> None:
-        """Parse all pieces. Data of files is written in a thread if the write would wait for a disk."""
+        """Parse a form that arrives in ``pieces``. File data that must wait for the disk is written in a thread."""
         callbacks: MultipartCallbacks = {
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),

@@ -1,4 +1,4 @@
-"""Fields: the fields of a route, which it reads from forms and JSON, checks and describes; ImageRequest."""
+"""Fields of the image routes: parse them from forms and JSON, check them, and describe them in OpenAPI."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""OpenAI's fields that every route refuses, with the reason."""
+"""Maps OpenAI's fields that have no effect here to the message with which every route refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields that one route takes."""
+    """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Path of the route, or the name of the object that holds the fields, for messages."""
+    """Path of the route, or the name of the JSON object that has the fields. Error messages show it."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
-    """Fields of other servers that this route refuses -> reason, and what to do instead."""
+    """Maps each refused field to the reason and the alternative, for the error message."""
     apart: tuple[str, ...] = ()
-    """Fields that are not options. The route reads them itself."""
+    """Names of fields, such as ``image``, that the route parses itself."""
     later: Collection[str] = ()
-    """Options that `OutputParams` or sampling params check later, when they are created."""
+    """Names of fields whose values are checked later, when `OutputParams` or sampling params are created."""
     where: str = ""
-    """Name of the object that holds the fields, for messages."""
+    """Name of the JSON object that has the fields, for messages about unknown fields."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Copy the fields for the route ``path``, and refuse the fields ``names`` there with the reason ``why``."""
+        """Return a copy for the route ``path`` that refuses the fields ``names`` with the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
     def values(self, body: ReceivedForm | Any) -> dict[str, Any]:
-        """Return the typed values of a form, or of a JSON object. Empty fields are left out."""
+        """Parse a form or a JSON object into typed field values. Empty fields are left out."""
         return self.of_form(body) if isinstance(body, ReceivedForm) else self.of_object(body)
 
     def of_form(self, form: ReceivedForm) -> dict[str, Any]:
-        """Return the typed values of a form's fields. Empty fields are left out."""
+        """Parse a form into typed field values. Empty fields are left out."""
         for key, uploads in form.files.items():
             name = key.partition("[")[0]
             if name not in self.apart and any(upload.size or upload.name for upload in uploads):
@@ -70,7 +70,7 @@ class Fields:
         return self._given(grouped, Option.from_texts)
 
     def of_object(self, body: Any) -> dict[str, Any]:
-        """Return the typed values of a JSON object's fields. Fields that are null or empty are left out."""
+        """Parse a JSON object into typed field values. Null and empty fields are left out."""
         if not isinstance(body, Mapping):
             raise ApiError(400, f"the body must be a JSON object, got {shown(body)}")
         for name in body:
@@ -80,14 +80,17 @@ class Fields:
         return self._given(given, Option.from_json)
 
     def check_known(self, name: str) -> None:
-        """Raise ApiError if the route does not take a field."""
+        """Raise ApiError if the route does not accept the field ``name``."""
         if name in self.refused:
             raise ApiError(400, f"{name} is not supported by {self.path}: {self.refused[name]}", param=name)
         if name not in self.options:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of an object with these fields. ``more`` holds schemas of further fields."""
+        """Return the JSON schema of an object with these fields, of which ``required`` are mandatory.
+
+        ``more`` adds or replaces the schemas of fields.
+        """
         schemas = {name: option.schema for name, option in self.options.items()}
         fields = {**more, **schemas, **{name: schema for name, schema in more.items() if name in schemas}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
@@ -103,18 +106,18 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Create a ``kind`` with the entries of ``given`` that ``names`` lists. Raise ApiError if a value is invalid."""
+    """Call the class ``kind`` with the entries of ``given`` in ``names``. Raise ApiError for an invalid value."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 
 
 _IMAGE = "image"
 _NAME = 512
-"""Maximum number of characters of a name from a client."""
+"""Maximum number of characters in the name of a model or user."""
 
 
 class PictureFields(FormatChoice, frozen=True, kw_only=True):
-    """OpenAI's fields of all routes that answer with pictures. The field ``user`` is accepted and ignored."""
+    """Fields of OpenAI's API that every image route accepts. The field ``user`` is accepted and ignored."""
 
     model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
     prompt: Annotated[
@@ -127,17 +130,17 @@ class PictureFields(FormatChoice, frozen=True, kw_only=True):
 
 
 class ImageRequest(PictureFields, frozen=True, kw_only=True):
-    """Request of a client, typed, and checked as far as possible without the model."""
+    """A client's request for images, with typed fields that were checked as far as possible without the model."""
 
     images: tuple[Upload | str, ...] = ()
-    """Uploaded files, or texts, which are URLs or data URLs."""
+    """Input images of the request: uploaded files, URLs or data URLs."""
     stream: Annotated[bool, said("whether the answer comes as events.")] = False
     options: OutputParams = OutputParams()
-    """Options for the engine: how to read the input, and which result to make."""
+    """Options for the engine, which set how the input is read and which result is made."""
 
 
 class IgnoredFields(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's fields that are checked, and then ignored."""
+    """Fields of OpenAI's API that are validated but have no effect."""
 
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
     quality: Annotated[Literal["auto", "standard"], said("of pictures.", why="this model has one quality")] = "auto"
@@ -145,7 +148,7 @@ class IgnoredFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OPTIONS: Final = {name: option for name, option in OF_PARAMS.items() if name not in {*LOCAL_ONLY, "partial_images"}}
-"""Options of `OutputParams` that a client may set, besides OpenAI's fields."""
+"""Fields of `OutputParams` that a client may set in a request, by name."""
 FIELDS: Final = {
     **options_of(ImageRequest, without=("images", "options", *SERVERS)),
     **options_of(IgnoredFields),
@@ -161,7 +164,7 @@ FIELDS: Final = {
     "partial_images": OF_PARAMS["partial_images"],
     **OPTIONS,
 }
-"""All fields except images."""
+"""All request fields of the image routes except the images, by name."""
 _REFUSED: Final = {
     "mask": "the model sees the whole image; leave it out (window or bbox choose a part of the input)",
     "part": "the server cuts inputs into parts itself; leave it out",
@@ -171,7 +174,7 @@ _REFUSED: Final = {
 
 
 def check_format(given: Mapping[str, Any]) -> None:
-    """Raise ApiError if the format that the client chose cannot have its quality or background."""
+    """Raise ApiError if the requested file format does not support the requested quality or background."""
     if chosen := given.get("output_format"):
         with client_errors():
             check_beside(chosen, given.get("output_compression"), given.get("background", "auto"))
@@ -179,7 +182,7 @@ def check_format(given: Mapping[str, Any]) -> None:
 
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
 _NOT_BESIDE: Final = ("stream", "response_format", "output_format", "output_compression")
-"""Fields that contradict ``path``."""
+"""Fields that a request cannot combine with ``path``."""
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
 _EVENTS: Final = ("stream", "partial_images")
@@ -193,7 +196,7 @@ POOLING: Final = _EVERY.without(
 
 
 def edit_request(body: ReceivedForm | Any, fields: Fields = EDITS) -> ImageRequest:
-    """Return the request in a form or JSON with images.
+    """Parse a form or a JSON object with images into an `ImageRequest`.
 
     JSON has URLs in "image", or OpenAI's "images", a list of {"image_url": ...}.
     """
@@ -201,7 +204,7 @@ def edit_request(body: ReceivedForm | Any, fields: Fields = EDITS) -> ImageReque
 
 
 def generation_request(body: Any) -> ImageRequest:
-    """Return the request in a JSON body for ``/v1/images/generations``."""
+    """Parse the JSON body of ``/v1/images/generations``. Raise ApiError if the prompt is missing."""
     asked = request_of(GENERATIONS.of_object(body))
     if not asked.prompt:
         raise ApiError(400, "prompt is missing; send the text that the image is made of", param="prompt")
@@ -209,12 +212,12 @@ def generation_request(body: Any) -> ImageRequest:
 
 
 def pooling_request(body: Any) -> ImageRequest:
-    """Return the request in a JSON body for ``/pooling``, without its "data"."""
+    """Parse the options in the JSON body of ``/pooling``. The caller reads the field ``data`` itself."""
     return request_of(POOLING.of_object(body))
 
 
 def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
-    """Return the request with these typed values and images."""
+    """Create an `ImageRequest` from typed field values. Raise ApiError if they contradict each other."""
     check_format(given)
     if given.get("partial_images") and not given.get("stream"):
         raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
@@ -227,12 +230,12 @@ def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) 
 
 
 def images_of(body: ReceivedForm | Any) -> tuple[Upload | str, ...]:
-    """Return the images in a form or JSON: files, or addresses."""
+    """Return the images of a form or JSON body, as uploaded files or URLs."""
     return form_images(body) if isinstance(body, ReceivedForm) else json_images(body)
 
 
 def _check_path(given: Mapping[str, Any]) -> None:
-    """Raise ApiError if the path is not in a bucket, or if another field also says how the result is returned."""
+    """Raise ApiError if ``path`` is not in a bucket, or is combined with a field of `_NOT_BESIDE`."""
     path = given.get("path")
     if path is None:
         return
@@ -246,7 +249,7 @@ def _check_path(given: Mapping[str, Any]) -> None:
 
 
 def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
-    """Return the images in a field of a form. Raise ApiError if an image is ``needed`` and missing."""
+    """Return the images in the form field ``name``. If ``needed``, raise ApiError for a form without images."""
     uploads = [
         upload
         for key, several in form.files.items()
@@ -264,7 +267,7 @@ def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) 
 
 
 def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
-    """Return the addresses of the images in a JSON body, at least one."""
+    """Return the image URLs in a JSON body. Raise ApiError if it has no image."""
     given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
     if len(given) > 1:
         raise ApiError(400, "image and images are both set; send one of them", param="images")
@@ -281,7 +284,7 @@ def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
 
 
 def _address(image: Mapping[str, Any]) -> Any:
-    """Return the URL in an image object, as OpenAI's edits and chats have it. Return any other object unchanged."""
+    """Return the URL in OpenAI's image object, or the object itself if it has another form."""
     if not image.keys() <= {"type", "image_url"} or image.get("type", "image_url") != "image_url":
         return image
     address = image.get("image_url")
@@ -289,7 +292,7 @@ def _address(image: Mapping[str, Any]) -> Any:
 
 
 def _some_images(images: Sequence[Upload | str]) -> tuple[Upload | str, ...]:
-    """Return the images as a tuple. Raise ApiError if images are missing, or too many."""
+    """Return the images as a tuple. Raise ApiError if the list is empty or exceeds `MAX_FILES`."""
     if not images:
         raise ApiError(400, "no image was sent; send a file as image, or a URL or data URL", param=_IMAGE)
     if len(images) > MAX_FILES:

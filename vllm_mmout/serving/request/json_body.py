@@ -1,4 +1,4 @@
-"""Decoder of JSON bodies, field by field within limits, because a JSON parser holds the GIL while it decodes."""
+"""Decode JSON bodies field by field, with a size limit for each field, because decoding holds the GIL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 async def read_request(
     request: Request, options: ServingOptions, held: AsyncExitStack, *, json: bool = True
 ) -> ReceivedForm | Any:
-    """Read a form or JSON, by the header ``Content-Type``. The files of a form are closed with ``held``.
+    """Read a form or a JSON body, depending on ``Content-Type``. ``held`` closes the form's files later.
 
     With ``json`` False a body of JSON is refused.
     """
@@ -52,14 +52,14 @@ async def _close(form: ReceivedForm) -> None:
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read a JSON body, whose images and prompt may be long."""
+    """Read a JSON body. Its images and prompt may be longer than its other fields."""
     if not is_json(request):
         raise await unsupported(request, "application/json")
     return await parsed(partial(decoded, data=False), await read_body(request, options, MAX_TEXT))
 
 
 async def parse_json(body: bytearray) -> Any:
-    """Parse JSON whose "data" may be any JSON. A large body is parsed in a thread."""
+    """Parse a JSON body whose field ``data`` may hold any JSON. A large body is parsed in a thread."""
     if len(body) > MAX_TEXT:
         raise too_much_text()
     return await parsed(partial(decoded, data=True), body)
@@ -67,15 +67,15 @@ async def parse_json(body: bytearray) -> Any:
 
 _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
-"""Maximum number of bytes of a field's JSON."""
+"""Maximum JSON size in bytes of a field that has no limit of its own."""
 _LONG: Final = 1 << 19
-"""Maximum length in bytes of a prompt or a list of tokens as JSON. Escaped characters count with their escapes."""
+"""Maximum JSON size in bytes of a prompt or a list of tokens, before escape sequences are decoded."""
 _CONTAINERS: Final = 1 << 21
-"""Maximum number of lists and objects in ``data``. An empty list is 2 bytes of JSON and about 100 in memory."""
+"""Maximum number of lists and objects in ``data``. An empty list takes 2 bytes as JSON, but about 100 in memory."""
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Decode a body. The call blocks, but its time is limited because long fields are refused.
+    """Parse a JSON body, with size limits for its fields that keep the blocking call short.
 
     With ``data`` True the field "data" may be any JSON. Otherwise images and prompt may be long.
     """
@@ -97,19 +97,19 @@ def decoded(body: bytearray, *, data: bool) -> Any:
 
 
 def is_object(body: bytes | bytearray) -> bool:
-    """Return whether JSON starts as an object."""
+    """Return whether a JSON text starts with ``{``."""
     return _OBJECT.match(body) is not None
 
 
 class _Name:
-    """A name in a JSON object. It is unequal to every other name, so that duplicates are kept."""
+    """Key of a JSON object that equals no other key, so that duplicate keys stay visible."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class _Names:
-    """Factory of the names of one JSON object, with a limit of their number."""
+    """Factory of `_Name` objects that raises ApiError if a JSON object has too many keys."""
 
     count = 0
 
@@ -121,13 +121,13 @@ class _Names:
 
 
 class _Url(msgspec.Struct, forbid_unknown_fields=True):
-    """Object that holds a URL, as in the image parts of chat messages."""
+    """JSON object with a ``url``, as in the image parts of OpenAI's chat messages."""
 
     url: str
 
 
 class _Address(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """An entry in OpenAI's list ``images``, or a part of a chat message."""
+    """JSON object with the URL of an image, as in OpenAI's field ``images`` and in chat messages."""
 
     image_url: str | _Url
     type: str = "image_url"
@@ -155,7 +155,7 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """Decode an image field, a text or an object with a URL. Raise ApiError for other JSON above `_LONGEST` bytes."""
+    """Decode an image field: a URL, or an object with a URL. Raise ApiError for other large values."""
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:
@@ -181,7 +181,7 @@ def _short(name: str, raw: memoryview, *, most: int = _LONGEST) -> Any:
 
 
 def _begin(raw: bytearray | memoryview) -> str:
-    """Return the start of some JSON, for messages."""
+    """Return the first characters of a JSON text, for error messages."""
     return shown(bytes(raw[:200]).decode(errors="replace"))
 
 

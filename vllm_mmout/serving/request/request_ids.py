@@ -1,4 +1,4 @@
-"""Ids of requests, and headers of their traces."""
+"""Request ids for logs, traces and responses, and the trace headers of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def request_id(request: Request, kind: str = "request") -> str:
-    """Return the name of a request in the log, the trace and the answer; the first call makes it.
+    """Return the request's id for logs, traces and the response. The first call creates it.
 
     It holds the kind, the client's ``X-Request-Id`` if there is one, and a random part.
     """
@@ -25,7 +25,7 @@ def request_id(request: Request, kind: str = "request") -> str:
 
 
 def id_header(request: Request) -> dict[str, str]:
-    """Return the header of an answer that names its request, which OpenAI's client shows as ``_request_id``.
+    """Return the response header with the request's id, which OpenAI's client shows as ``_request_id``.
 
     It is empty where vLLM adds a header of that name itself (``--enable-request-id-headers``).
     """
@@ -34,6 +34,6 @@ def id_header(request: Request) -> dict[str, str]:
 
 
 def trace_headers(request: Request) -> Mapping[str, str]:
-    """Return the headers of the client's OpenTelemetry span, the parent of the request's span, or an empty mapping."""
+    """Return the request's OpenTelemetry headers, which make the client's span the parent of the engine's span."""
     headers: Mapping[str, str] = extract_trace_headers(request.headers)
     return headers

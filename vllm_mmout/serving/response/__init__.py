@@ -1,1 +1,1 @@
-"""Responses: results that are encoded, streamed, sent in pieces, or stored."""
+"""Build HTTP responses: encode results, and send, stream or store them."""

@@ -1,4 +1,4 @@
-"""AnswerBudget: how many bytes one answer may have, and whether its client is still there."""
+"""Limit the memory of a response's results, and stop encoding them when the client is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_mmout.serving.options import ServingOptions, flag
 
 
 class AnswerBudget:
-    """Budget of the bytes that the results of one answer have in memory. Threads that encode the answer share it.
+    """Memory limit in bytes for all results of one response. The threads that encode them share it.
 
     Args:
         limit: most bytes of the answer; by default the default of ``--mmout-max-answer``.
@@ -29,11 +29,11 @@ class AnswerBudget:
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
-        """Stop the encoding of the answer: its client is gone."""
+        """Stop encoding the response because its client is gone."""
         self._abandoned.set()
 
     def check(self, nbytes: int, what: str, remedy: str = "ask for a part of the input, or for less output") -> None:
-        """Check that ``nbytes`` more bytes fit into the answer. Call it before they are made.
+        """Raise OptionError if ``nbytes`` more bytes exceed the limit. Call this before they are allocated.
 
         Args:
             nbytes: size of the values that are to be copied or encoded, from shape and dtype.
@@ -55,18 +55,18 @@ class AnswerBudget:
             )
 
     def take(self, nbytes: int, what: str) -> None:
-        """Check that a result of ``nbytes`` bytes fits into the answer, and count it."""
+        """Count ``nbytes`` of an encoded result against the limit. Raise OptionError if the limit is exceeded."""
         with self._taking:
             self.check(nbytes, what)
             self._made += nbytes
 
     def buffer(self, what: str) -> BytesIO:
-        """Return a file in memory whose writes raise if the budget is exceeded or the client is gone."""
+        """Return an in-memory file whose writes raise if the limit is exceeded or the client is gone."""
         return _BudgetedFile(self, what)
 
 
 def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
-    """Raise OptionError if an output, or its encoding in the format ``name``, is too large for the answer's budget.
+    """Raise OptionError if copying an output, or encoding it as ``name``, would exceed the response's memory limit.
 
     Call this before the output is copied or encoded.
     """
@@ -81,7 +81,7 @@ def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
 
 
 class _BudgetedFile(BytesIO):
-    """A file in memory within a budget."""
+    """BytesIO whose writes raise if they exceed the response's memory limit."""
 
     def __init__(self, budget: AnswerBudget, what: str) -> None:
         super().__init__()
@@ -89,11 +89,9 @@ class _BudgetedFile(BytesIO):
         self._what = what
 
     def write(self, data: Any, /) -> int:
-        """Write bytes, within the budget."""
         self._budget.check(self.tell() + memoryview(data).nbytes, self._what)
         return super().write(data)
 
     def writelines(self, lines: Iterable[Any], /) -> None:
-        """Write several pieces, each within the budget."""
         for line in lines:
             self.write(line)

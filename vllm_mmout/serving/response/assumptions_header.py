@@ -1,4 +1,4 @@
-"""Response header that lists the assumptions about an input. It is used if the response is a file."""
+"""Response header with the assumptions made about an input, for responses that are bare files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 WARNINGS: Final = "X-MMOut-Warnings"
-"""Name of the header with the assumptions about an input, as a JSON list of sentences in ASCII."""
+"""Name of the response header that lists the assumptions about an input, as a JSON list of sentences in ASCII."""
 _HEADER_BYTES: Final = 4000
-"""Maximum number of bytes of the header. Servers and proxies refuse headers above about 8 KB."""
+"""Maximum size in bytes of the header. Servers and proxies refuse headers above about 8 KB."""
 
 
 def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
-    """Return the header ``X-MMOut-Warnings``, which lists the assumptions about an input that ``warnings`` holds.
-
-    Return an empty dict if ``warnings`` is empty.
+    """Return the header ``X-MMOut-Warnings`` with the assumptions about an input, or an empty dict without any.
 
     Sentences beyond 4 KB are replaced by their number. JSON escapes characters that headers cannot hold.
     """

@@ -1,4 +1,4 @@
-"""Encoding of results: the bytes of an output in the format of its request. All of it blocks."""
+"""Encode outputs as files in the format that the client requested. All functions here block."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def encode(
     folder: Path | None = None,
     budget: AnswerBudget | None = None,
 ) -> Encoded:
-    """Return the bytes of an output, if they are within the budget of its answer.
+    """Encode an output in the format of ``choice``, and return the file in memory or on disk.
 
     A raster on disk as GeoTIFF gives its own file, and polygons are written to a file
     as they are traced. Neither counts in the budget. The output is not closed.
@@ -84,7 +84,6 @@ def response_of(processor: Any, params: OutputParams) -> ToResponse | None:
 
 
 def _picture(image: Image, name: str, choice: FormatChoice, *, flat: bool, budget: AnswerBudget) -> Encoded:
-    """Encode a picture file."""
     if choice.background == "opaque":
         image = flattened(image, "white")
     elif name == "jpeg" and flat:
@@ -97,7 +96,7 @@ def _picture(image: Image, name: str, choice: FormatChoice, *, flat: bool, budge
 
 
 def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None, budget: AnswerBudget) -> Encoded:
-    """Encode a file with the output's `save` or `write_to`: on disk if it may be large, else in memory."""
+    """Encode an output with its ``save`` or ``write_to`` method, on disk if it may be large, else in memory."""
     size = size_of(output, name)
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
     media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
@@ -118,13 +117,13 @@ def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None,
 
 
 def size_of(output: Savable, name: str) -> tuple[int, int] | None:
-    """Return (width, height) in pixels of a result in a format, or None for results without pixels."""
+    """Return (width, height) in pixels of an output saved in the format ``name``, or None if it has no pixels."""
     raster = output.classes if isinstance(output, PolygonsOutput) and name == "tiff" else output
     return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput | VideoOutput) else None
 
 
 def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budget: AnswerBudget) -> Encoded:
-    """Encode an output that is not of our classes, by its processor's ``to_response``."""
+    """Encode an output without file formats of its own by calling its processor's ``to_response``."""
     try:
         given = to_response(output)
     except MMOutError:  # its message is for the client
@@ -143,7 +142,7 @@ def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budge
 
 
 def _content(given: Any) -> tuple[bytes, str]:
-    """Return the bytes and the media type of a value that ``to_response`` returned."""
+    """Return (bytes, media type) of a value from ``to_response``, which is such a pair or JSON data."""
     wants = "return (bytes, media type), or what JSON can hold"
     if isinstance(given, bytes | bytearray | memoryview):
         raise DecodeError(f"to_response returned bytes without a media type; {wants}")

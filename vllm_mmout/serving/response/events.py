@@ -1,4 +1,4 @@
-"""Server-sent events of OpenAI's image routes: previews of a growing result, then the result.
+"""Server-sent events of OpenAI's image routes: previews of an unfinished result, then the result.
 
 A stream ends with the last ``completed`` event or with an error, without ``[DONE]``, as at OpenAI. If a client asks for
 several processors, each has its own ``completed`` event, which names it.
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.result_files import Encoded
 
 _ALIVE = b":\n\n"
-"""Comment of server-sent events, which clients ignore."""
+"""Empty comment that keeps a stream of server-sent events alive. Clients ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event of a stream, in parts that are sent in order. Parts that are results are closed after they are sent."""
+    """One server-sent event. Its parts are sent in order, and results among them are closed afterwards."""
 
     parts: tuple[Part, ...]
 
 
 def partial_image(kind: str, index: int, picture: Encoded) -> Event:
-    """Return the event of a preview."""
+    """Create the event that sends preview number ``index``. ``kind`` is the prefix of the event's name."""
     return _event(f"{kind}.partial_image", picture, {"partial_image_index": index})
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """Return the event of a result, with its usage and further fields."""
+    """Create the event that sends a finished result, with its token usage ``used`` and other fields ``own``."""
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 
 @dataclass(frozen=True, slots=True)
 class _NextEvent:
-    """Next event to send, or the failure that ends the stream."""
+    """Queue entry with the next event to send, or with the exception that ends the stream."""
 
     event: Event | None
     failure: Exception | None = None
     last: bool = False
-    """Whether the stream ends after this."""
+    """Whether the stream ends after this entry."""
 
 
 class EventsResponse(StreamingResponse):
-    """Response that sends events. Its headers are sent with the first event.
+    """Streaming response of server-sent events. The headers are sent with the first event.
 
     A failure before the first event is a response with an error status. A later failure is an event ``error``, at which
     OpenAI's client raises. The iterator is closed when all is sent or the client is gone. An event that is None sends
@@ -93,7 +93,7 @@ class EventsResponse(StreamingResponse):
                     await _close(self._made.get_nowait().event)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the headers with the first event, and then all other events."""
+        """Send the headers together with the first event, then all other events."""
         started = False
         while True:
             made = await self._made.get()
@@ -119,14 +119,14 @@ class EventsResponse(StreamingResponse):
                 return
 
     async def send_failure(self, send: Send, failure: Exception) -> None:
-        """Send an error event, for a request that failed after its first event."""
+        """Send an error event for a request that failed after its first event was sent."""
         known = api_error(failure, self._request_id)
         log_failure(self._request_id or "an answer of events", known.status, known.message)
         body = json.dumps(error_body(known)).encode()
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _make(self) -> None:
-        """Iterate over the events, in a separate task.
+        """Iterate over the events in a separate task, and put them into the queue.
 
         If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
         This task is cancelled once.

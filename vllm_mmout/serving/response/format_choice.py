@@ -1,4 +1,4 @@
-"""FormatChoice: the format that a client asks for, by fields of its request and the header ``Accept``, with checks."""
+"""Choose the file format of a result from the client's fields and ``Accept`` header."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 
 PICTURE: Final = "image"
-"""Name of the format for ``image/*``, the default picture of a result."""
+"""Format name for ``Accept: image/*``, where the server chooses the picture format."""
 _JSON: Final = frozenset({"*/*", "application/*", "application/json", "text/event-stream"})
-"""Media types in the header ``Accept`` that the server answers with JSON or a stream of events."""
+"""Media types in the header ``Accept`` that the server answers with JSON or server-sent events."""
 _BARE: Final = {media_type: name for name, media_type in MEDIA_TYPES.items() if name != "json"} | {
     "image/*": PICTURE,
     "image/jpg": "jpeg",
 }
-"""Maps media types in the header ``Accept`` to formats. The server then answers with the file itself, not JSON."""
+"""Maps media types in the header ``Accept`` to formats that the server sends as a bare file instead of JSON."""
 _WEIGHT: Final = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 PICTURES: Final = frozenset(name for name, form in FORMATS.items() if form.picture)
 """Names of the picture formats, such as "png"."""
 SERVERS: Final = ("accept", "as_file", "flat")
-"""Fields of `FormatChoice` that a route sets, and clients cannot."""
+"""Fields of `FormatChoice` that the server sets and clients cannot."""
 
 
 def _usual_spelling(text: str) -> str:
@@ -36,7 +36,7 @@ def _usual_spelling(text: str) -> str:
 
 
 class FormatChoice(msgspec.Struct, frozen=True):
-    """Format, quality and background that a client wants for a result."""
+    """File format, quality and background that a client requests for a result."""
 
     output_format: Annotated[
         str | None,
@@ -47,23 +47,23 @@ class FormatChoice(msgspec.Struct, frozen=True):
         "auto"
     )
     accept: str | None = None
-    """Format that the header ``Accept`` asks for, from `accepted`. None means the JSON answer."""
+    """Format from the header ``Accept``, see `accepted`. None means that the response is JSON."""
     as_file: bool = False
-    """Whether the default format is the main file format, such as GeoTIFF. If False, it is PNG or JSON."""
+    """Whether the default format is the result's main file format, such as GeoTIFF, in place of PNG or JSON."""
     flat: bool = False
-    """Whether any picture loses its transparency if it becomes a JPEG. If False, only pictures of rasters lose it, and
-    others are refused."""
+    """Whether any picture may lose its transparency as JPEG. If False, only pictures of rasters may, and other
+    transparent pictures are refused as JPEG."""
 
     @property
     def for_preview(self) -> FormatChoice:
-        """Return the format, quality and background for previews. Previews are pictures, even if the result is not."""
+        """Return the format for previews, which are pictures even if the result is not."""
         if self.output_format in PICTURES:
             return FormatChoice(self.output_format, self.output_compression, self.background, flat=True)
         return FormatChoice()
 
 
 def accepted(header: str | None) -> str | None:
-    """Return the format that the header ``Accept`` asks for, or None for the JSON answer.
+    """Return the format that an ``Accept`` header requests, or None for a JSON response.
 
     The media type with the highest weight that can be served wins (RFC 9110, 12.5.1). Of media types with equal weights
     the more precise one wins, then the first one.
@@ -83,7 +83,7 @@ def accepted(header: str | None) -> str | None:
 
 
 def chosen_format(formats: Mapping[str, str], choice: FormatChoice) -> str:
-    """Return the format of a result, checked against the client's fields and header.
+    """Return the file format of a result: the client's choice or the default. Raise OptionError if unsupported.
 
     ``formats`` maps the suffixes of the result's files to formats.
     """
@@ -103,7 +103,7 @@ def chosen_format(formats: Mapping[str, str], choice: FormatChoice) -> str:
 
 
 def _usual(formats: Mapping[str, str]) -> str:
-    """Return the default format of a result: a picture of pixels, JSON of data."""
+    """Return the default format of a result in a JSON response: PNG for pixels, JSON for data."""
     available = set(formats.values())
     if {"png", "tiff"} <= available:
         return "png"
@@ -111,13 +111,13 @@ def _usual(formats: Mapping[str, str]) -> str:
 
 
 def _usual_file(formats: Mapping[str, str]) -> str:
-    """Return the default format of a result that is sent as a file: the first one, but JSON instead of a table."""
+    """Return the default format of a result that is sent as a bare file: the first format that is not a table."""
     names = list(formats.values())
     return next((name for name in names if name not in FORMATS or FORMATS[name].usual), names[0])
 
 
 def agreed(choice: FormatChoice) -> str | None:
-    """Return the format that ``output_format`` and ``Accept`` agree on, or None if neither names a format."""
+    """Return the format in ``output_format`` or ``Accept``, or None. Raise OptionError if the two differ."""
     field, header = choice.output_format, choice.accept
     if field is None or header is None or field == header:
         return field or header
@@ -129,7 +129,10 @@ def agreed(choice: FormatChoice) -> str | None:
 
 
 def check_beside(name: str, compression: int | None, background: str) -> None:
-    """Raise OptionError if a format cannot have the quality or background. ``name`` may be an author's media type."""
+    """Raise OptionError if the format ``name`` does not support the requested quality or background.
+
+    ``name`` may also be the media type of a file that an author's ``to_response`` returned.
+    """
     form = FORMATS.get(name)
     capable = {
         kind: [known for known, other in FORMATS.items() if getattr(other, kind)]
@@ -148,13 +151,13 @@ def check_beside(name: str, compression: int | None, background: str) -> None:
 
 
 def known_formats(formats: Mapping[str, str]) -> str:
-    """Return the names of a result's formats for a message. The field ``output_format`` accepts these names."""
+    """Return the values of ``output_format`` that a result supports as text, for error messages."""
     available = dict.fromkeys(formats.values())
     return ", ".join([name for name in FORMATS if name in available] or available)
 
 
 def _by_weight(header: str) -> list[str]:
-    """Return the media types of a header, the highest weight first, without those of weight 0."""
+    """Return the media types of an ``Accept`` header by falling weight, without those of weight 0."""
     weighted = []
     for part in header.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))

@@ -1,4 +1,4 @@
-"""Conversion of plain results of processors, which are PIL images, arrays and data, for responses."""
+"""Prepare results that are PIL images, arrays or plain data for HTTP responses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.answer_budget import AnswerBudget
 
 _NUMBER: Final = 32
-"""Bytes in memory for a number of an array while it is converted to JSON: a Python object and its text."""
+"""Bytes of memory per array element during conversion to JSON, for a Python object and its text."""
 
 
 def as_media(output: Any, budget: AnswerBudget) -> Any:
-    """Return a PIL image as ImageOutput, arrays within the budget as TensorOutput, and anything else unchanged."""
+    """Wrap a PIL image in ImageOutput, or arrays in TensorOutput. Return any other output unchanged."""
     if hasattr(output, "getbands"):
         mode = "RGBA" if output.has_transparency_data else output.mode
         return ImageOutput(np.asarray(output if mode in ("L", "RGB") else output.convert(_mode(mode))))
@@ -33,7 +33,7 @@ def as_media(output: Any, budget: AnswerBudget) -> Any:
 
 
 def as_json(output: Any, budget: AnswerBudget) -> tuple[bytes, str]:
-    """Encode data as JSON, and return it with its media type.
+    """Encode data as JSON, and return (bytes, media type).
 
     The data may be dicts, lists, texts, numbers, dataclasses, and objects of msgspec and pydantic. NaN becomes null.
 
@@ -71,12 +71,12 @@ def _is_array(value: Any) -> bool:
 
 
 def _arrays(arrays: Iterable[Any]) -> str:
-    """Return the dtypes and shapes of arrays, for messages."""
+    """Describe arrays by dtype and shape, for error messages."""
     return ", ".join(f"an array of {array.dtype} {[*array.shape]}" for array in arrays)
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data for a value that msgspec cannot encode."""
+    """Convert an object that msgspec cannot encode to plain data."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if _is_array(value):

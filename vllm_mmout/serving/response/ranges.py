@@ -1,4 +1,4 @@
-"""Responses with a range of a result's bytes (RFC 9110, section 14)."""
+"""Answer HTTP requests for a byte range of a result (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from vllm_mmout.serving.response.responses import PiecesResponse, bare_response
 from vllm_mmout.serving.response.result_files import Encoded
 
 _RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IGNORECASE)
-"""Header ``Range`` with one range of bytes."""
+"""Pattern of a ``Range`` header with a single byte range."""
 
 
 def ranged_response(
     request: Request, entry: Encoded, etag: str, headers: Mapping[str, str], name: str = "result"
 ) -> PiecesResponse:
-    """Return the response with a result, or with the range that the client asks for. It closes the result when sent."""
+    """Return a response with the file ``entry``, or with only the byte range that the client requests.
+
+    The response closes the file when it has been sent. ``name`` is the client's file name without the suffix.
+    """
     headers = {"Accept-Ranges": "bytes", "ETag": f'"{etag}"', **headers}
     part = None
     condition = request.headers.get("if-range")
@@ -37,7 +40,7 @@ def ranged_response(
 
 
 def asked_part(header: str | None, nbytes: int) -> slice | None:
-    """Return the range of bytes that the header ``Range`` asks for, as a slice.
+    """Return the slice of a file of ``nbytes`` that a ``Range`` header requests, or None for the whole file.
 
     The slice is empty if the result has none of these bytes. None means to send the whole result: there is no header,
     or it has several ranges, another unit or a wrong form.

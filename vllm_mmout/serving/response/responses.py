@@ -1,4 +1,4 @@
-"""Responses that are sent piece by piece. Large results are read and encoded in a thread.
+"""HTTP responses that are sent in chunks. Large results are read and encoded in a thread.
 
 If a client is gone, or reads nothing of its response for too long, its request ends and its files are freed.
 """
@@ -34,19 +34,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TURN_S: Final = 0.01
-"""Seconds to wait after an abort, so that the event loop closes the connection."""
+"""Seconds to sleep after a connection is aborted, so that the event loop can close it."""
 _DISCARDED: Final = 64 << 20
-"""Maximum number of bytes that are read and discarded from the body of a refused request."""
+"""Maximum number of bytes to read and discard from the body of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0
-"""Maximum time in seconds for reading and discarding the body of a refused request."""
+"""Maximum time in seconds to read and discard the body of a refused request."""
 _READ = 3 << 17
-"""Bytes that are read and encoded at once: a multiple of 3 for base64, and few enough to delay nothing else."""
+"""Number of bytes that are read and encoded at a time. It is a multiple of 3, as base64 requires."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
-"""Media types that a browser may show inline. Others, such as HTML, could run code on the server's origin."""
+"""Media types that a browser may display. Others, such as HTML, are sent as downloads, because they could run
+scripts."""
 
 
 class PiecesResponse(StreamingResponse):
-    """Response of known length whose parts are sent piece by piece. It always closes its parts at the end."""
+    """Response of known length that is sent in chunks. It closes its results when it ends."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ def json_response(
     urls: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> PiecesResponse:
-    """Return the response of OpenAI's image routes, see `openai.types.ImagesResponse`.
+    """Return the JSON response of OpenAI's image routes, with the results as base64 or as URLs.
 
     Format and size at the top are those of the first result. With ``processors`` each result has its own, beside its
     ``notes``. With ``urls`` the response has these addresses in place of the results, else it closes the results when
@@ -115,7 +116,10 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """Return the response with the bytes of one result, for a file called ``name``. It closes the result when sent."""
+    """Return a response with the bytes of one file. The client sees it as ``name`` plus a suffix.
+
+    The response closes the file when it has been sent.
+    """
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     all_headers = {
         "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
@@ -126,7 +130,7 @@ def bare_response(
 
 
 def usage(tiles: int) -> dict[str, Any]:
-    """Return the usage of a request in OpenAI's form. Each forward of the model counts as one input token."""
+    """Return OpenAI's usage object, in which each forward pass of the model counts as one input token."""
     return {
         "input_tokens": tiles,
         "input_tokens_details": {"image_tokens": tiles, "text_tokens": 0},
@@ -136,7 +140,7 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """Yield the bytes of all parts, some hundred KiB at a time. Reading a part from disk blocks.
+    """Yield the bytes of all parts in chunks of some hundred KiB. The call blocks while it reads from disk.
 
     Results are encoded as base64 if ``as_text``. In one piece a result would be in memory three times.
     """
@@ -156,13 +160,13 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
 
 
 async def close_all(parts: Iterable[Part]) -> None:
-    """Close results in a thread, even if the task has been cancelled."""
+    """Close the results among ``parts`` in a thread, even if the task was cancelled."""
     with anyio.CancelScope(shield=True):
         await run_sync(close_entries, [part for part in parts if not isinstance(part, bytes)])
 
 
 def close_entries(entries: Iterable[Encoded]) -> None:
-    """Close results. Blocks while the disk frees them."""
+    """Close results. The call blocks while their files are removed."""
     for entry in entries:
         entry.close()
 
@@ -174,7 +178,7 @@ def _length(part: Part, *, as_text: bool) -> int:
 
 
 def described(entry: Encoded) -> dict[str, str]:
-    """Return OpenAI's fields that describe a picture, as far as the result has them."""
+    """Return the fields that OpenAI's responses have for a picture, such as format, size and background."""
     own = None if entry.format in MEDIA_TYPES else entry.media_type  # for files of unknown format
     known = {"background": entry.background, "output_format": entry.format, "size": entry.size, "media_type": own}
     return {name: value for name, value in known.items() if value is not None}
@@ -185,7 +189,7 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run work for a client. If the client goes away, cancel the work and raise ClientDisconnect."""
+    """Await ``work``. If the client disconnects first, cancel the work and raise ClientDisconnect."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(request))
     try:
@@ -205,7 +209,7 @@ async def _gone(request: Request) -> None:
 
 
 class ClosingResponse(Response):
-    """Response that closes a stack when it has been sent or its client has gone away."""
+    """Wrapper of a response that closes ``held`` when the response was sent or the client is gone."""
 
     def __init__(self, answer: Response, held: AsyncExitStack) -> None:
         self.answer = answer
@@ -225,7 +229,7 @@ class ClosingResponse(Response):
 async def send_in_time(
     answer: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Send a response, and abort its connection if the client does not read the next piece in time.
+    """Send a response, and abort the connection if the client stops reading for too long.
 
     The limit is ``--mmout-send-timeout``. If one response wraps another, only the outer one measures the time.
     """
@@ -235,7 +239,7 @@ async def send_in_time(
     # uvicorn's own method, unless middleware wraps it. An exception would be logged by uvicorn with its traceback.
     connection: asyncio.Transport | None = getattr(getattr(receive, "__self__", None), "transport", None)
     try:
-        await answer(scope, receive, _TimedSend(send, _limit(scope), connection))
+        await answer(scope, receive, _TimedSend(send, _send_timeout(scope), connection))
     except CutOff as ended:
         logger.info("%s", ended)
         if connection is not None:
@@ -244,12 +248,12 @@ async def send_in_time(
 
 
 class CutOff(Exception):  # noqa: N818 - not an error: it only ends the response
-    """Signal that the connection must end here, so that the client sees that the response is incomplete."""
+    """Exception that ends a connection early, so that the client sees that the response is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TimedSend:
-    """ASGI's ``send`` with a time limit for each message."""
+    """ASGI ``send`` function with a timeout for each message."""
 
     send: Send
     seconds: float
@@ -268,14 +272,14 @@ class _TimedSend:
             raise CutOff("a client closed its connection while its answer was sent") from None
 
 
-def _limit(scope: Scope) -> float:
-    """Return the limit in seconds from the server's options, or the default without such options."""
+def _send_timeout(scope: Scope) -> float:
+    """Return the server's send timeout in seconds, or the default if the app has no options."""
     options = getattr(getattr(getattr(scope.get("app"), "state", None), "mmout", None), "options", None)
     return (options if isinstance(options, ServingOptions) else ServingOptions()).send_timeout
 
 
 async def discard(request: Request) -> None:
-    """Read and discard data that a client still sends, for a few seconds, so that it receives the error.
+    """Read and discard the rest of a request's body, so that the client receives the error response.
 
     If the connection were closed while the client is sending, it would be reset, and the response would be lost.
     """
@@ -285,7 +289,7 @@ async def discard(request: Request) -> None:
 
 
 async def discard_rest(request: Request) -> None:
-    """Read and discard the rest of a request's body, within `_DISCARDED` bytes and `_DISCARDED_SECONDS`."""
+    """Read and discard the rest of a request's body, up to `_DISCARDED` bytes and `_DISCARDED_SECONDS`."""
     size = 0
     try:
         async with asyncio.timeout(_DISCARDED_SECONDS):

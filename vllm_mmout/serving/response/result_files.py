@@ -1,4 +1,4 @@
-"""Encoded: a result as the bytes of a file. ResultsFolder: the folder where servers store result files."""
+"""Hold encoded results in memory or on disk, and manage the folder in which servers store them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.outputs.formats import FORMATS, SENT
 
 SUFFIXES = {name: form.suffixes[0] for name, form in FORMATS.items()}
-"""Format -> suffix of a file name."""
+"""Maps each format to the suffix of its files."""
 MEDIA_TYPES = {name: form.media_type for name, form in SENT.items()}
-"""Format of a result -> its media type."""
+"""Maps each format that a response can have to its media type."""
 SOUND_TYPES = {name: form.media_type for name, form in FORMATS.items() if form.sound}
-"""Format of a sound -> its media type."""
+"""Maps each sound format to its media type."""
 
 OTHER = ".bin"
-"""Suffix of files in a format that this package does not know."""
+"""File suffix for formats that this package does not know."""
 UNKNOWN = "application/octet-stream"
-"""Media type of files in an unknown format."""
+"""Media type for formats that this package does not know."""
 
 _FLAG = "--mmout-results-dir"
 _LOCK = ".lock"
 _SERVER = re.compile(r"\.server-([0-9a-f]{32})", re.ASCII)
 _COPIED = 1 << 20
-"""Number of bytes that are copied at once."""
+"""Chunk size in bytes for copying a file."""
 
 
 class Encoded:
-    """A result as the bytes of a file.
+    """An encoded result: the bytes of a file, held in memory or on disk.
 
     Threads may read and close a result at the same time.
 
@@ -82,15 +82,15 @@ class Encoded:
 
     @property
     def suffix(self) -> str:
-        """Return the suffix for a name of the file."""
+        """Return the file suffix of the format, such as ".png"."""
         return SUFFIXES.get(self.format, OTHER)
 
     def narrow(self, part: slice) -> None:
-        """Limit the result to a range of its bytes. Call it before any byte is read."""
+        """Restrict the file to the byte range ``part``. Call this before reading."""
         self._start, self.nbytes = part.start, part.stop - part.start
 
     def read(self, at: int, count: int) -> bytes:
-        """Return ``count`` bytes from position ``at``, or fewer at the end."""
+        """Return up to ``count`` bytes of the file from the offset ``at``."""
         at, count = self._start + at, max(0, min(count, self.nbytes - at))
         with self._lock:
             content = self._content
@@ -107,7 +107,7 @@ class Encoded:
             return data
 
     def store(self, target: Path) -> None:
-        """Move the bytes to a new file that only this user can read, and close the result."""
+        """Move the file to the new path ``target``, readable only by this user, and close this object."""
         with self._lock:
             content = self._content
             if content is None:
@@ -120,7 +120,7 @@ class Encoded:
         self.close()
 
     def close(self) -> None:
-        """Free the bytes, and remove the file. It may be called several times."""
+        """Free the memory, and remove the file from disk. It may be called several times."""
         with self._lock:
             self._content = None
             if self._file is not None:
@@ -135,7 +135,7 @@ class Encoded:
 
 
 def own_folder(parent: Path | None = None) -> Path:
-    """Make a temporary folder that only this user can read, in ``parent`` or in the system's folder."""
+    """Create a temporary folder that only this user can read, in ``parent`` or in the system's default folder."""
     return Path(tempfile.mkdtemp(prefix="mmout-result-", dir=parent))
 
 
@@ -154,13 +154,13 @@ def _moved(file: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path, process: int) -> None:
-    """Remove a folder if this is the process that made it, and not a fork with the same objects."""
+    """Remove a folder if ``process`` is the current process id, so that a forked child never removes it."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class ResultsFolder:
-    """A folder that only this user can read, shared by servers. Each server has its own folder in it for its work.
+    """Folder for results that several servers share. Each server keeps its temporary files in a subfolder.
 
     A living server holds a lock on a file in its folder. The lock ends with the process, even if that is killed. A
     server that finds such a lock free removes the folder. All methods block.
@@ -169,22 +169,22 @@ class ResultsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.server = secrets.token_hex(16)
-        """Random name of this server, unique among the servers that share the folder."""
+        """Random id of this server among the servers that share the folder."""
         self._leave: weakref.finalize[..., ResultsFolder] | None = None
         self._entering = threading.Lock()
         self.enter()
 
     @property
     def work(self) -> Path:
-        """Return the folder of this server, which is removed when the server ends."""
+        """Return this server's subfolder for temporary files, which is removed when the server ends."""
         return self.work_of(self.server)
 
     def work_of(self, server: str) -> Path:
-        """Return the folder of a server."""
+        """Return the subfolder for temporary files of the server with the id ``server``."""
         return self.path / f".server-{server}"
 
     def enter(self) -> None:
-        """Make the folder and this server's own folder in it, if they are missing."""
+        """Create the shared folder and this server's subfolder if they are missing, and lock the subfolder."""
         _check(self.path)
         if self._is_in():
             return
@@ -199,18 +199,18 @@ class ResultsFolder:
                 os.close(gone[2][1])
 
     def _is_in(self) -> bool:
-        """Return whether this server's lock file exists and is locked by it."""
+        """Return whether this server's subfolder exists and is locked by this server."""
         return self._leave is not None and (self.work / _LOCK).exists()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder against changes by other threads and servers."""
+        """Lock the shared folder against changes by other threads and servers."""
         with os.fdopen(os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def lives(self, server: str) -> bool:
-        """Return whether a server's process is alive.
+        """Return whether the process of the server with the id ``server`` is alive.
 
         The lock tells, and not a time stamp: a busy or stopped server is alive, and a killed one is dead at once.
         """
@@ -220,7 +220,7 @@ class ResultsFolder:
             return _is_held(self.work_of(server))
 
     def remove_dead(self) -> list[str]:
-        """Remove the folders of dead servers, and return the servers' names."""
+        """Remove the subfolders of servers that have died, and return the ids of these servers."""
         with self.locked():
             servers = [match[1] for path in self.path.iterdir() if (match := _SERVER.fullmatch(path.name))]
             dead = [server for server in servers if server != self.server and not _is_held(self.work_of(server))]
@@ -229,7 +229,7 @@ class ResultsFolder:
         return dead
 
     def close(self) -> None:
-        """Remove this server's own folder. This also happens at collection of the object and normal exit."""
+        """Remove this server's subfolder. This also happens when the object is collected or the process exits."""
         if self._leave is not None:
             self._leave()
 
@@ -240,7 +240,7 @@ def _left(work: Path, held: int, process: int) -> None:
 
 
 def _is_held(work: Path) -> bool:
-    """Return whether a living process holds a server's folder; call it while the common folder is locked."""
+    """Return whether a living process has locked a server's subfolder. The shared folder must be locked."""
     try:
         return is_locked(work / _LOCK)
     except FileNotFoundError:
@@ -248,7 +248,7 @@ def _is_held(work: Path) -> bool:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a process has locked a file. Raise FileNotFoundError if the file does not exist."""
+    """Return whether a process has locked a file with flock. Raise FileNotFoundError if the file is missing."""
     lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -260,7 +260,7 @@ def is_locked(file: Path) -> bool:
 
 
 def _check(folder: Path) -> None:
-    """Make the folder. Raise OptionError if it exists and is not a folder that only this user can read."""
+    """Create the folder if it is missing. Raise OptionError unless it is accessible to this user only."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""ResultStore: results in a folder, which clients fetch by names that cannot be guessed."""
+"""Store results in a folder, from which clients download them by random names."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from vllm_mmout.serving.response.temporary_folders import TemporaryFolder
 _FORMATS = {suffix: name for name, suffix in SUFFIXES.items()} | {OTHER: "bin"}
 _ENDS = "|".join(re.escape(suffix) for suffix in _FORMATS)
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{43}}(?:{_ENDS})", re.ASCII)
-"""Name of a result: `secrets.token_urlsafe` of 32 bytes, and a suffix."""
+"""Pattern of a stored result's file name: 43 random characters and a suffix."""
 _LONGEST_PAUSE = 60.0
-"""Maximum number of seconds between two searches for expired results."""
+"""Maximum number of seconds between two removals of expired results."""
 
 
 class ResultStore:
-    """Results in a folder that several processes may share.
+    """Store for results that clients download by URL. Several processes may share its folder.
 
     All methods block. A thread removes expired results, those of other servers included.
     """
 
     def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
         self.shared = ResultsFolder(folder)
-        """Folder that is shared with other servers."""
+        """Handle of the store's folder, which coordinates the servers that share the folder."""
         self.folder = folder
         self.ttl = ttl
         self.max_bytes = max_bytes
@@ -48,7 +48,7 @@ class ResultStore:
 
     @classmethod
     def temporary(cls, ttl: float, max_bytes: int) -> ResultStore:
-        """Create a store in a temporary folder, which is removed by `close` or when the process ends normally."""
+        """Create a store in a temporary folder, which is removed when the store is closed or the process exits."""
         folder = TemporaryFolder()
         store = cls(folder.path, ttl, max_bytes)
         store._gone = weakref.finalize(store, folder.remove)
@@ -57,11 +57,11 @@ class ResultStore:
     _gone: Callable[[], object] | None = None
 
     def new_name(self, entry: Encoded) -> str:
-        """Return a new name for a result."""
+        """Return a random file name for a result, with the suffix of its format."""
         return secrets.token_urlsafe(32) + entry.suffix
 
     def keep(self, entry: Encoded, name: str | None = None) -> str:
-        """Store and close a result, and return its name. The oldest results are removed until there is room."""
+        """Move a result into the store, and return its name. If the store is full, remove the oldest results."""
         if entry.nbytes > self.max_bytes:
             size = entry.nbytes
             entry.close()
@@ -89,7 +89,7 @@ class ResultStore:
         return final.name
 
     def keep_all(self, entries: Sequence[Encoded]) -> list[str]:
-        """Store all results or none, and close them. Return their names."""
+        """Move all results into the store, or none if an error occurs. Return their names."""
         names: list[str] = []
         with contextlib.ExitStack() as closing, contextlib.ExitStack() as unfinished:
             for entry in entries:
@@ -101,16 +101,19 @@ class ResultStore:
         return names
 
     def has(self, name: str) -> bool:
-        """Return whether a result exists."""
+        """Return whether the store has a result called ``name``."""
         return bool(_NAME.fullmatch(name)) and (self.folder / name).exists()
 
     def remove(self, *names: str) -> None:
-        """Remove results, if they exist."""
+        """Remove the results called ``names``, if they exist."""
         for name in filter(_NAME.fullmatch, names):
             (self.folder / name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Encoded | None:
-        """Open a result, or return None if it does not exist. An open result stays readable after it expires."""
+        """Open the result called ``name``, or return None if it is missing or expired.
+
+        An open result stays readable after it expires.
+        """
         if not _NAME.fullmatch(name):
             return None
         try:
@@ -124,14 +127,14 @@ class ResultStore:
         return Encoded(file, _FORMATS[name[43:]])
 
     def sweep(self) -> None:
-        """Remove expired results, and the folders of dead servers."""
+        """Remove expired results, and the subfolders of servers that have died."""
         with contextlib.suppress(FileNotFoundError):  # the folder may have been removed
             self.shared.remove_dead()
             with self.shared.locked():
                 self._remove_old(room=0)
 
     def close(self) -> None:
-        """Stop the thread, and remove this server's folder, or the whole folder if it is temporary."""
+        """Stop the cleanup thread, and remove this server's subfolder, or the whole folder if it is temporary."""
         self._stop.set()
         self.shared.close()
         if self._gone is not None:
@@ -153,7 +156,7 @@ class ResultStore:
             total -= size
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the name and state of each result in the folder."""
+        """Yield the name and the file status of each stored result."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name):
@@ -161,12 +164,12 @@ class ResultStore:
                         yield entry.name, entry.stat(follow_symlinks=False)
 
     def _expired(self, state: os.stat_result, ttl: float) -> bool:
-        """Return whether a file is older than ``ttl`` seconds, or from the future, because the clock was set back."""
+        """Return whether a file is older than ``ttl`` seconds, or dated in the future after a clock change."""
         return not -ttl * 1e9 < time_ns(self._clock()) - state.st_mtime_ns < ttl * 1e9
 
 
 def time_ns(seconds: float) -> int:
-    """Return a time in nanoseconds, exactly. A float product of the whole time would be some 100 ns off."""
+    """Convert seconds to integer nanoseconds without the rounding error of a float product."""
     whole, part = divmod(seconds, 1)
     return int(whole) * 10**9 + round(part * 1e9)
 
@@ -182,7 +185,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: float) -> None:
-    """Sweep the store again and again, until it is closed or collected."""
+    """Remove expired results every ``pause`` seconds, until the store is closed or collected."""
     while not stop.wait(pause):
         living_store = store()
         if living_store is None:
@@ -193,7 +196,7 @@ def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: flo
 
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results off the event loop, and return their names. If the task is cancelled, they are removed again."""
+    """Store results in a thread, and return their names. Remove them again if the task is cancelled."""
     from vllm_mmout.engine.threads import in_thread  # which imports vLLM, and a store works without it
 
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

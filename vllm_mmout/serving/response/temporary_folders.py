@@ -1,4 +1,4 @@
-"""Temporary folders for stored results. A server removes its own, or the next server does if it was killed."""
+"""Temporary folders for stored results. If a server was killed, the next server removes its folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vllm_mmout.serving.response.result_files import is_locked
 
 PREFIX: Final = "mmout-results-"
 _OWNER: Final = ".owner"
-"""Name of the file in a folder that its owner keeps locked. It gets this name once it is locked."""
+"""Name of the lock file in a temporary folder. The file gets this name only after it is locked."""
 
 
 class TemporaryFolder:
-    """Folder of mode 0700 that this process, and each process forked from it, keeps locked."""
+    """Temporary folder of mode 0700 that is locked while this process or a process forked from it runs."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -29,14 +29,14 @@ class TemporaryFolder:
         part.rename(self.path / _OWNER)
 
     def remove(self) -> None:
-        """Remove the folder if this process made it. A fork, which has the same object, removes nothing."""
+        """Remove the folder if this process created it. Forked processes remove nothing."""
         if os.getpid() == self._process:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
 
 
 def remove_abandoned() -> list[Path]:
-    """Remove the temporary folders of this user whose owners have died, and return them.
+    """Remove this user's temporary folders whose processes have died, and return their paths.
 
     Folders that a process has locked are kept, as are folders without a lock file, which others may have made.
     """
@@ -47,7 +47,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether a folder belongs to this user, the process that made it has ended, and no server uses it."""
+    """Return whether ``path`` is a temporary folder of this user that no living process has locked."""
     try:
         state = path.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
