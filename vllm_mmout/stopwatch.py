@@ -1,4 +1,4 @@
-"""`Stopwatch`: measures the time that a thread spends reading or writing pixels, for an engine with a trace."""
+"""`Stopwatch`: measures the time that requests spend on reading and writing files, for traces of an engine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextvars import ContextVar
 
 
 class Stopwatch:
-    """Counter of the seconds spent on files since the last `take`."""
+    """Timer that adds up the seconds spent in its `running` contexts."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the time spent inside the context to the counter."""
+        """Measure the time spent inside the context, and add it to the total."""
         start = time.monotonic()
         try:
             yield
@@ -24,10 +24,10 @@ class Stopwatch:
             self._seconds += time.monotonic() - start
 
     def take(self) -> float:
-        """Return the seconds counted so far, and reset the counter."""
+        """Return the total in seconds, and reset it to 0."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
 FILES: ContextVar[Stopwatch | None] = ContextVar("mmout_files", default=None)
-"""Stopwatch for the time that the current request spends on files, or None if the time is not measured."""
+"""Stopwatch for the file access of the current request, or None if the time is not measured."""

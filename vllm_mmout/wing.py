@@ -1,4 +1,4 @@
-"""`Wing`: an extension package, which adds models, routes or other features to the core and can be removed.
+"""`Wing`: describes an extension package, which adds models, routes or other features and can be removed.
 
 The extension packages of this distribution are the folders of ``vllm_mmout/wings``. Another distribution adds an
 extension package by an entry point of the group ``vllm_mmout.wings``, ``name = package:WING``. The core does not import
@@ -26,7 +26,7 @@ _log = logging.getLogger("vllm.mmout")
 
 @dataclass(frozen=True, kw_only=True)
 class Wing:
-    """Extension package, with the names of the objects that it adds to the core.
+    """Description of an extension package: the import paths of the objects that it adds to vllm_mmout.
 
     Objects are given as "package.module:attribute", and modules as "package.module". An object is imported only when it
     is first needed, so that an unused extension package costs nothing.
@@ -34,40 +34,42 @@ class Wing:
 
     name: str
     output_processors: Mapping[str, str] = field(default_factory=dict)
-    """Maps names to classes of output processors that any model can use by name."""
+    """Maps names of output processors, which any model can use, to the import paths of their classes."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Maps architectures to the model classes that serve folders of this architecture."""
+    """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """A sequence that lists the callables and private names of vLLM that the extension package uses.
+    """A sequence that lists the callables and private names in vLLM that the extension package uses.
 
     Each item is an `engine.hooks.hook.Hook` or a `private_names.Contact`.
     """
     engine: str = ""
-    """A module with ``check_engine(vllm_config, bound=...)``, called before an engine is started, and with
-    ``bind_async_llm`` and ``bind_llm``, called with an engine whose model has an output processor."""
+    """A module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine starts.
+    ``bind_async_llm`` and ``bind_llm`` prepare an engine whose model has an output processor."""
     configure: str = ""
-    """A function ``(vllm_config)``, called with the config that vLLM made from the engine arguments. Its changes reach
-    all processes of the engine."""
+    """A function that is called with vLLM's config before the engine starts. Its changes reach all processes of the
+    engine."""
     processor_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps name prefixes to the `registry.registration.ProcessorFamily` of output processors with this prefix."""
+    """Maps prefixes of names to the `registry.registration.ProcessorFamily` of output processors with such names."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps architectures to the `models.model_folders.ModelFamily` that completes their folders' ``config.json``."""
+    """Maps model architectures to the `models.model_folders.ModelFamily` that completes the ``config.json`` of
+    their folders."""
     kinds: str = ""
-    """A `models.kind.ModelKind` of models that do not compute their answer in one forward pass."""
+    """A `models.kind.ModelKind` for models that need more than one forward pass for a result."""
     folders: str = ""
-    """A function ``(config, folder, asked=..., settings=...)`` that translates the ``config.json`` of a folder in
-    another format into this package's, or returns None for an unknown format. ``settings`` are those of the engine."""
+    """A function ``(config, folder, asked=..., settings=...)`` that converts the ``config.json`` of a model folder
+    in another format to this package's format, or returns None for unknown formats. ``settings`` are the
+    engine's."""
     command: str = ""
-    """A module with ``add_parser`` that adds a command to ``vllm-mmout``."""
+    """A module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
     run: str = ""
-    """A module with two functions. ``add_flags`` adds flags to the command ``vllm-mmout run``. ``run`` executes this
-    command if its flags are set, and otherwise returns None."""
+    """A module with two functions. ``add_flags`` adds flags to the command ``vllm-mmout run``. ``run`` executes
+    this command if its flags are set, and otherwise returns None."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
-    """A module that becomes an attribute of the package ``vllm_mmout``, under the name of the extension package."""
+    """A module that becomes an attribute of ``vllm_mmout``, under the name of the extension package."""
     routes: str = ""
-    """Additional routes for the server of ``vllm-mmout serve``, a `serving.extension.ServerExtension`."""
+    """A `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
 
     def load(self, point: str, key: str = "") -> Any:
         """Import the object named by the field ``point``, or by its entry ``key``. Return None if it is not set."""
@@ -85,7 +87,7 @@ class Wing:
 
 
 def wings() -> tuple[Wing, ...]:
-    """Return the extension packages, with the folders of this distribution first.
+    """Return all usable extension packages. The packages of this distribution come first.
 
     A package that cannot be imported is logged and left out.
     """
@@ -93,12 +95,12 @@ def wings() -> tuple[Wing, ...]:
 
 
 def failures() -> Mapping[str, str]:
-    """Return an error message for each extension package that cannot be used, by the name of the package."""
+    """Return the error message of each extension package that cannot be used, by package name."""
     return _found()[1]
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """Yield the object that each extension package names in the field ``point``, or in its entry ``key``.
+    """Yield the objects that extension packages provide in the `Wing` field ``point``, or in its entry ``key``.
 
     Packages without such an object are skipped. Each object is imported just before it is yielded.
     """
@@ -109,7 +111,10 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
 
 
 def configured(vllm_config: Any) -> Any:
-    """Let the extension packages change an engine's config, and return it. Log packages that cannot be imported."""
+    """Let all extension packages change vLLM's config, and return it.
+
+    Log packages that cannot be imported.
+    """
     for wing in wings():
         try:
             configure = wing.load("configure")
@@ -128,7 +133,7 @@ def public_module(name: str) -> Any:
 
 @cache
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
-    """Find the extension packages. Return them by name, and the error messages of packages that cannot be used."""
+    """Find all extension packages. Return the usable packages, and the error messages of the others, by name."""
     folders = pkgutil.iter_modules([str(Path(__file__).with_name("wings"))], f"{GROUP}.")
     own_points = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
     usable: dict[str, Wing] = {}

@@ -1,4 +1,4 @@
-"""Tools for authors of output processors: strategies for property tests, and a check of a processor's promises.
+"""Test tools for authors of output processors: hypothesis strategies, and a check of the engine's rules.
 
 A complete test file::
 
@@ -68,7 +68,7 @@ _HOMES = {
     "vllm_mmout.testing.strategies": "georeferences output_params rasters",
     "vllm_mmout.testing.tensor_strategies": "FLOATING model_outputs tensors",
 }
-"""Maps each module to the public names that it defines."""
+"""Maps each module to the public names that it defines, separated by spaces."""
 
 _own, __dir__ = lazy_names(__name__, _HOMES)
 

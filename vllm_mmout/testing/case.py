@@ -1,4 +1,4 @@
-"""`Case`: an example that a check runs through a processor as the engine does, and functions to compare the results."""
+"""`Case`: a test example that runs through an output processor as in the engine, and helpers to compare results."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _NAME = "checked"
 
 
 class BrokenPromiseError(AssertionError):
-    """A processor breaks a rule that the engine relies on. The message has the rule and the input."""
+    """Error for an output processor that breaks a rule of the engine. The message has the rule and the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Outcome of a request whose ``reduce`` or ``decode`` raised, with the error."""
+    """Result of a request whose ``reduce`` or ``decode`` raised an error."""
 
     error: BaseException
     where: str
-    """The method that raised: "reduce" or "decode"."""
+    """Name of the method that raised: "reduce" or "decode"."""
 
     def __repr__(self) -> str:
         return f"{self.where}() raised {type(self.error).__name__}: {self.error}"
@@ -45,17 +45,17 @@ class Refused:
 
 @dataclass(frozen=True)
 class Case:
-    """A processor, the model's output for several requests, and the options that the requests share."""
+    """Test example: an output processor, a model's output for several requests, and their common options."""
 
     make: Make
-    """The processor's class, or a function that makes a fresh instance. Every process has its own instance."""
+    """Output processor class, or a function that creates an instance, as each process of the engine does."""
     outputs: Raw
-    """A tensor or a dict of tensors, with the requests on axis 0."""
+    """Output of the model: a tensor or a dict of tensors, with the requests on axis 0."""
     params: OutputParams = field(default_factory=OutputParams)
     equal: Equal | None = None
-    """Function that compares two outputs, or None for `difference`."""
+    """Function that returns whether two outputs are equal, or None to compare with `difference`."""
     allow: Sequence[str] = ()
-    """Names of attributes that may change while requests are served, such as a decoder that is loaded on first use."""
+    """Names of attributes that may change during requests, such as a decoder that is loaded on first use."""
 
     @property
     def count(self) -> int:
@@ -64,7 +64,7 @@ class Case:
 
     @cached_property
     def alone(self) -> list[Any]:
-        """Outcome of each request when fresh instances serve it alone: an output object, or `Refused`."""
+        """Result of each request when new instances process it alone: an output object, or `Refused`."""
         return [
             self.decode(self.make(), packed)
             for row in range(self.count)
@@ -72,7 +72,7 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Call ``reduce`` once for all requests in ``outputs``. Return uint8 [bytes] or `Refused` for each request."""
+        """Call ``reduce`` once for all requests. Return uint8 [bytes], or `Refused`, for each request."""
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
@@ -82,7 +82,7 @@ class Case:
         return list(packed(reduced, count))
 
     def decode(self, processor: OutputProcessor, sent: torch.Tensor | Refused) -> Any:
-        """Decode the bytes that `reduce` returned for a request into its output object, or return `Refused`."""
+        """Decode the bytes that `reduce` returned for a request into an output object, or return `Refused`."""
         if isinstance(sent, Refused):
             return sent
         try:
@@ -92,7 +92,7 @@ class Case:
             return Refused(error, "decode")
 
     def compare(self, expected: Iterable[Any], actual: Iterable[Any], message: str, first: int = 0) -> None:
-        """Compare outcomes of requests with the expected outcomes. ``first`` is the number of the first request.
+        """Compare the results of requests with the expected results. ``first`` is the number of the first request.
 
         Raises BrokenPromiseError, with ``message`` in its text, at the first request that differs.
         """
@@ -102,7 +102,7 @@ class Case:
 
 
 def outcome_difference(left: Any, right: Any, equal: Equal | None = None) -> str | None:
-    """Describe how two outcomes differ, or return None. Two refusals are equal if their errors have the same class."""
+    """Describe how the results of two requests differ, or return None. Errors of the same class count as equal."""
     if isinstance(left, Refused) or isinstance(right, Refused):
         alike = isinstance(left, Refused) and isinstance(right, Refused) and type(left.error) is type(right.error)
         return None if alike else f"{_short(left)} and {_short(right)}"
@@ -110,7 +110,7 @@ def outcome_difference(left: Any, right: Any, equal: Equal | None = None) -> str
 
 
 def packed(reduced: Any, count: int) -> torch.Tensor:
-    """Pack the output of ``reduce`` for ``count`` requests into uint8 [count, bytes]."""
+    """Serialise the output of ``reduce`` for ``count`` requests into uint8 [count, bytes], as the engine does."""
     try:
         return wire.pack({_NAME: checked_group(reduced, count, "reduce()", ReduceError)})
     except Exception as error:  # a type, a dtype or a size that the codec does not support
@@ -118,26 +118,26 @@ def packed(reduced: Any, count: int) -> torch.Tensor:
 
 
 def unpacked(sent: torch.Tensor) -> Raw:
-    """Unpack the uint8 [bytes] of a request into the input of ``decode``. Its tensors share the memory of ``sent``."""
+    """Deserialise the uint8 [bytes] of a request into the input of ``decode``, without a copy."""
     picks = wire.unpack(sent)
     assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: `packed` never packs a failure
     return picks[_NAME]
 
 
 def each(outputs: Raw, change: Callable[[torch.Tensor], torch.Tensor]) -> Raw:
-    """Return the outputs with ``change`` applied to every tensor."""
+    """Apply ``change`` to each tensor of a model's output. Return the results in the same structure."""
     if isinstance(outputs, torch.Tensor):
         return change(outputs)
     return {name: change(tensor) for name, tensor in outputs.items()}
 
 
-def rows(outputs: Raw, places: Sequence[int]) -> Raw:
-    """Return the outputs of the requests with the indices ``places``, in that order, as contiguous copies."""
-    return each(outputs, lambda tensor: tensor[list(places)].contiguous())  # indexing alone keeps the strides
+def rows(outputs: Raw, indices: Sequence[int]) -> Raw:
+    """Return a contiguous copy of a model's output for the requests ``indices``, in this order."""
+    return each(outputs, lambda tensor: tensor[list(indices)].contiguous())  # indexing alone keeps the strides
 
 
 def copied(outputs: Raw) -> Raw:
-    """Return a copy of the tensors with the original strides and storage offsets."""
+    """Copy a model's output, and keep the strides and storage offset of each tensor."""
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         storage: Any = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call] # torch's own
@@ -147,7 +147,7 @@ def copied(outputs: Raw) -> Raw:
 
 
 def spoilt(outputs: Raw, bad: float) -> Raw | None:
-    """Return a copy of the outputs with all floating-point values of request 0 replaced by ``bad``, such as NaN.
+    """Copy a model's output, with all floating-point values of request 0 replaced by ``bad``, such as NaN.
 
     Return None if no tensor is floating point.
     """
@@ -164,7 +164,7 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Yield each axis whose length depends on the input's size, with the outputs cut to length 0 on that axis.
+    """Yield (axis, output) for each axis whose length depends on the input, with that axis cut to length 0.
 
     Axis 0 holds the requests. The length of axis 1, classes or features, is fixed by the model and is never 0.
     """
@@ -176,8 +176,8 @@ def _without(axis: int, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.narrow(axis, 0, 0) if tensor.dim() > axis else tensor
 
 
-def answered(outcomes: Iterable[Any], where: str) -> None:
-    """Raise BrokenPromiseError unless each request got an object or was refused with an `MMOutError`."""
+def check_answered(outcomes: Iterable[Any], where: str) -> None:
+    """Raise BrokenPromiseError unless each request got an output or failed with an `MMOutError`."""
     for request, outcome in enumerate(outcomes):
         if outcome is None:
             raise BrokenPromiseError(
@@ -193,7 +193,7 @@ def answered(outcomes: Iterable[Any], where: str) -> None:
 def compare_sent(
     expected: Sequence[torch.Tensor | Refused], actual: Sequence[torch.Tensor | Refused], message: str
 ) -> None:
-    """Compare the output of ``reduce`` for each request with the expected output, bit for bit. NaN equals NaN.
+    """Compare two outputs of ``reduce`` request by request, bit for bit. NaN equals NaN.
 
     Raises BrokenPromiseError, with ``message`` in its text, at the first request that differs.
     """
@@ -206,8 +206,8 @@ def compare_sent(
             raise BrokenPromiseError(f"{message}: request {request}, {different}")
 
 
-def stops(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 line numbers where a test for races stops a call that runs ``lines`` lines.
+def stop_lines(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
+    """Return about 8 line numbers. A race test pauses a call of ``lines`` lines before each of them.
 
     The numbers vary with the input.
     """

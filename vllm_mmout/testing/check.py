@@ -1,4 +1,4 @@
-"""`check_output_processor`: checks that a processor keeps the engine's rules on generated or given examples."""
+"""`check_output_processor`: checks an output processor against the engine's rules, on generated or given examples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_output_processor(
     settings: hypothesis.settings | None = None,
     hangs_after_s: float = 60.0,
 ) -> None:
-    """Check that a processor keeps the rules that the engine relies on, listed in `PROMISES`.
+    """Check that an output processor keeps the rules that the engine relies on, listed in `PROMISES`.
 
     torch uses one thread during the check.
 
@@ -91,7 +91,7 @@ def check_output_processor(
 def _test(
     checking: _ProcessorCheck, outputs: Outputs, params: _Params, settings: hypothesis.settings
 ) -> Callable[[], None]:
-    """Return the hypothesis test of a processor.
+    """Return a hypothesis test that runs ``checking`` on examples of model outputs and options.
 
     If ``outputs`` is a list, the test first checks each entry with the first of the ``params``.
     """
@@ -131,18 +131,18 @@ class _ProcessorCheck:
     def __init__(self, make: Make, equal: Equal | None, allow: Sequence[str], promises: Sequence[Promise]) -> None:
         self.name = type(make()).__name__
         self.broken: BrokenPromiseError | None = None
-        """Error of the last rule that the processor broke."""
+        """Error for the last rule that the processor broke."""
         self.refused: Refused | None = None
-        """The last refused request."""
+        """Last request that the processor refused, with its error."""
         self.served = 0
-        """Number of examples for which a request got an output."""
+        """Number of examples where at least one request got an output."""
         self._make = make
         self._equal = equal
         self._allow = tuple(allow)
         self._promises = tuple(promises)
 
     def example(self, outputs: Raw, params: OutputParams) -> None:
-        """Check whether the processor keeps all rules for an example of model outputs and options."""
+        """Check that the processor keeps all rules on one example of model outputs and options."""
         case = Case(self._make, outputs, params, self._equal, self._allow)
         for promise in self._promises:
             self._check(promise, case)
@@ -163,7 +163,7 @@ class _ProcessorCheck:
 
 
 def _settings(settings: hypothesis.settings | None) -> hypothesis.settings:
-    """Return settings of hypothesis that report a single failure, and do not fail on a slow machine."""
+    """Return hypothesis settings that report a single failure and tolerate slow machines."""
     parent = settings or hypothesis.settings()
     return hypothesis.settings(
         parent,

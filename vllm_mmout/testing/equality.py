@@ -1,4 +1,4 @@
-"""Comparison of output objects of any kind: this package's, arrays, pictures, records and containers of them."""
+"""Compare output objects: this package's classes, arrays, pictures, records and nested containers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _numbers(left: Any, right: Any, at: str) -> str | None:
 
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
-    """Return the fields of a record by name, or None if the value is not a supported kind of record."""
+    """Return the fields of a dataclass, struct, pydantic model or output by name, or None for other objects."""
     if isinstance(value, MediaOutput):
         return vars(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -143,4 +143,4 @@ _BY_CLASS: tuple[tuple[Any, Callable[[Any, Any, str], str | None]], ...] = (
     ((str, bytes, bytearray, memoryview, range), _others),
     (Sequence, _sequences),
 )
-"""Comparison for each class; the first match applies. Records lack a common class and are found by `_fields`."""
+"""Classes with their comparison functions. The first entry that matches is used, else `_others`."""

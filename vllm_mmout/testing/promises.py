@@ -1,4 +1,4 @@
-"""Rules that the engine relies on and a processor must keep, called promises. Each is checked by a function.
+"""Rules ("promises") that the engine relies on and an output processor must keep, each checked by a function.
 
 Each function takes a `Case`, and raises BrokenPromiseError if the processor breaks the rule. Its docstring states the
 rule and the reason for it. `PROMISES` lists all functions.
@@ -19,13 +19,13 @@ from vllm_mmout.testing.case import (
     BrokenPromiseError,
     Case,
     Refused,
-    answered,
+    check_answered,
     compare_sent,
     copied,
     outcome_difference,
     rows,
     spoilt,
-    stops,
+    stop_lines,
     unpacked,
     without_length,
 )
@@ -39,15 +39,15 @@ _THREADS = 4
 
 
 def what_reduce_returns_travels(case: Case) -> None:
-    """Check that ``reduce`` returns a tensor or a dict of tensors, requests on axis 0, with dtypes that can be sent."""
+    """Check that ``reduce`` returns a tensor or dict of tensors that can be sent, with requests on axis 0."""
     processor = case.make()
     case.reduce(processor)
     case.reduce(processor, rows(case.outputs, [0]))
 
 
 def answers_or_refuses(case: Case) -> None:
-    """Check that each request gets an output, or an `MMOutError` with a message for the client, never another error."""
-    answered(case.alone, "")
+    """Check that each request gets an output or fails with an `MMOutError`, whose message the client sees."""
+    check_answered(case.alone, "")
 
 
 def answers_bad_values(case: Case) -> None:
@@ -60,7 +60,7 @@ def answers_bad_values(case: Case) -> None:
         results = [case.decode(frontend, packed) for packed in sent]
         if isinstance(sent[0], Refused):  # the engine then reduces each request of the group on its own
             results[1:] = case.alone[1:]
-        answered(results, f" where request 0 is all {bad}")
+        check_answered(results, f" where request 0 is all {bad}")
         case.compare(case.alone[1:], results[1:], f"request 0 being all {bad} changes those beside it", first=1)
 
 
@@ -69,11 +69,11 @@ def answers_empty_axes(case: Case) -> None:
     for axis, empty in without_length(case.outputs):
         frontend = case.make()
         results = [case.decode(frontend, packed) for packed in case.reduce(case.make(), empty)]
-        answered(results, f" where axis {axis} has length 0")
+        check_answered(results, f" where axis {axis} has length 0")
 
 
 def is_deterministic(case: Case) -> None:
-    """Check that equal input gives equal output, both when it is repeated and in another instance.
+    """Check that equal input gives equal output, when repeated and in another instance of the processor.
 
     The worker and the frontend have separate instances.
     """
@@ -132,7 +132,7 @@ def leaves_its_inputs_alone(case: Case) -> None:
 
 
 def is_order_free(case: Case) -> None:
-    """Check that requests may be decoded in any order, with others in between, without influence on each other."""
+    """Check that the result of a request does not depend on the requests that came before it."""
     sent = case.reduce(case.make())
     frontend = case.make()
     expected = [case.decode(case.make(), packed) for packed in sent]
@@ -146,7 +146,7 @@ def is_order_free(case: Case) -> None:
 
 
 def grouped_equals_single(case: Case) -> None:
-    """Check that ``reduce`` of several requests gives each the same bits as on its own, at any place in the group."""
+    """Check that ``reduce`` gives a request the same bits in a group, at any position, as on its own."""
     together = case.reduce(case.make())
     if any(isinstance(sent, Refused) for sent in together):
         return  # the engine then reduces each request on its own
@@ -160,7 +160,7 @@ def grouped_equals_single(case: Case) -> None:
 
 
 def is_thread_safe(case: Case) -> None:
-    """Check that ``decode`` of several requests at once in one instance gives the same as one after the other.
+    """Check that concurrent calls of ``decode`` in one instance give the same results as consecutive calls.
 
     A thread is stopped at some of its lines while another decodes. Then several threads decode all requests at once.
     """
@@ -171,7 +171,7 @@ def is_thread_safe(case: Case) -> None:
     if case.count > 1:
         low, high = 0, case.count - 1
         first, second = (partial(case.decode, frontend, sent[place]) for place in (low, high))
-        for line in stops(lines_of(first, packages), sent[low]):
+        for line in stop_lines(lines_of(first, packages), sent[low]):
             case.compare(
                 (expected[low], expected[high]),
                 interleaved(first, second, line, packages),
@@ -184,7 +184,7 @@ def is_thread_safe(case: Case) -> None:
 
 
 def assembles_one_part(case: Case) -> None:
-    """Check that ``assemble`` of a single part returns the output of ``decode``. Small inputs have a single part."""
+    """Check that ``assemble`` with the only tile of a small input returns the output of ``decode`` unchanged."""
     for request, sent in enumerate(case.reduce(case.make())):
         frontend = case.make()
         if isinstance(sent, Refused):
@@ -213,4 +213,4 @@ PROMISES: tuple[Promise, ...] = (
     answers_empty_axes,
     is_thread_safe,
 )
-"""Functions that check the rules that the engine relies on, in the order of the checks."""
+"""Functions that check an output processor, each for one rule of the engine, in the order of the checks."""

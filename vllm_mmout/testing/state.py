@@ -1,4 +1,4 @@
-"""Snapshots of the state of a processor: its attributes, its classes' attributes, and variables of its methods."""
+"""Snapshots of an output processor's state, which show whether requests change its attributes or shared variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PASSED_OVER = (types.ModuleType, type, types.MethodType, property, staticmethod
 
 
 def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
-    """Return the state of a processor: maps names such as "self._weights[0]" to texts that change with the values.
+    """Return fingerprints of a processor's attributes and shared variables, by names such as "self._weights[0]".
 
     The state is that of the instance, of its classes below `object`, and of the data that their methods can change:
     module variables that they name, variables of an enclosing function, default values of arguments. Names in
@@ -44,7 +44,7 @@ def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Describe the differences between two snapshots, with a text for each attribute or variable that changed."""
+    """Describe each attribute or variable that differs between two snapshots."""
     places = dict.fromkeys((*before, *after))
     return [
         f"{place} was {before.get(place, 'not there')} and is {after.get(place, 'not there')}"
@@ -54,7 +54,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Return the data that a function shares between its calls, as description -> (name, value)."""
+    """Return a function's globals, closure variables and default arguments, as description -> (name, value)."""
     code = function.__code__
     module = function.__module__
     shared = {
@@ -82,7 +82,7 @@ class _Walk:
         if id(value) in self._path or len(self._path) > _DEEPEST:
             self._found[place] = f"another {type(value).__name__}"
             return
-        digest = _told(value)
+        digest = _fingerprint(value)
         inner = _inside(value, place) if digest is None else None
         self._found[place] = digest or _text(value) if inner is None else f"{type(value).__name__} of {len(inner)}"
         self._path.append(id(value))
@@ -92,7 +92,7 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Return the items or attributes inside a value, or None if it is a single value.
+    """Return the items or attributes inside ``value``, or None for a value without any, such as an array.
 
     The keys are expressions such as "self.weights[0]", which begin with ``place``. Each value is a pair of an
     attribute's name, or "" for an item, and the object.
@@ -117,8 +117,8 @@ def _attributes(value: Any) -> dict[str, Any]:
     return attributes
 
 
-def _told(value: Any) -> str | None:
-    """Return a short fingerprint of an array, a cache or a random generator, or None for other values."""
+def _fingerprint(value: Any) -> str | None:
+    """Return a fingerprint of an array, a cache or a random generator, or None for other values."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return f"{value.dtype} {list(value.shape)} #{zlib.crc32(flat.view(torch.uint8).numpy().data):08x}"

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for georeferenced rasters that rasterio can write as GeoTIFF, and for options of requests."""
+"""Hypothesis strategies for georeferenced rasters that GeoTIFF can store, and for the options of requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OutputProcessor
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
-"""The pixel types of GeoTIFF that both rasterio and this package support."""
+"""Pixel types that GeoTIFF, rasterio and this package all support."""
 CODES = ("EPSG:4326", "EPSG:4269", "EPSG:4258", "EPSG:32614", "EPSG:32733", "EPSG:3857", "EPSG:2225", "EPSG:3035")
-"""Coordinate systems in degrees, metres and feet."""
+"""Coordinate reference systems in degrees, metres and feet, from which `georeferences` draws."""
 
 _INK = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Zs"))
 _WORD = st.text(_INK, min_size=1, max_size=12).filter(lambda word: not any(mark in word for mark in "\ufffe\uffff"))
@@ -27,7 +27,8 @@ _NAME = st.from_regex(r"[A-Z][A-Z0-9_]{0,15}", fullmatch=True).filter(  # upper 
 _PLACE = st.floats(-1e7, 1e7, allow_nan=False)
 _STEP = st.floats(1e-4, 1e4)
 _SAFE = 2**53
-"""Largest nodata for 64-bit integers: rasterio stores nodata as a double, which is exact up to this value."""
+"""Largest nodata value drawn for 64-bit integers. Rasterio stores nodata as a double, which is exact up to this
+value."""
 
 _BANDS = st.lists(st.integers(1, 12) | st.sampled_from(["B02", "B03", "red"]), min_size=1, max_size=4).map(tuple)
 _INDICES = st.lists(st.integers(0, 11), min_size=1, max_size=4).map(tuple)
@@ -44,7 +45,7 @@ def rasters(
     dtypes: tuple[str, ...] = DTYPES,
     placed: bool = True,
 ) -> Raster:
-    """Draw rasters [bands, height, width] with nodata, georeference, descriptions and metadata.
+    """Draw a `Raster` [bands, height, width] with random pixels, nodata, georeference and metadata.
 
     Args:
         draw: passed by hypothesis.
@@ -68,7 +69,7 @@ def rasters(
 
 @st.composite
 def georeferences(draw: st.DrawFn) -> Georeference:
-    """Draw georeferences with a transform (north-up, south-up, mirrored, rotated), with points, or with neither.
+    """Draw a `Georeference` with a transform of any orientation, with ground control points, or with neither.
 
     Some have a coordinate system.
     """
@@ -84,7 +85,7 @@ def georeferences(draw: st.DrawFn) -> Georeference:
 def output_params(
     draw: st.DrawFn, processor: OutputProcessor | type[OutputProcessor] | None = None, *, free: bool = True
 ) -> OutputParams:
-    """Draw options that a processor must accept; shrinks to ``OutputParams()``.
+    """Draw request options that a processor must accept. They shrink to ``OutputParams()``.
 
     Args:
         draw: passed by hypothesis.
@@ -120,7 +121,7 @@ def _transforms(draw: st.DrawFn) -> Affine:
 
 @st.composite
 def _control_points(draw: st.DrawFn) -> tuple[GroundControlPoint, ...]:
-    """Draw points on a grid of half pixels, so that GDAL's shift by half a pixel is exact."""
+    """Draw ground control points at multiples of half a pixel, so that GDAL's half-pixel shift is exact."""
     half = st.integers(0, 80).map(lambda number: number / 2)
     return tuple(
         GroundControlPoint(draw(half), draw(half), draw(_PLACE), draw(_PLACE), draw(st.floats(0, 9000)))

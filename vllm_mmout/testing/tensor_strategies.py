@@ -1,4 +1,4 @@
-"""Hypothesis strategies for model outputs: torch tensors of many values and memory layouts, alone or in a dict."""
+"""Hypothesis strategies for model outputs: torch tensors with difficult values and memory layouts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from hypothesis import strategies as st
 
 Axis: TypeAlias = "int | str | tuple[int, int]"
-"""Length of an axis, as a number, a name whose length is the same everywhere, or the smallest and largest length."""
+"""Length of an axis: a number, a name with an equal length in all tensors, or (smallest, largest)."""
 Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
-"""A dtype, or several to choose from, as "float32" or ``torch.float32``."""
+"""A dtype, or several to draw from, such as "float32" or ``torch.float32``."""
 
 FLOATING = ("float32", "float16", "bfloat16")
 """Floating-point dtypes that models compute in."""
@@ -31,7 +31,7 @@ def tensors(
     elements: st.SearchStrategy[float] | None = None,
     layouts: bool = True,
 ) -> st.SearchStrategy[torch.Tensor]:
-    """Draw tensors as a model emits them for a group of requests; shrinks to small, contiguous and zero.
+    """Draw a tensor as a model returns it for a batch of requests. Examples shrink to small, contiguous zeros.
 
     Values are one of three kinds: a few different ones, so that there are ties, with NaN, infinities, -0.0, subnormals
     and the dtype's largest; noise, in which values rarely repeat; noise with a few extremes in it.
@@ -65,7 +65,7 @@ def model_outputs(
     elements: Mapping[str, st.SearchStrategy[float]] | None = None,
     layouts: bool = True,
 ) -> dict[str, torch.Tensor]:
-    """Draw dicts of tensors with the same axis 0, for models that emit several: ``{"boxes": ("n", "k", 4), ...}``.
+    """Draw a dict of tensors with the same batch size, such as a model's boxes and scores for several requests.
 
     Args:
         draw: passed by hypothesis.
@@ -118,7 +118,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def extremes(dtype: torch.dtype) -> list[float]:
-    """Return the values of a dtype that often cause errors, the simplest first."""
+    """Return values of a dtype that often cause errors, such as NaN and the maximum, with the simplest first."""
     if dtype == torch.bool:
         return [0, 1]
     if not dtype.is_floating_point:
@@ -159,14 +159,14 @@ def _noise(seed: int, scale: float, shape: tuple[int, ...], dtype: torch.dtype) 
 
 
 def _numbers(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-    """Return values as a tensor. They are converted by float64, so that a narrow dtype rounds to the nearest value."""
+    """Convert values to a tensor. Floats are converted via float64, so that narrow dtypes round correctly."""
     if dtype.is_floating_point or dtype == torch.bool:
         return torch.tensor(values, dtype=torch.float64).to(dtype)
     return torch.tensor(values, dtype=dtype)
 
 
 def _laid_out(layout: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same values in another memory layout.
+    """Return a tensor in another memory layout: transposed, strided, shifted or repeated.
 
     The layout "repeated" changes the values: all requests share the memory of the first request.
     """

@@ -1,4 +1,4 @@
-"""Threads for checks: a thread that can be abandoned when a call hangs, and a pair of calls that shows races."""
+"""Run calls in threads for tests: with a timeout for calls that hang, or interleaved to reveal races."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Self, TypeVar
 Result = TypeVar("Result")
 
 PATIENCE_S = 0.02
-"""Longest time in seconds that a call is stopped while a second call runs in another thread.
+"""Maximum time in seconds that a paused call waits for a call in another thread.
 
-The second call may need a lock that the stopped call holds, and would then never return.
+The other call may need a lock that the paused call holds, and would then never return.
 """
 
 _THE_ENGINES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Prefixes of modules whose lines `Stop` does not count, because they belong to the engine or to the test code."""
+"""Prefixes of this package's modules whose lines do not count, because they are not the author's code."""
 
 
-class Stop:
-    """Counter of the lines of Python code that a call runs in ``packages``.
+class LineCounter:
+    """Callable that runs another call, and counts the lines of Python code that it executes in ``packages``.
 
     When the count reaches ``line``, it calls ``then`` before the next line runs.
     """
@@ -31,13 +31,13 @@ class Stop:
         self, packages: Collection[str], line: int | None = None, then: Callable[[], None] | None = None
     ) -> None:
         self.lines = 0
-        """Number of lines run so far."""
+        """Number of lines executed so far."""
         self._packages = packages
         self._line = line
         self._then = then
 
     def __call__(self, call: Callable[[], Result]) -> Result:
-        """Run ``call`` with a trace function that counts its lines. Then restore the previous trace function."""
+        """Return ``call()``, and count its lines by a trace function."""
         trace = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -59,7 +59,7 @@ class Stop:
 
 
 def packages_of(value: object) -> set[str]:
-    """Return the top-level packages that define an object's classes.
+    """Return the top-level packages that define an object's class and base classes.
 
     This package is left out unless the class itself belongs to it, so that calls are stopped in the author's code.
     """
@@ -69,8 +69,8 @@ def packages_of(value: object) -> set[str]:
 
 
 def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
-    """Return the number of lines of ``packages`` that a call runs."""
-    count = Stop(packages)
+    """Return the number of lines in ``packages`` that a call executes."""
+    count = LineCounter(packages)
     count(call)
     return count.lines
 
@@ -78,7 +78,7 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """Return the results of two calls in two threads. The first is stopped before a line while the second runs."""
+    """Run ``other`` in a second thread while ``stopped`` is paused before ``line``. Return both results."""
     returned: list[Result] = []
     thread = threading.Thread(target=lambda: returned.append(other()), daemon=True)
 
@@ -86,7 +86,7 @@ def interleaved(
         thread.start()
         thread.join(PATIENCE_S)
 
-    first = Stop(packages, line, run_other)(stopped)
+    first = LineCounter(packages, line, run_other)(stopped)
     if thread.ident is None:  # the call ran fewer lines this time
         thread.start()
     thread.join()
@@ -101,7 +101,10 @@ class HangsError(BaseException):
 
 
 class WatchedThread:
-    """Thread that runs many calls. In a new thread for each call, torch would start its own threads each time."""
+    """Thread that runs calls one after another, with a timeout for each call.
+
+    One thread serves all calls, because torch starts threads of its own for each thread that uses it.
+    """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -122,7 +125,7 @@ class WatchedThread:
             self._thread.join()  # a daemon thread still running when the interpreter exits may crash it
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Run a call in the thread, wait for it, and raise its exception here. Raise HangsError if it times out."""
+        """Run ``call`` in the thread, and wait for it. Raise its exception, or HangsError after the timeout."""
         self._is_busy = True
         self._calls.put(call)
         try:

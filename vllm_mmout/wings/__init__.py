@@ -1,1 +1,1 @@
-"""Optional extensions of the core. Each folder is one wing, which can be deleted, as the core never imports wings."""
+"""Optional extension packages. Each folder can be deleted, because the core never imports from it."""

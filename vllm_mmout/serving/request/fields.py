@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""Maps OpenAI's fields that have no effect here to the message with which every route refuses them."""
+"""Maps OpenAI's fields that would change nothing here to the reason why every route refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Fields:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of an object with these fields, of which ``required`` are mandatory.
+        """Return the JSON schema of an object with these fields. The fields ``required`` are mandatory.
 
         ``more`` adds or replaces the schemas of fields.
         """
@@ -140,7 +140,7 @@ class ImageRequest(PictureFields, frozen=True, kw_only=True):
 
 
 class IgnoredFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of OpenAI's API that are validated but have no effect."""
+    """Fields of OpenAI's API that are validated and then ignored."""
 
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
     quality: Annotated[Literal["auto", "standard"], said("of pictures.", why="this model has one quality")] = "auto"
@@ -267,7 +267,7 @@ def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) 
 
 
 def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
-    """Return the image URLs in a JSON body. Raise ApiError if it has no image."""
+    """Return the image URLs in a JSON body. Raise ApiError if it lacks an image."""
     given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
     if len(given) > 1:
         raise ApiError(400, "image and images are both set; send one of them", param="images")

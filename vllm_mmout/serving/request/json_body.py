@@ -67,7 +67,7 @@ async def parse_json(body: bytearray) -> Any:
 
 _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
-"""Maximum JSON size in bytes of a field that has no limit of its own."""
+"""Maximum JSON size in bytes of a field without a special limit."""
 _LONG: Final = 1 << 19
 """Maximum JSON size in bytes of a prompt or a list of tokens, before escape sequences are decoded."""
 _CONTAINERS: Final = 1 << 21

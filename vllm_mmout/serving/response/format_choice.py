@@ -157,7 +157,7 @@ def known_formats(formats: Mapping[str, str]) -> str:
 
 
 def _by_weight(header: str) -> list[str]:
-    """Return the media types of an ``Accept`` header by falling weight, without those of weight 0."""
+    """Return the media types of an ``Accept`` header by falling weight. Types of weight 0 are left out."""
     weighted = []
     for part in header.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))

@@ -130,7 +130,7 @@ def bare_response(
 
 
 def usage(tiles: int) -> dict[str, Any]:
-    """Return OpenAI's usage object, in which each forward pass of the model counts as one input token."""
+    """Return OpenAI's usage object. Each of the ``tiles`` forward passes counts as one input token."""
     return {
         "input_tokens": tiles,
         "input_tokens_details": {"image_tokens": tiles, "text_tokens": 0},
@@ -273,7 +273,7 @@ class _TimedSend:
 
 
 def _send_timeout(scope: Scope) -> float:
-    """Return the server's send timeout in seconds, or the default if the app has no options."""
+    """Return the server's send timeout in seconds, or the default if the app lacks options."""
     options = getattr(getattr(getattr(scope.get("app"), "state", None), "mmout", None), "options", None)
     return (options if isinstance(options, ServingOptions) else ServingOptions()).send_timeout
 

@@ -1,4 +1,4 @@
-"""Hold encoded results in memory or on disk, and manage the folder in which servers store them."""
+"""Hold encoded results in memory or on disk, and manage the folder where servers store them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models exported by ``torch.export.save``: a folder with a ``.pt2`` archive and a JSON file.
+"""Serve models exported by ``torch.export.save``: a folder with a ``.pt2`` archive and a JSON file.
 
 The JSON file is a ``config.json`` of ours, or an item of STAC's Machine Learning Model extension (MLM). Nothing in an
 archive is unpickled and none of its code is run. Content that would lead to either is refused.

@@ -1,4 +1,4 @@
-"""Checks before operators whose kernels trust the sizes they get, or return uninitialised memory."""
+"""Check the arguments of torch operators in untrusted programs, which could expose memory outside their tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx
 
 _MOST_ELEMENTS: Final = 1 << 28
-"""Maximum number of elements of a tensor that is created from a size alone: 1 GiB of float32."""
+"""Maximum number of elements in a tensor that a program creates, such as by ``zeros``. As float32 it takes 1 GiB."""
 _MOST_BITS: Final = 63
-"""Maximum number of bits of a size."""
+"""Maximum number of bits of an integer that a program computes as a size."""
 _MOST_POWER: Final = 8
 
 
@@ -20,16 +20,16 @@ def _refuse(op: Any, fact: str) -> None:
     raise ValueError(f"{op}: {fact}; the program calls it wrongly, export the network again")
 
 
-def _named(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by the names in the operator's schema, including default values."""
+def _arguments(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operator call by parameter name, including defaults."""
     schema = op._schema.arguments  # noqa: SLF001 - an operator has no public attribute for its arguments
     defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
     return {**defaults, **dict(zip((argument.name for argument in schema), args, strict=False)), **kwargs}
 
 
 def checked_batch_norm(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Normalise a batch, after a check that statistics and weights have one value per channel."""
-    arguments = _named(op, args, kwargs)
+    """Call a batch norm operator. Raise ValueError unless weights and statistics have one value per channel."""
+    arguments = _arguments(op, args, kwargs)
     values = arguments["input"]
     if values.ndim < 2:
         _refuse(op, f"its input has {values.ndim} axes")
@@ -43,8 +43,8 @@ def checked_batch_norm(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_factory(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Create a tensor of a limited size. Memory that the operator would leave uninitialised is filled with zeros."""
-    arguments = _named(op, args, kwargs)
+    """Call an operator that creates a tensor, with a size limit. Uninitialised memory is filled with zeros."""
+    arguments = _arguments(op, args, kwargs)
     elements = _elements(arguments)
     if elements > _MOST_ELEMENTS:
         _refuse(op, f"it creates {elements} elements at once, and the maximum is {_MOST_ELEMENTS}")
@@ -61,7 +61,7 @@ def checked_factory(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _elements(arguments: Mapping[str, Any]) -> Any:
-    """Return the number of elements that a call creates, from the sizes among its arguments."""
+    """Return the number of elements of the tensor that a call would create."""
     if "repeats" in arguments or "dims" in arguments:
         times = arguments.get("repeats", arguments.get("dims"))
         if isinstance(times, Tensor):  # repeat_interleave has a count for each entry
@@ -89,8 +89,8 @@ def _elements(arguments: Mapping[str, Any]) -> Any:
 
 
 def checked_fft(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a Fourier transform, after a check of its axes, dtype, and number of input values."""
-    arguments = _named(op, args, kwargs)
+    """Call a Fourier transform. Raise ValueError if its axes, dtype or size do not fit the input."""
+    arguments = _arguments(op, args, kwargs)
     values, axes = arguments["self"], [*arguments["dim"]]
     if not axes or any(not -values.ndim <= axis < values.ndim for axis in axes):
         _refuse(op, f"it transforms the axes {axes} of {values.ndim}")
@@ -105,8 +105,8 @@ def checked_fft(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_recurrent(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run recurrent layers, after a check that states and weights have the shapes that the layers need."""
-    arguments = _named(op, args, kwargs)
+    """Call an RNN, LSTM or GRU. Raise ValueError unless its states and weights have the expected shapes."""
+    arguments = _arguments(op, args, kwargs)
     gates = 4 if "lstm" in op.name() else 3 if "gru" in op.name() else 1
     values, weights = arguments["input"], [*arguments["params"]]
     states = [*arguments["hx"]] if gates == 4 else [arguments["hx"]]
@@ -131,8 +131,8 @@ def checked_recurrent(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a view of a tensor's memory, after a check of its bounds, which compiled code would not make."""
-    arguments = _named(op, args, kwargs)
+    """Call ``as_strided``. Raise ValueError if the view exceeds the tensor, which compiled code would not check."""
+    arguments = _arguments(op, args, kwargs)
     values, size, stride = arguments["self"], [*arguments["size"]], [*arguments["stride"]]
     start = arguments["storage_offset"] or 0
     extent = start + 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
@@ -147,8 +147,8 @@ def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_unpool(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Put pooled values back to their indices, after a check that the indices are within the output."""
-    arguments = _named(op, args, kwargs)
+    """Call a max-unpool operator. Raise ValueError if an index is outside the output."""
+    arguments = _arguments(op, args, kwargs)
     places, most = arguments["indices"], math.prod(arguments["output_size"])
     if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < most <= _MOST_ELEMENTS):
         _refuse(op, f"its indices exceed the {most} places of its output")
@@ -156,26 +156,26 @@ def checked_unpool(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_index(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Index with bounds checks. ``_unsafe_index`` would skip them in compiled code."""
+    """Index a tensor with bounds checks, which ``_unsafe_index`` skips in compiled code."""
     del op
     return torch.ops.aten.index.Tensor(*args, **kwargs)
 
 
 def checked_reshape(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reshape with a check of the sizes. ``_unsafe_view`` would skip it in compiled code."""
+    """Reshape a tensor with size checks, which ``_unsafe_view`` skips in compiled code."""
     del op
     return torch.ops.aten.reshape.default(*args, **kwargs)
 
 
 def checked_assertion(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raise ValueError if a condition is false. The operator itself would make a GPU unusable for the process."""
-    arguments = _named(op, args, kwargs)
+    """Raise ValueError if an assertion of the program fails. torch's own operator would make the GPU unusable."""
+    arguments = _arguments(op, args, kwargs)
     if not bool(arguments["self"]):
         raise ValueError(f"the program's own condition does not hold: {arguments.get('assert_msg', '')}")
 
 
 def checked_product(op: Any, *args: Any) -> Any:
-    """Multiply sizes, or raise a size to a small power. Integers without a limit could take any amount of time."""
+    """Multiply sizes, or compute a power. Raise ValueError for huge results, which could take very long."""
     first, second = args
     if isinstance(first, int) and isinstance(second, int):
         bits = first.bit_length() * (second if op.__name__ == "pow" else 1) + second.bit_length()
@@ -196,7 +196,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "Generator": torch.Generator,
     "Stream": torch.Stream,
 }
-"""Types of arguments for which torch accepts a number without checking it."""
+"""Maps argument types of operator schemas to the class that is allowed. torch itself would also accept any number."""
 CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys((f"aten.{name}" for name in _FACTORIES.split()), checked_factory),
     **dict.fromkeys(("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c"), checked_fft),
@@ -213,11 +213,11 @@ CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     "_operator.mul": checked_product,
     "_operator.pow": checked_product,
 }
-"""The function that is called in place of each operator, with the operator as its first argument."""
+"""Maps operators to the functions that are called in their place, with the operator as first argument."""
 
 
 def with_checks(network: fx.GraphModule) -> fx.GraphModule:
-    """Replace calls in a program's graphs by their checked functions, in place, and return the program."""
+    """Replace the operators in a program by their checked functions, in place, and return the program."""
     for graph_module in network.modules():
         if not isinstance(graph_module, fx.GraphModule):
             continue
@@ -233,7 +233,7 @@ def with_checks(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _check_call(node: fx.Node) -> None:
-    """Raise ValueError if a call passes a number as a dtype or the like, or takes and gives only plain numbers."""
+    """Raise ValueError for a call without tensors, or a call that passes a number as a dtype or device."""
     schema = cast("Any", node.target)._schema  # noqa: SLF001 - an operator has no public attribute for its schema
     if "Tensor" not in str(schema) and schema.name.removeprefix("aten::") not in _OF_SIZES:
         _refuse(node.target, "it takes and gives plain numbers")

@@ -1,4 +1,4 @@
-"""The contents of a ``.pt2`` archive: its program's inputs, outputs and weights. Reading them does not need torch."""
+"""Read and check a ``.pt2`` archive: its program's inputs, outputs and weights. This works without torch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SUFFIX: Final = ".pt2"
 UNBOUNDED: Final = 2**31 - 1
 _USUAL: Final = 1024
 _LARGEST: Final = 2**26
-"""Maximum number of bytes of a JSON file in the archive."""
+"""Maximum size in bytes of a JSON file in the archive."""
 _DTYPES: Final = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 12: "bool",
     13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64",
 }  # fmt: skip
-"""Names of dtypes by their numbers in torch.export's schema."""
+"""Maps dtype numbers of torch.export's schema to dtype names."""
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
 _REMEDY: Final = (
     "only raw tensors and torch's own operators on them are supported; export the plain network, with tensors as"
@@ -39,11 +39,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """The range of sizes of one axis of a tensor."""
+    """Range of sizes that an exported program accepts for one axis of a tensor."""
 
     least: int
     most: int
-    """Largest size, or `UNBOUNDED`."""
+    """Largest size. `UNBOUNDED` means no limit."""
 
     @property
     def fixed(self) -> int | None:
@@ -52,44 +52,45 @@ class SizeRange:
 
     @property
     def usual(self) -> int:
-        """The largest size, but not more than 1024 if a smaller size is possible."""
+        """Default size: the largest size, limited to 1024 if the range allows it."""
         return min(self.most, max(_USUAL, self.least))
 
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One input tensor of the program."""
+    """Name, dtype and axis sizes of an input tensor of an exported program."""
 
     name: str
     dtype: str
     axes: tuple[SizeRange, ...]
-    """All axes, including the batch axis."""
+    """Range of sizes of each axis, including the batch axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The checked contents of an archive."""
+    """Description of the exported program in an archive, after all checks."""
 
     file: Path
     name: str
     """Name of the program, usually "model"."""
     inputs: tuple[InputTensor, ...]
-    """The input tensors, in the order of ``arguments``."""
+    """Input tensors, in the order of the program's arguments."""
     arguments: tuple[Any, ...]
-    """Arguments of the program's call: None in the places of tensors, and values that were constant at export."""
+    """Positional arguments of the program: None for tensors, and the values of inputs that were constant at export."""
     places: tuple[int, ...]
-    """Indices of the tensors in ``arguments``."""
+    """Indices of the input tensors among ``arguments``."""
     outputs: tuple[str, ...]
-    """Names of the outputs: keys and indices in dicts, lists and tuples, and "" for a single output."""
+    """Names of the outputs: their keys and indices in the returned dicts, lists and tuples, or "" for a single
+    output."""
     ranks: tuple[int, ...]
-    """Numbers of axes of the outputs that are tensors."""
+    """Number of axes of each output that is a tensor."""
     files: Mapping[str, bytes]
-    """Contents of files by name, which torch gets instead of those in the archive."""
+    """Contents of the checked files by name. torch loads these instead of reading the archive itself."""
     targets: frozenset[str]
     """Names of the operators that the program calls."""
 
     def check_operators(self, trusted: Collection[str]) -> None:
-        """Raise OptionError if the program calls an operator that is neither allowed nor trusted by the engine."""
+        """Raise OptionError if the program calls an operator that is neither allowed nor in ``trusted``."""
         refused = untrusted(self.targets, trusted)
         if refused:
             calls = ", ".join(f"a call of {target!r}" for target in refused)
@@ -115,7 +116,7 @@ def contents_of(file: Path) -> Contents:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Open a regular file. Anything else is refused: opening a pipe would block until another process writes to it."""
+    """Open a regular file. Raise OptionError for other files, because opening a pipe could block forever."""
     content = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
         content.close()
@@ -170,7 +171,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
 def _stored(
     file: Path, entries: Mapping[str, zipfile.ZipInfo], kind: str, table: Payloads
 ) -> Iterator[zipfile.ZipInfo]:
-    """Yield the zip entries of the weights or constants. Raise OptionError if one is compressed or too short."""
+    """Yield the zip entries of the files in ``table``. Raise OptionError if a file is compressed or too short."""
     for name, payload in table.config.items():
         path = f"data/{kind}/{payload.path_name}"
         info = entries[path]
@@ -185,7 +186,7 @@ def _stored(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
-    """Return the arguments of a program's call, and its input tensors by their index among the arguments."""
+    """Return a program's arguments, with None for tensors, and its input tensors by argument index."""
     arguments: list[Any] = []
     inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:
@@ -225,7 +226,7 @@ def _axis(size: Size, program: Program) -> SizeRange:
 
 
 def _outputs(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's outputs, from the tree of its outputs."""
+    """Return the names of a program's outputs, which are the paths to them in the returned structure."""
     signature = program.graph_module.module_call_graph[0].signature
     if signature is None:
         raise OptionError("the program does not describe its outputs; export it again")
@@ -248,7 +249,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Change the program's signature so that it takes a flat list of arguments, and returns a tuple."""
+    """Change a program's signature, in place, so that it takes a flat list of arguments and returns a tuple."""
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

@@ -1,4 +1,4 @@
-"""A check of sizes in torch.export's files: they may only hold arithmetic of symbols and whole numbers.
+"""Check size expressions in torch.export's files, because torch would evaluate them as Python code.
 
 Sizes are stored as the ``srepr`` of a sympy expression. torch passes them to sympy, which evaluates them as Python.
 """
@@ -10,12 +10,12 @@ import math
 from typing import Final
 
 _LONGEST: Final = 4000
-"""Maximum number of characters of an expression."""
+"""Maximum length of an expression in characters."""
 _DEEPEST: Final = 40
 _MOST_TERMS: Final = 200
 _COMPARING: Final = frozenset({"Max", "Min"})
 _MOST_COMPARED: Final = 8
-"""Maximum number of arguments of `_COMPARING` functions. sympy compares each argument with all others."""
+"""Maximum number of arguments of `_COMPARING` functions, because sympy compares each argument with all others."""
 _ATOMS: Final = frozenset({"Symbol", "Integer", "Float", "Rational"})
 _LARGEST_NUMBER: Final = 2**63
 _LARGEST_POWER: Final = 8
@@ -25,12 +25,12 @@ _FUNCTIONS: Final = frozenset(
     TruncToInt TruncToFloat RoundToInt IntTrueDiv FloatTrueDiv FloatPow ToFloat Identity
     OpaqueUnaryFn_sqrt OpaqueUnaryFn_log2 OpaqueUnaryFn_log OpaqueUnaryFn_exp""".split()  # noqa: SIM905 - a list of words
 )
-"""Names of allowed functions of sympy, and of torch's additions to sympy."""
+"""Functions of sympy and torch that a size expression may call."""
 _VALUES: Final = frozenset({"true", "false"})
 
 
 def check_expression(text: str) -> None:
-    """Raise ValueError if a text is anything but arithmetic of sizes, or too large to evaluate quickly."""
+    """Raise ValueError unless ``text`` is arithmetic of sizes that sympy can evaluate quickly."""
     if len(text) > _LONGEST or not text.isascii():
         raise ValueError(_refused(text))
     try:
@@ -42,7 +42,7 @@ def check_expression(text: str) -> None:
 
 
 def _terms(node: ast.AST) -> int:
-    """Return the number of terms that sympy may expand an expression to. A number or symbol is one term."""
+    """Return the number of terms to which sympy may expand an expression. A number or symbol is one term."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return 1
     if node.func.id == "Pow":

@@ -1,4 +1,4 @@
-"""Detects model folders that hold a ``.pt2`` archive, and converts their ``config.json`` to this package's format."""
+"""Detect model folders with a ``.pt2`` archive, and convert their ``config.json`` to this package's format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vllm_mmout.wings.archives.scaling import BandScaling
 
 ARCHITECTURE: Final = "ExportedProgram"
 FILE: Final = "archive"
-"""Entry of ``config.json`` with the name of the archive in the folder."""
+"""Key in ``config.json`` for the file name of the archive."""
 ORDER: Final = "dim_order"
 _MODEL: Final = "vllm_mmout.wings.archives.model:ExportedModel"
 _AXES: Final = {4: ("batch", "channel", "height", "width"), 5: ("batch", "channel", "time", "height", "width")}
 _TILE: Final = 512
-"""Default side of tiles in pixels, for programs that accept any size."""
+"""Default side of a tile in pixels, for programs that accept any size."""
 
 
 def as_ours(
@@ -39,7 +39,7 @@ def as_ours(
     files = sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else []
     if not files:
         return None
-    entries, item = _said(config, place)
+    entries, item = _read_entries(config, place)
     named = entries.get(FILE) or (item and mlm.archive_named(item))
     chosen = next((file for file in files if file.name == named), files[0] if len(files) == 1 else None)
     if chosen is None or (entries.get(FILE) and chosen.name != named):
@@ -62,8 +62,8 @@ def as_ours(
     return {**made, "architectures": [ARCHITECTURE], FILE: str(chosen.absolute()), "mmout": ours}
 
 
-def _said(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.Item | None]:
-    """Return the entries of ``config.json``, and the folder's STAC item that describes the model (MLM), or None."""
+def _read_entries(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.Item | None]:
+    """Return the entries of ``config.json``, and the STAC item (MLM) that describes the model, or None."""
     if (item := mlm.item_of(config)) is not None:
         return {}, item
     items = filter(None, (mlm.item_of(_json(file)) for file in sorted(folder.glob("*.json"))))
@@ -78,7 +78,7 @@ def _json(file: Path) -> Any:
 
 
 def _raster(contents: Contents, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``config.json`` entries (axes, bands, sizes) if the only input is an image, otherwise an empty dict."""
+    """Return ``config.json`` entries for axes, bands and sizes if the only input is an image, else {}."""
     if len(contents.inputs) != 1 or len(contents.inputs[0].axes) not in _AXES:
         return {}
     sizes = contents.inputs[0].axes

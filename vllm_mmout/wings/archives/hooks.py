@@ -1,4 +1,4 @@
-"""Private names in vLLM that the code for ``.pt2`` archives uses."""
+"""Private names of vLLM that the extension package for ``.pt2`` archives uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads the network in a ``.pt2`` archive."""
+"""Load the exported program of a ``.pt2`` archive onto a device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) 
 
 
 def _exported(contents: Contents) -> Any:
-    """Load an archive's exported program with torch, which reads only file contents that were checked."""
+    """Load an archive's exported program with torch, but let torch read only the checked files."""
     # This does what `torch.export.load` does, except that `load` would unpickle the sample inputs of the export, and
     # would read the zip file with torch's own reader, which might find files that were not checked.
     from torch.export.pt2_archive import _package

@@ -1,4 +1,4 @@
-"""Conversion of an item of STAC's Machine Learning Model extension (MLM 1.4 to 1.6) to entries of a ``config.json``.
+"""Convert a STAC item with the Machine Learning Model extension (MLM 1.4 to 1.6) to ``config.json`` entries.
 
 https://github.com/stac-extensions/mlm
 """
@@ -21,7 +21,7 @@ _PROCESSORS: Final = {
     "classification": "classification",
     "similarity-search": "embedding",
 }
-"""Name of the output processor for each MLM task."""
+"""Maps each MLM task to the name of its output processor."""
 _PIXELS: Final = 4
 """Number of axes of an output with a value for each pixel: batch, classes, height, width."""
 _VERSION: Final = re.compile(r"/mlm/v?(\d+\.\d+[^/]*)/")
@@ -33,24 +33,24 @@ _OTHER_NAMES: Final = {
     "width": ("w", "x", "lon", "longitude"),
 }
 AXES: Final = {other: name for name, others in _OTHER_NAMES.items() for other in others}
-"""Our names of axes, by the other names that MLM and existing items use."""
+"""Maps axis names that MLM and existing items use to this package's names."""
 
 
 class Band(Struct):
-    """A band, or a variable of a data cube. With an ``expression`` it is computed from others, which is refused."""
+    """Band of an MLM item, or variable of a data cube. Bands computed by an ``expression`` are refused."""
 
     name: str
     expression: Any = None
 
 
 class InputStructure(Struct):
-    """The axes of an input."""
+    """Axis order of a model's input in an MLM item."""
 
     dim_order: list[str] | None = None
 
 
 class ModelInput(Struct):
-    """One input. The fields from ``pre_processing_function`` on are refused: unsupported, or older than MLM 1.4."""
+    """Input of a model in an MLM item. Fields from ``pre_processing_function`` on are not supported."""
 
     bands: list[str | Band] = []
     variables: list[str | Band] = []
@@ -65,20 +65,20 @@ class ModelInput(Struct):
 
 
 class OutputClass(Struct):
-    """A class of an output, with its value and name."""
+    """Class that a model predicts, with its value in the output and its name."""
 
     value: int
     name: str | None = None
 
 
 class ResultStructure(Struct):
-    """The axes of an output."""
+    """Axis order of a model's output in an MLM item."""
 
     dim_order: list[str] = []
 
 
 class ModelOutput(Struct):
-    """One output of the model."""
+    """Output of a model in an MLM item."""
 
     tasks: list[str] = []
     result: ResultStructure | None = None
@@ -86,12 +86,12 @@ class ModelOutput(Struct):
     variables: list[str | Band] = []
     classes: list[OutputClass] | None = field(name="classification:classes", default=None)
     classes_of_stac_model: list[OutputClass] | None = field(name="classification_classes", default=None)
-    """The classes, under the other key that files written by the package stac-model use."""
+    """Predicted classes, under the key that the package stac-model writes instead."""
     post_processing_function: Any = None
 
 
 class Properties(Struct):
-    """The properties of an item that describe its model."""
+    """Properties of a STAC item that describe its model."""
 
     inputs: list[ModelInput] = field(name="mlm:input")
     outputs: list[ModelOutput] = field(name="mlm:output", default_factory=list)
@@ -99,14 +99,14 @@ class Properties(Struct):
 
 
 class Asset(Struct):
-    """A file that an item refers to."""
+    """File that a STAC item refers to."""
 
     href: str = ""
     roles: list[str] | None = None
 
 
 class Item(Struct):
-    """A STAC item that describes a model."""
+    """STAC item that describes a model with the MLM extension."""
 
     properties: Properties
     assets: dict[str, Asset] = {}
@@ -114,7 +114,7 @@ class Item(Struct):
 
 
 def item_of(config: Any) -> Item | None:
-    """Parse the content of a JSON file as an MLM item, or return None. Raise OptionError for a malformed item."""
+    """Parse JSON data as an MLM item. Return None for other data, and raise OptionError for a malformed item."""
     properties = config.get("properties") if isinstance(config, Mapping) else None
     if not isinstance(properties, Mapping) or "stac_version" not in config or "mlm:input" not in properties:
         return None
@@ -125,13 +125,13 @@ def item_of(config: Any) -> Item | None:
 
 
 def archive_named(item: Item) -> str | None:
-    """Return the file name of the item's asset with the role ``mlm:model``, or None."""
+    """Return the file name of the archive that an MLM item refers to, or None."""
     names = (asset.href.rpartition("/")[2] for asset in item.assets.values() if "mlm:model" in (asset.roles or ()))
     return next(names, None)
 
 
 def entries_of(item: Item, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the ``config.json`` entries of an item: ``bands``, ``dim_order``, ``value_scaling`` and ``mmout``.
+    """Convert an MLM item to ``config.json`` entries: ``bands``, ``dim_order``, ``value_scaling``, ``mmout``.
 
     ``mmout`` holds the output processor and its class names. ``ranks`` are the numbers of axes of the program's
     outputs. Raise OptionError if the item asks for something that is not supported.
@@ -160,7 +160,7 @@ def entries_of(item: Item, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def _check_version(item: Item) -> None:
-    """Raise OptionError for an item of another major version of MLM, whose fields may have another meaning."""
+    """Raise OptionError if the item has another major version of MLM, whose fields may have another meaning."""
     versions = [match[1] for match in map(_VERSION.search, item.stac_extensions) if match]
     if other := next((version for version in versions if not version.startswith("1.")), None):
         raise OptionError(
@@ -180,7 +180,7 @@ def _check_undone(part: Struct, *names: str) -> None:
 
 
 def _check_result(result: ModelOutput) -> None:
-    """Raise OptionError for an output whose channels come last, or whose bands are expressions."""
+    """Raise OptionError if an output's height and width are not last, or its bands are expressions."""
     for band in (*result.bands, *result.variables):
         _named(band)
     order = [AXES.get(name, name) for name in (result.result.dim_order if result.result else ())]
@@ -200,7 +200,7 @@ def _named(band: str | Band) -> str:
 
 
 def _table(properties: Properties, result: ModelOutput, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return a table with the output processor for the model's task, and class names. It is empty for unknown tasks."""
+    """Return the output processor for the model's task, with its class names, or {} for an unknown task."""
     processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
     if processor == "classification" and tuple(ranks) == (_PIXELS,):
         processor = "segmentation"  # MLM also calls the classification of pixels "classification"

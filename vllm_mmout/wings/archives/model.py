@@ -1,4 +1,4 @@
-"""`ExportedModel`: runs the exported program in a ``.pt2`` archive on images with the values stored in their files."""
+"""`ExportedModel`: serves the exported program in a ``.pt2`` archive."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _RASTER = "pixel_values"
 
 @dataclass(frozen=True, slots=True)
 class TensorsMapper:
-    """An input mapper for a dict of tensors by input name, each without the batch axis."""
+    """Input mapper for programs whose input is not an image. Each tensor of a request lacks the batch axis."""
 
     inputs: Mapping[str, TensorSpec]
     usual: Mapping[str, tuple[int, ...]]
-    """Shapes of the dummy inputs by name."""
+    """Shape of each dummy input, by input name."""
 
     def dummy(self) -> dict[str, NDArray[Any]]:
-        """Return an input with the usual shapes, since the largest shapes may be unlimited."""
+        """Return a dummy input of zeros. Its shapes are the usual shapes, as the largest shapes may be unlimited."""
         return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.usual.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input that is not a dict: an array, which becomes the program's first input."""
+        """Map an array to the program's first input. Raise InputError for data that is not an array."""
         if not hasattr(data, "shape"):
             inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
             raise InputError(f"the program takes tensors by name ({inputs}), got {type(data).__name__}")
@@ -55,12 +55,12 @@ class TensorsMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether texts in a request may name files. They may not."""
+        """Return False: a text in a request cannot name a file."""
         return False
 
 
 def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
-    """Return the input mapper of an archive: for rasters if it has one image input, otherwise for tensors."""
+    """Return the input mapper for an archive: for rasters if the only input is an image, else for tensors."""
     if ORDER in config:
         return RasterMapper.from_config(config)
     inputs = contents_of(Path(config[FILE])).inputs
@@ -78,7 +78,7 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class ExportedModel(nn.Module):
-    """A model that runs the exported program in a ``.pt2`` archive.
+    """Model class that runs the exported program in a ``.pt2`` archive.
 
     It first scales the inputs, and adapts their axis order and batch size to the program.
     """
@@ -104,12 +104,12 @@ class ExportedModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keywords of ``forward``: ``pixel_values`` for an image, otherwise the program's input names."""
+        """Return the keyword arguments of `forward`: ``pixel_values`` for an image, else the program's input names."""
         return (_RASTER,) if ORDER in config else tuple(spec.name for spec in contents_of(Path(config[FILE])).inputs)
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The module that is compiled if the engine compiles the model."""
+        """Module that the engine compiles if its option ``compile`` is set."""
         return self._held[0]
 
     def forward(self, **inputs: Tensor) -> Raw:
@@ -131,13 +131,13 @@ class ExportedModel(nn.Module):
         return outputs[0] if len(outputs) == 1 else each(lambda *parts: torch.cat(parts), *outputs)
 
     def _image(self, values: Tensor) -> Tensor:
-        """Return an image batch, scaled, with the axes in the program's order."""
+        """Scale a batch of images, and bring its axes into the program's order."""
         ours = ("batch", "channel", *(("time",) if "time" in self._order else ()), "height", "width")
         values = values if self._scaling is None else self._scaling(values)
         return values.permute(*(ours.index(axis) for axis in self._order))
 
     def _run(self, tensors: Sequence[Tensor]) -> Raw:
-        """Run one batch. If it has too few requests for the program, its last request is repeated."""
+        """Run the program on a batch. If the batch is too small, its last request is repeated."""
         count = len(tensors[0])
         lacking = max(self._batch.least - count, 0)
         if lacking:

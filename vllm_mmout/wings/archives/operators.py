@@ -1,4 +1,4 @@
-"""The operators that an archive may call without being trusted: those for inference whose kernels check arguments.
+"""List of torch operators that an untrusted program may call, because their kernels check their arguments.
 
 Any other operator may access memory outside its tensors if it is called with wrong sizes. The operators of
 `checks.CHECKED` are listed here too, because our own checks run before them.
@@ -25,7 +25,7 @@ special_erf special_log1p special_logit special_xlogy sqrt square sub subtract t
 where xlogy zero index_add index_copy index_fill index_put masked_scatter scatter scatter_add scatter_reduce tril triu
 __and__ __or__ __xor__ __lshift__ __rshift__
 """.split()  # noqa: SIM905 - a list of words
-"""Names of elementwise operators. `ALLOWED` adds their in-place forms, which have a trailing underscore."""
+"""Names of elementwise operators. `ALLOWED` adds their in-place forms, such as ``add_``."""
 _OTHERS: Final = """
 glu prelu _prelu_kernel softmax log_softmax _softmax _log_softmax
 all amax amin aminmax any argmax argmin argsort bincount bucketize count_nonzero cummax cummin cumprod cumsum diff histc
@@ -64,11 +64,12 @@ _assert_async _assert_scalar _assert_tensor_metadata _local_scalar_dense equal i
 sym_constrain_range_for_size sym_numel sym_size sym_storage_offset sym_stride
 """.split()  # noqa: SIM905 - a list of words
 TRUST: Final = "trust_operators"
-"""Name of the engine's option that lists further allowed operators."""
+"""Engine option that lists additional operators which programs may call."""
 ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE} | frozenset(_OTHERS)
-"""Names of allowed operators in ``torch.ops.aten``."""
+"""Names of operators in ``torch.ops.aten`` that any program may call."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
-"""Allowed overloads. "out" overloads write into an argument, and "data" overloads trust lengths of packed sequences."""
+"""Pattern of allowed operator overloads. "out" overloads write into an argument, and "data" overloads trust the lengths
+of packed sequences, so both are excluded."""
 _ELSEWHERE: Final = re.compile(
     r"torch\.ops\.torchvision\.nms\.default"
     r"|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast|wrap_with_set_grad_enabled)"
@@ -90,12 +91,12 @@ def trusted_by(settings: Any) -> frozenset[str]:
 
 
 def is_operator(target: str) -> bool:
-    """Return whether the target of a call is an operator, and not another name of ``torch`` or of Python."""
+    """Return whether a call's target names an operator, not another object of torch or Python."""
     return bool(_ELSEWHERE.fullmatch(target) or _OPERATOR.fullmatch(target))
 
 
 def untrusted(targets: Iterable[str], trusted: Collection[str] = ()) -> dict[str, str]:
-    """Return the targets of calls that are neither allowed nor trusted, with their names, such as "aten.name"."""
+    """Return the call targets that are neither allowed nor in ``trusted``, with the operator name of each target."""
     refused = {}
     for target in targets:
         match = _OPERATOR.fullmatch(target)

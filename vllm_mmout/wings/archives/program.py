@@ -1,4 +1,4 @@
-"""The supported part of torch.export's schema for the graph of an archive, with the allowed values.
+"""Schema of torch.export's program files, limited to the supported parts and values.
 
 torch generates Python source from the names in a graph, treats any name below ``torch`` as an operator, imports modules
 that the trees of inputs name, and unpickles data that is marked as pickled. A program is therefore parsed into these
@@ -32,19 +32,19 @@ _SIGNS: Final = re.compile(r"[^A-Za-z0-9_ .,:;>+-]")
 
 
 class TensorName(Struct):
-    """A reference to a tensor of the graph by its name."""
+    """Reference to a tensor in the program's graph."""
 
     name: Name
 
 
 class NumberOrName(Number):
-    """A number, or the name of a number in the graph."""
+    """A constant number, or the name of a number that the graph computes."""
 
     as_name: Name | UnsetType = UNSET
 
 
 class TensorOrNone(Union):
-    """A tensor, or None for a tensor that is left out."""
+    """Optional tensor argument: a reference to a tensor, or None."""
 
     as_tensor: TensorName | UnsetType = UNSET
     as_none: bool | UnsetType = UNSET
@@ -58,14 +58,14 @@ class Complex(Struct):
 
 
 class Subgraph(Struct):
-    """A branch, or the body of a loop."""
+    """Graph of a branch or a loop body, with its name."""
 
     name: Name
     graph: Graph
 
 
 class Argument(Union):
-    """An argument or a result of an operator. Operators as arguments and objects of classes are not supported."""
+    """Argument or result of an operator call. Operators and objects of classes are not supported as values."""
 
     as_none: bool | UnsetType = UNSET
     as_tensor: TensorName | UnsetType = UNSET
@@ -104,7 +104,7 @@ class Argument(Union):
 
 
 class NamedArgument(Struct):
-    """An argument of an operator, with its name."""
+    """Argument of an operator call, with its parameter name."""
 
     name: NameOrNone
     arg: Argument
@@ -128,7 +128,7 @@ class Node(Struct):
 
 
 class Graph(Struct):
-    """The calls of a program, and the shapes of all their results."""
+    """Operator calls of a program, with the shapes of all tensors that they use."""
 
     inputs: list[Argument]
     outputs: list[Argument]
@@ -148,21 +148,21 @@ class Graph(Struct):
                     yield from argument.arg.as_graph.graph.targets()
 
 
-class OfArgument(Struct):
-    """An input or output that the caller of the program passes or gets."""
+class ArgumentSpec(Struct):
+    """Input that the caller of the program passes, or output that the caller gets."""
 
     arg: Argument
 
 
-class OfConstant(Struct):
-    """An input that was a constant value when the program was exported."""
+class ConstantSpec(Struct):
+    """Input of the program whose value was fixed at export."""
 
     name: Name
     value: Argument
 
 
-class OfState(Struct, omit_defaults=True):
-    """A parameter, buffer or constant of the program."""
+class StateSpec(Struct, omit_defaults=True):
+    """Parameter, buffer or constant tensor of the program."""
 
     arg: TensorName
     parameter_name: Path | UnsetType = UNSET
@@ -173,33 +173,33 @@ class OfState(Struct, omit_defaults=True):
 
 
 class InputSpec(Union):
-    """The role of an input of the graph."""
+    """Role of a graph input, such as a parameter, or an argument from the caller."""
 
-    user_input: OfArgument | UnsetType = UNSET
-    parameter: OfState | UnsetType = UNSET
-    buffer: OfState | UnsetType = UNSET
-    tensor_constant: OfState | UnsetType = UNSET
-    constant_input: OfConstant | UnsetType = UNSET
+    user_input: ArgumentSpec | UnsetType = UNSET
+    parameter: StateSpec | UnsetType = UNSET
+    buffer: StateSpec | UnsetType = UNSET
+    tensor_constant: StateSpec | UnsetType = UNSET
+    constant_input: ConstantSpec | UnsetType = UNSET
 
 
 class OutputSpec(Union):
-    """The role of an output of the graph."""
+    """Role of a graph output, such as a result for the caller, or a buffer's new value."""
 
-    user_output: OfArgument | UnsetType = UNSET
-    buffer_mutation: OfState | UnsetType = UNSET
-    parameter_mutation: OfState | UnsetType = UNSET
-    user_input_mutation: OfState | UnsetType = UNSET
+    user_output: ArgumentSpec | UnsetType = UNSET
+    buffer_mutation: StateSpec | UnsetType = UNSET
+    parameter_mutation: StateSpec | UnsetType = UNSET
+    user_input_mutation: StateSpec | UnsetType = UNSET
 
 
 class GraphSignature(Struct):
-    """The roles of all inputs and outputs of the graph."""
+    """Roles of all inputs and outputs of a graph."""
 
     input_specs: list[InputSpec]
     output_specs: list[OutputSpec]
 
 
 class CallSignature(Struct):
-    """The nested structures of a call's inputs and outputs, as JSON."""
+    """Nested structures (pytrees) of a call's inputs and outputs, as JSON."""
 
     in_spec: str
     out_spec: str
@@ -212,14 +212,14 @@ class CallSignature(Struct):
 
 
 class CallEntry(Struct):
-    """The call of a module. The first entry is the call of the program itself."""
+    """Call of a module in the exported network. The first entry is the call of the program itself."""
 
     fqn: str
     signature: CallSignature | None = None
 
 
 class GraphModule(Struct):
-    """A graph with its signature."""
+    """Graph of a program, with the roles of its inputs and outputs."""
 
     graph: Graph
     signature: GraphSignature
@@ -227,21 +227,21 @@ class GraphModule(Struct):
 
 
 class Range(Struct):
-    """The range of a symbol's values. A bound of None means unlimited."""
+    """Range of values of a symbolic size. None means no bound."""
 
     min_val: int | None
     max_val: int | None
 
 
 class SchemaVersion(Struct):
-    """The version of torch.export's schema in the file."""
+    """Version of torch.export's schema that a file uses."""
 
     major: int
     minor: int
 
 
 class Program(Struct):
-    """The content of ``models/NAME.json``. Guards are left out, because they are Python code."""
+    """Exported program, as in ``models/NAME.json``. Its guards are dropped, because they are Python code."""
 
     graph_module: GraphModule
     opset_version: dict[Name, int]

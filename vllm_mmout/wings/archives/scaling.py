@@ -1,4 +1,4 @@
-"""Scaling of input values for a network, band by band, by the ``value_scaling`` of STAC's MLM extension."""
+"""Scale input values band by band, as the ``value_scaling`` of a STAC MLM item says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
     "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
     "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
 }
-"""The entries of each type in the table "Value Scaling Object" of MLM 1.4, and the fields of `BandScaling` for them."""
+"""Maps each scaling type of MLM 1.4 to its numeric fields, and to a function that converts them to the fields of
+`BandScaling`."""
 
 
 _LARGEST: Final = 3.4e38
@@ -30,7 +31,7 @@ _LARGEST: Final = 3.4e38
 
 @dataclass(frozen=True, slots=True)
 class BandScaling:
-    """Scaling by (value - subtract) / divide, then clamping to least and most. Each field has a number per band."""
+    """Scaling by (value - subtract) / divide, then clamping to [least, most]. Each field has a number per band."""
 
     subtract: tuple[float, ...]
     divide: tuple[float, ...]
@@ -39,7 +40,7 @@ class BandScaling:
 
     @classmethod
     def of(cls, value: Any, bands: int) -> BandScaling | None:
-        """Read ``value_scaling``, a table or a list of 1 or ``bands`` tables. Raise OptionError if it is invalid."""
+        """Parse ``value_scaling``: an entry for all bands, or a list for each band. Raise OptionError if invalid."""
         entries = [value] if isinstance(value, Mapping) else value
         if not entries:
             return None
@@ -51,7 +52,7 @@ class BandScaling:
         return cls(*zip(*rows, strict=True))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Scale values [n, bands, ...] in float32."""
+        """Scale values [n, bands, ...], and return them as float32."""
         scaled = values.float()
 
         def per_band(numbers: tuple[float, ...]) -> Tensor:
@@ -67,7 +68,7 @@ class BandScaling:
 
 
 def _numbers(entry: Any) -> tuple[float, float, float, float]:
-    """Return the numbers of one band in the order of the fields of `BandScaling`: subtract, divide, least, most."""
+    """Return (subtract, divide, least, most) of one band from its entry in ``value_scaling``."""
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
     if kind is None or entry is None:
         return 0.0, 1.0, -math.inf, math.inf

@@ -1,4 +1,4 @@
-"""The supported part of torch.export's schema for tensors: their names, sizes, and stored bytes."""
+"""Schema of tensors in torch.export's files: names, sizes, dtypes and stored bytes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_
 
 
 STRIDED: Final = 7
-"""Number of the strided layout, which all dense tensors have, in torch.export's schema."""
+"""Number of the dense (strided) memory layout in torch.export's schema."""
 _ITEM_BYTES: Final = {
     **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1), **dict.fromkeys((3, 6, 13, 28), 2),
     **dict.fromkeys((4, 7, 9, 34), 4), **dict.fromkeys((5, 8, 10, 35), 8), 11: 16,
 }  # fmt: skip
-"""Number of bytes of an element for each dtype number of torch.export's schema."""
+"""Bytes per element for each dtype number of torch.export's schema."""
 
 
 class Union(Struct, omit_defaults=True):
@@ -34,7 +34,7 @@ class Union(Struct, omit_defaults=True):
 
 
 class Expression(Struct):
-    """A size that is not fixed, as an expression of symbols."""
+    """Size of an axis that is not fixed, as an expression of symbols."""
 
     expr_str: str
     hint: dict[Literal["as_int", "as_bool", "as_float"], int | float | bool] | None = None
@@ -52,13 +52,13 @@ class Number(Union):
 
 
 class Size(Number):
-    """A fixed size, or an expression of symbols."""
+    """Size of an axis: a fixed number, or an expression of symbols."""
 
     as_expr: Expression | UnsetType = UNSET
 
 
 class Device(Struct):
-    """The device of a tensor at export. It is replaced by the CPU, and the program is moved to the engine's device."""
+    """Device of a tensor at export. It is replaced by the CPU, because torch moves the loaded program later."""
 
     type: str
     index: int | None = None
@@ -81,7 +81,7 @@ class TensorMeta(Struct):
 
     @staticmethod
     def numbers(sizes: Iterable[Size]) -> list[int]:
-        """Return sizes as numbers of at least 0. Raise ValueError for an expression or a negative number."""
+        """Convert sizes to integers. Raise ValueError if a size is an expression or negative."""
         numbers = [size.as_int for size in sizes]
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise ValueError("a weight whose size is not a number")
@@ -89,7 +89,7 @@ class TensorMeta(Struct):
 
 
 class Payload(Struct):
-    """The file and the layout of a weight or constant in the archive."""
+    """Stored tensor of an archive, a weight or a constant, with its file and memory layout."""
 
     path_name: Annotated[str, Meta(pattern=r"\A(weight|tensor)_[0-9]+\Z")]
     is_param: bool
@@ -102,7 +102,7 @@ class Payload(Struct):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes that the tensor spans in its file. Raises ValueError for unknown sizes or dtypes."""
+        """Number of bytes that the tensor needs in its file. Raises ValueError for unknown sizes or dtypes."""
         meta = self.tensor_meta
         if meta is None or meta.dtype not in _ITEM_BYTES:
             raise ValueError(f"{self.path_name} has an unsupported dtype")
@@ -115,6 +115,6 @@ class Payload(Struct):
 
 
 class Payloads(Struct):
-    """All weights, or all constants, by their names in the program."""
+    """All weights, or all constants, of a program by name."""
 
     config: dict[Path, Payload]
