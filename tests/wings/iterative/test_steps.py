@@ -9,7 +9,7 @@ import torch
 
 from vllm_mmout.errors import ModelError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.iterative.active_requests import Steps
+from vllm_mmout.wings.iterative.active_requests import StepRunner
 
 pytestmark = pytest.mark.engine
 
@@ -32,7 +32,7 @@ class Counts:
 
 def after_a_step(fault, *numbers):
     """The state of each request, or what it failed with, after one step of all; in a thread, where no Ctrl-C comes."""
-    steps = Steps(Counts(fault))
+    steps = StepRunner(Counts(fault))
     running = [steps.begin({"number": torch.tensor(number)}, OutputParams(), 1) for number in numbers]
     thread = threading.Thread(target=steps.step, args=(running,))
     thread.start()

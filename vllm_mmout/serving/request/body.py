@@ -108,10 +108,7 @@ def _too_large(options: ServingOptions) -> ApiError:
 
 @asynccontextmanager
 async def _received(request: Request, options: ServingOptions) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Yield an iterator over the chunks of a request's body that enforces the server's limits.
-
-    After an error of the client, the rest of the body is discarded.
-    """
+    """Yield an iterator over a body's chunks that enforces the server's limits, and discards the rest on an error."""
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         error = ApiError(415, f"the body is sent as {encoding[:40]!r}, which is not taken; send it as it is")

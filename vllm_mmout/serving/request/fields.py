@@ -87,10 +87,7 @@ class Fields:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of an object with these fields. The fields ``required`` are mandatory.
-
-        ``more`` adds or replaces the schemas of fields.
-        """
+        """Return the JSON schema of an object with these fields. ``more`` adds or replaces schemas of fields."""
         schemas = {name: option.schema for name, option in self.options.items()}
         fields = {**more, **schemas, **{name: schema for name, schema in more.items() if name in schemas}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}

@@ -123,7 +123,7 @@ def size_of(output: Savable, name: str) -> tuple[int, int] | None:
 
 
 def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budget: AnswerBudget) -> Encoded:
-    """Encode an output that has no file formats by calling its processor's ``to_response``."""
+    """Encode an output that cannot save itself by calling its processor's ``to_response``."""
     try:
         given = to_response(output)
     except MMOutError:  # its message is for the client

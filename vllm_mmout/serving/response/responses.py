@@ -116,10 +116,7 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """Return a response with the bytes of one file. The client sees it as ``name`` plus a suffix.
-
-    The response closes the file when it has been sent.
-    """
+    """Return a response with the bytes of the file ``entry``, which it closes at the end. ``name`` lacks the suffix."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     all_headers = {
         "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',

@@ -186,7 +186,7 @@ def _stored(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
-    """Return a program's arguments, with None for tensors, and its input tensors by argument index."""
+    """Return a program's arguments, where None replaces a tensor, and its input tensors by argument index."""
     arguments: list[Any] = []
     inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:

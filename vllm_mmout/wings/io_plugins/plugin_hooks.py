@@ -1,4 +1,4 @@
-"""Rows of the hook table for IO Processor plugins: ``mmout``, and plugins from other packages."""
+"""Hooks into vLLM for IO Processor plugins: ``mmout``, and plugins of other packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = "vLLM's IO Processor plugins may yield prompts one by one, off the event
 
 
 def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a constructor so that vLLM also accepts requests without ``data`` if the plugin ``mmout`` is loaded."""
+    """Wrap the constructor of vLLM's pooling processor, so that it also accepts requests without ``data``."""
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:

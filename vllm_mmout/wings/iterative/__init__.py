@@ -1,4 +1,4 @@
-"""Iterative models: models that need many steps for one result, as diffusion and flow matching do.
+"""Serve iterative models, which need many steps for a result, such as diffusion and flow matching models.
 
 An author writes ``begin``, ``step`` and ``finish``. Each step of the engine runs one step of every running request, no
 matter which step each request has reached. A request's prompt has as many tokens as the request has steps, and vLLM's

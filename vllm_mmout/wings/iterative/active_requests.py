@@ -1,4 +1,4 @@
-"""The running requests of an iterative model in a worker, each at its own step."""
+"""Run the steps of an iterative model's requests in a worker. Each request has its own step number."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _ATTRIBUTE: Final = "mmout"
-"""Name of our attribute of a request's ``PoolingStates``. vLLM drops them when the request ends or is aborted."""
+"""Attribute of vLLM's ``PoolingStates`` that holds our state of a request. vLLM drops it when the request ends."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
-"""A request's tensors by keyword, or the error that explains why they are missing."""
+"""Input tensors of a request by keyword, or the error that explains why they are missing."""
 
 
 @dataclass(slots=True)
 class ActiveRequest:
-    """A request between its first and its last step."""
+    """State of a request between its first and its last step."""
 
     state: Any
-    """The state that the author's model returned last, or an MMOutError if the request failed."""
+    """State that the author's model returned for the last step, or the MMOutError that ended the request."""
     total: int
     """Number of steps of the request."""
     shown_after: Sequence[int] = ()
     """Numbers of finished steps after which a preview is sent."""
     taken: int = field(default=0, init=False)
-    """Number of steps that are finished."""
+    """Number of finished steps."""
 
     @property
     def failed(self) -> bool:
@@ -49,8 +49,8 @@ class ActiveRequest:
         return isinstance(self.state, MMOutError)
 
 
-class Steps:
-    """A wrapper that calls a model's ``begin``, ``step`` and ``finish`` for all requests of an engine step.
+class StepRunner:
+    """Runner that calls an author's ``begin``, ``step`` and ``finish`` for all running requests, in batches.
 
     If the model raises for several requests, each of them is run again alone, so that one request cannot fail the
     others. A model must therefore not change the states that it receives.
@@ -62,11 +62,11 @@ class Steps:
         self._arrived: Sequence[TensorsOrError] = ()
 
     def arrive(self, given: Sequence[TensorsOrError]) -> None:
-        """Store the tensors of new requests. Model Runner V2 passes the tensors of all requests at each step."""
+        """Store the input tensors of new requests, or of all requests on Model Runner V2, until `advance`."""
         self._arrived = given
 
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
-        """Run the scheduled steps of each request.
+        """Run the steps that vLLM scheduled for each request, and return results and previews.
 
         Returns:
             The result of each finished request by row, None for the others; and the previews by row. A failed request
@@ -114,9 +114,9 @@ class Steps:
     def begin(
         self, tensors: TensorsOrError, params: OutputParams | MMOutError, total: int, shown_after: Sequence[int] = ()
     ) -> ActiveRequest:
-        """Return a request of ``total`` steps before its first step. Its state is an error if its inputs are faulty."""
+        """Return a new request of ``total`` steps. It counts as failed if its inputs are faulty."""
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
-        return ActiveRequest(fault or self._called(self._begun, tensors, params, total), total, shown_after)
+        return ActiveRequest(fault or self._catch_errors(self._begun, tensors, params, total), total, shown_after)
 
     def _begun(self, tensors: Mapping[str, torch.Tensor], params: OutputParams, total: int) -> Any:
         return self._model.begin(dict(tensors), msgspec.structs.replace(params, num_inference_steps=total))
@@ -132,7 +132,7 @@ class Steps:
 
     def _stepped(self, group: Sequence[ActiveRequest]) -> list[Any]:
         states, steps = [request.state for request in group], [request.taken for request in group]
-        new_states = self._called(self._states_after, states, steps)
+        new_states = self._catch_errors(self._states_after, states, steps)
         if isinstance(new_states, MMOutError):
             return [new_states] if len(group) == 1 else [self._stepped([request])[0] for request in group]
         return [*new_states]
@@ -145,7 +145,7 @@ class Steps:
         return [*new_states]
 
     def results(self, ended: Sequence[ActiveRequest], method: str) -> list[Outcome]:
-        """Return the output of the model's ``finish`` or ``preview`` for each request, or the request's error."""
+        """Call the model's ``finish`` or ``preview``, and return the output or the error of each request."""
         results: dict[int, Outcome] = {id(request): request.state for request in ended if request.failed}
         call = getattr(self._model, method, None) or self._model.finish
         for group in _alike([request for request in ended if not request.failed]):
@@ -153,7 +153,9 @@ class Steps:
         return [results[id(request)] for request in ended]
 
     def _finished(self, group: Sequence[ActiveRequest], call: Callable[..., Any], method: str) -> list[Outcome]:
-        results: list[Outcome] | MMOutError = self._called(self._parts, call, [run.state for run in group], method)
+        results: list[Outcome] | MMOutError = self._catch_errors(
+            self._parts, call, [run.state for run in group], method
+        )
         if not isinstance(results, MMOutError):
             return results
         return [results] if len(group) == 1 else [self._finished([request], call, method)[0] for request in group]
@@ -174,8 +176,8 @@ class Steps:
         raw: Raw = output if isinstance(output, torch.Tensor) else dict(output)
         return each(lambda tensor: tensor[0], checked_group(each(lambda leaf: leaf[None], raw), 1, giver, ModelError))
 
-    def _called(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Return the result of an author's function, or its exception as an error of the requests in the call."""
+    def _catch_errors(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call an author's function. Return its result, or its exception as an MMOutError."""
         try:
             return call(*args)
         except (InputError, ModelError) as error:
@@ -189,7 +191,7 @@ class Steps:
 
 
 def _alike(running: Iterable[ActiveRequest]) -> list[list[ActiveRequest]]:
-    """Group requests whose states have tensors of the same shapes and dtypes."""
+    """Group requests whose states can be batched, because their tensors have the same shapes and dtypes."""
     groups: dict[object, list[ActiveRequest]] = {}
     for request in running:
         groups.setdefault(_likeness(request.state), []).append(request)

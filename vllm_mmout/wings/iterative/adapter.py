@@ -1,4 +1,4 @@
-"""The adapter that presents an author's ``begin``, ``step`` and ``finish`` as a vLLM model."""
+"""Adapter that serves an author's iterative model (``begin``, ``step``, ``finish``) as a vLLM model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_mmout.errors import ModelError, raise_interrupt, type_and_message
 from vllm_mmout.log import logger
 from vllm_mmout.models.inputs.engine_input import FIELD, tensors_of
 from vllm_mmout.models.single_pass import SinglePassModel
-from vllm_mmout.wings.iterative.active_requests import Steps
+from vllm_mmout.wings.iterative.active_requests import StepRunner
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IterativeModel(SinglePassModel):
-    """Base class of the adapters of iterative models.
+    """Base class of vLLM models that wrap an author's iterative model.
 
     The pooler runs the steps, because only the pooler learns of every running request. vLLM passes to ``forward`` the
     tensors of the requests that begin, in the order of their rows in the batch.
@@ -28,7 +28,7 @@ class IterativeModel(SinglePassModel):
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config, prefix)
-        self._steps = Steps(self.model)
+        self._steps = StepRunner(self.model)
         self.pooler = StepPooler(self._steps)
 
     def forward(
@@ -39,7 +39,7 @@ class IterativeModel(SinglePassModel):
         inputs_embeds: torch.Tensor | None = None,
         **inputs: Any,
     ) -> torch.Tensor:
-        """Keep the tensors of new requests for the pooler. Return a tensor without values."""
+        """Store the input tensors of new requests for the pooler. Return an empty tensor."""
         arrivals: list[Any] = []
         try:
             arrivals += [self._taken(tensors_of(values, self._keywords)) for values in inputs.get(FIELD, ())]
@@ -56,21 +56,21 @@ class IterativeModel(SinglePassModel):
         return torch.empty((positions.shape[-1], 0), device=self._device)
 
     def try_out(self) -> None:
-        """Do nothing: the first steps of a request show how much memory it needs."""
+        """Do nothing, because the first steps of a request show how much memory it needs."""
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
-        """Log a warning: an iterative model cannot be compiled."""
+        """Log a warning, because an iterative model cannot be compiled."""
         logger.warning("`compile` is for models that answer in one forward; %s runs without it", self.architecture)
 
 
 class StepPooler(IdentityPooler):
-    """A pooler that runs the next step of each request."""
+    """vLLM pooler that runs the next step of each request."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: StepRunner) -> None:
         super().__init__()
         self._steps = steps
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
-        """Run the scheduled steps, and return the results of requests that are finished."""
+        """Run the steps that vLLM scheduled, and return the results of finished requests."""
         with torch.inference_mode():
             return Stepped(*self._steps.advance(pooling_metadata))

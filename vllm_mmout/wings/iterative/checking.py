@@ -1,4 +1,4 @@
-"""A property test of iterative models: a result may not depend on the other requests in the batch."""
+"""Property test for iterative models: a result must not depend on the other requests in the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_mmout.errors import MMOutError
 from vllm_mmout.processors.raw import named
 from vllm_mmout.testing.case import BrokenPromiseError
 from vllm_mmout.testing.equality import difference
-from vllm_mmout.wings.iterative.active_requests import ActiveRequest, Steps
+from vllm_mmout.wings.iterative.active_requests import ActiveRequest, StepRunner
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Request: TypeAlias = "tuple[Mapping[str, torch.Tensor], OutputParams]"
-"""A request's tensors by keyword, without the batch axis, and its options with num_inference_steps and seed."""
+"""Input tensors of a request, without the batch axis, and its options with num_inference_steps and seed."""
 
 
 def check_iterative_model(
@@ -35,7 +35,7 @@ def check_iterative_model(
     tolerance: float = 1e-4,
     settings: hypothesis.settings | None = None,
 ) -> None:
-    """Check that a request's result does not depend on the requests that run beside it.
+    """Check that a request's result does not depend on other requests that run at the same time.
 
     Each request is run alone twice. Then all requests are run together, and hypothesis draws the step at which each
     begins. ``step``, ``finish`` and ``preview`` must not change the states that they receive: after a batch fails, its
@@ -86,16 +86,16 @@ def check_iterative_model(
 
 
 class _CheckedModel:
-    """A model under test, whose states are compared before and after each call."""
+    """Model under test, with methods that run its requests and compare the results."""
 
     def __init__(self, model: nn.Module, requests: Sequence[Request], tolerance: float) -> None:
         self._name = type(model).__name__
         self._requests = requests
         self._tolerance = tolerance
-        self._steps = Steps(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that Steps calls
+        self._steps = StepRunner(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that StepRunner calls
 
     def together(self, numbers: Sequence[int], begins: Sequence[int]) -> list[Outcome]:
-        """Run some requests together, each beginning at its own step, and return their results."""
+        """Run the requests ``numbers`` together. Each begins at its engine step in ``begins``. Return their results."""
         running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}
         moment = 0
@@ -129,7 +129,7 @@ class _CheckedModel:
 
 
 class _WatchedModel:
-    """A wrapper of a model that raises if a call changes the states passed to it."""
+    """Wrapper of a model that raises if a call changes the states passed to it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model
@@ -137,7 +137,6 @@ class _WatchedModel:
             self.preview = partial(self._kept, "preview")
 
     def begin(self, inputs: Mapping[str, torch.Tensor], params: OutputParams) -> Any:
-        """Call the model's ``begin``."""
         return self._model.begin(inputs, params)
 
     def step(self, states: list[Any], steps: list[int]) -> Any:
@@ -148,7 +147,6 @@ class _WatchedModel:
         return new_states
 
     def finish(self, states: list[Any]) -> Any:
-        """Call the model's ``finish``."""
         return self._kept("finish", states)
 
     def _kept(self, method: str, states: list[Any], *arguments: Any) -> Any:

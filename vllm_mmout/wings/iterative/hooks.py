@@ -1,4 +1,4 @@
-"""vLLM's private names that iterative models depend on."""
+"""Private names of vLLM that iterative models depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine arguments of an iterative model, and the number of steps of a request."""
+"""Engine arguments for iterative models, and the number of steps of a request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 STEPS: Final = 50
-"""Number of steps if the request, ``config.json`` and the class do not set it. It is the usual number in diffusers."""
+"""Default number of steps, as in diffusers, if the request, ``config.json`` and the model class do not set it."""
 MOST_STEPS: Final = 1000
-"""Maximum number of steps of a request, unless ``config.json`` sets another. Most models are trained with 1000."""
+"""Default maximum number of steps of a request, which ``config.json`` can change."""
 
 ITERATIVE: Final = ModelKind(
     name="iterative",
@@ -28,7 +28,7 @@ ITERATIVE: Final = ModelKind(
 
 
 def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default engine arguments: each request gets one token per step, and a batch holds up to 16 requests."""
+    """Return default engine arguments. Each engine step runs a step of up to 16 requests."""
     return {
         "scheduler_cls": "vllm_mmout.wings.iterative.scheduler.StepScheduler",
         "enable_chunked_prefill": True,
@@ -41,7 +41,7 @@ def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_of(model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-    """Return the number of steps of a request.
+    """Return the number of steps that a request needs. vLLM schedules a token for each step.
 
     The model class's ``count_steps`` returns it. Without that method, the request's options and ``config.json`` set it.
     Raise OptionError if there are more steps than the model allows.

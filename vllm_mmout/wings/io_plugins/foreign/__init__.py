@@ -1,1 +1,1 @@
-"""Installed IO Processor plugins as output processors: a plugin's own code makes the inputs and the results."""
+"""Use installed IO Processor plugins as output processors. The plugin's code makes the prompts and the results."""

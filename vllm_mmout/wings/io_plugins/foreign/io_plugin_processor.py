@@ -1,4 +1,4 @@
-"""The output processor that represents an installed IO Processor plugin, which makes its own results."""
+"""Output processors that wrap IO Processor plugins of other packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
 IO_PLUGIN = "io_plugin:"
-"""Prefix of the names of output processors that stand for a plugin."""
+"""Prefix of an output processor's name if it wraps an IO Processor plugin."""
 
 _SIGNATURES = (
     ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "image/tiff"),
@@ -36,12 +36,12 @@ _SIGNATURES = (
     ((b"CDF\x01", b"CDF\x02", b"CDF\x05"), "application/x-netcdf"),
     ((b"PK\x03\x04",), "application/zip"),
 )
-"""The first bytes of files, and their media type."""
+"""First bytes of files in several formats, with the media type of each format."""
 _UNKNOWN = "application/octet-stream"
 
 
 class IOPluginProcessor(OwnInputsProcessor):
-    """An output processor that passes the model's raw tensors to a plugin, and converts its results for HTTP.
+    """Output processor that passes the model's raw tensors to an IO Processor plugin, which makes the result.
 
     `io_plugin_processor` creates the subclass for a plugin. A worker does not load the plugin, and imports none of its
     code.
@@ -49,23 +49,23 @@ class IOPluginProcessor(OwnInputsProcessor):
 
     modality: ClassVar[str] = "any"
     plugin: ClassVar[str] = ""
-    """Name of the plugin, which is the name of its entry point."""
+    """Name of the plugin's entry point."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor", "indices", "partial_images", "part"})
-    """Options that requests may set. Options for previews are accepted and ignored: a plugin's results have none."""
+    """Options that requests may set. Preview options are accepted but ignored, because plugins cannot make previews."""
     plugin_class: type | None = None
-    """The plugin's class, imported before the engine is started."""
+    """Class of the plugin, imported before the engine starts."""
     plugin_object: Plugin | None = None
-    """The plugin's object, created after the engine has started."""
+    """Instance of the plugin, created after the engine has started."""
 
     def load(self) -> None:
-        """Import the plugin's class."""
+        """Import the plugin's class, so that errors appear before the engine starts."""
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import plugin_class
 
         self.plugin_class = plugin_class(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """Create the plugin's object for an engine that has started. Return a new processor that holds the object."""
+        """Return a new processor with an instance of the plugin, created for the engine that has started."""
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
         if self.plugin_class is None:
@@ -75,7 +75,7 @@ class IOPluginProcessor(OwnInputsProcessor):
         return processor
 
     def request(self, pick: str, data: Any, request: Request, limit_s: float) -> PluginRequest:
-        """Create a request that the plugin will process. None of the plugin's code runs yet.
+        """Create a request that the plugin will process. The plugin's code does not run yet.
 
         ``pick`` is the name of the output processor. ``limit_s`` is the time limit of each plugin call in seconds.
         """
@@ -86,16 +86,16 @@ class IOPluginProcessor(OwnInputsProcessor):
         return PluginRequest(self.plugin_object, pick, data, request, limit_s)
 
     def reduce(self, output: Any, params: OutputParams) -> Raw:
-        """Return the raw tensor unchanged. If there are several, return the first, as vLLM passes on only one."""
+        """Return the model's tensor unchanged, or the first tensor of a dict, since vLLM passes on only one."""
         raw: Raw = next(iter(output.values())) if isinstance(output, Mapping) else output
         return raw
 
     def decode(self, raw: Any, params: OutputParams, state: Any = None) -> Any:
-        """Return the tensor unchanged, for the plugin's ``post_process``."""
+        """Return the tensor unchanged, because the plugin's ``post_process`` decodes it."""
         return raw
 
     def to_response(self, output: Any, params: OutputParams) -> Any:
-        """Convert the result of ``post_process`` for a client.
+        """Convert the plugin's result for an HTTP response, to a file with its media type or to a JSON value.
 
         If the result's ``data_format`` is "b64_json", return the decoded bytes and their media type. Otherwise return
         a JSON value: the return value of the plugin's ``output_to_response``, or the fields of the result.
@@ -126,17 +126,17 @@ class IOPluginProcessor(OwnInputsProcessor):
 
 @functools.cache
 def io_plugin_processor(plugin: str) -> type[IOPluginProcessor]:
-    """Return the output processor class for a plugin's name. The same name gives the same class object."""
+    """Return the output processor class for a plugin. Repeated calls with a name return the same class."""
     name = f"{IOPluginProcessor.__name__}[{plugin}]"
     members = {"plugin": plugin, "name": IO_PLUGIN + plugin, "__module__": __name__, "__qualname__": name}
     return type(name, (IOPluginProcessor,), members)
 
 
 class InstalledPlugins:
-    """The family of output processors named "io_plugin:NAME", one for each installed IO Processor plugin."""
+    """Family of the output processors "io_plugin:NAME", each for an installed IO Processor plugin."""
 
     def installed(self) -> list[Registration]:
-        """Return a registration for each plugin name. If two packages use a name, its origin lists both."""
+        """Return a registration for each installed plugin. Its origin lists all packages that define the plugin."""
         origins = {name: " and ".join(map(origin_of, points)) for name, points in installed_plugins().items()}
         return [
             Registration(IO_PLUGIN + name, io_plugin_processor(name), f"IO plugin {origin}")
@@ -144,14 +144,14 @@ class InstalledPlugins:
         ]
 
     def processor(self, name: str) -> type[IOPluginProcessor]:
-        """Return the output processor class for a plugin without importing the plugin. Raise if it is not installed."""
+        """Return the output processor class for a plugin, without importing the plugin. Raise if it is missing."""
         plugin = name.removeprefix(IO_PLUGIN)
         find_plugin(plugin)
         return io_plugin_processor(plugin)
 
 
 def media_type_of(content: bytes) -> str:
-    """Return the media type of a file, determined by its first bytes."""
+    """Return the media type of a file, judged by its first bytes."""
     for signatures, media_type in _SIGNATURES:
         if content.startswith(signatures):
             return media_type
@@ -159,12 +159,12 @@ def media_type_of(content: bytes) -> str:
 
 
 def _field(output: Any, name: str) -> Any:
-    """Return a key or attribute of a plugin's output, or None if it does not have it."""
+    """Return a key or attribute of a plugin's output, or None if it is missing."""
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 def _plain(output: Any) -> Any:
-    """Convert a pydantic model or a dataclass to a JSON value. Return anything else unchanged."""
+    """Convert a pydantic model or a dataclass to plain data. Return other objects unchanged."""
     if hasattr(output, "model_dump") and not isinstance(output, type):
         return output.model_dump(mode="json")
     if dataclasses.is_dataclass(output) and not isinstance(output, type):

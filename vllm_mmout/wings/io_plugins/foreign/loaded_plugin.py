@@ -1,4 +1,4 @@
-"""The object of an installed IO Processor plugin, for each generation of vLLM's plugin interface."""
+"""Call an installed IO Processor plugin, whichever version of vLLM's plugin interface it implements."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from vllm.renderers import BaseRenderer
 
 TASK: Final = "plugin"
-"""The pooling task for a plugin that names none."""
+"""Pooling task of a plugin's requests if the plugin does not set a task."""
 
 
 def plugin_class(name: str) -> type:
-    """Import a plugin's class. This happens before an engine is started, so that errors are reported at once."""
+    """Import the class of the plugin called ``name``. Raise RegistrationError if this fails."""
     point = find_plugin(name)
     if envs.VLLM_PLUGINS is not None and name not in envs.VLLM_PLUGINS:
         raise RegistrationError(
@@ -51,7 +51,7 @@ def plugin_class(name: str) -> type:
 
 
 class RequestIds:
-    """The ids of the running requests. Each request keeps its caller's id if no other running request has it."""
+    """Ids of running requests, kept unique. A caller's id gets a suffix if another running request has it."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -67,24 +67,24 @@ class RequestIds:
             return name
 
     def release(self, name: str) -> None:
-        """Make an id available again."""
+        """Make the id ``name`` available again."""
         with self._lock:
             self._used.discard(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin's object, which all requests of an engine share. Several threads call its methods."""
+    """Instance of an IO Processor plugin that all requests of an engine share. Several threads call its methods."""
 
     name: str
     instance: Any
     renderer: BaseRenderer
     ids: RequestIds = field(default_factory=RequestIds)
-    """The ids of the plugin's running requests."""
+    """Ids of the plugin's running requests."""
 
     @classmethod
     def made(cls, name: str, kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
-        """Create the plugin's object for one engine. Raise RegistrationError if its constructor fails."""
+        """Create the plugin's instance for an engine. Raise RegistrationError if its constructor fails."""
         try:
             return cls(name, _instance(kind, vllm_config, renderer), renderer)
         except (Exception, SystemExit) as error:
@@ -95,20 +95,20 @@ class Plugin:
 
     @property
     def output_to_response(self) -> Callable[[Any], Any] | None:
-        """The method of the older interface that makes the HTTP answer, or None if the plugin does not have it."""
+        """Method that makes the HTTP response in vLLM's older plugin interface, or None if the plugin lacks it."""
         return self.instance.output_to_response if self._has("output_to_response") else None
 
     def parse(self, data: Any) -> Any:
-        """Have the plugin check and parse a request's data."""
+        """Check and parse a request's data with the plugin."""
         method = "parse_data" if self._has("parse_data") or not self._has("parse_request") else "parse_request"
         return getattr(self.instance, method)(data)
 
     def prompts(self, parsed: Any, request_id: str) -> list[Any]:
-        """Have the plugin make the model's prompts from the parsed data."""
+        """Create the model's prompts from parsed data with the plugin's ``pre_process``."""
         return list(prompt_to_seq(self._either("pre_process", parsed, request_id, key="prompt")))
 
     def pooling_params(self) -> PoolingParams:
-        """Return the pooling params for the prompts. Raise TypeError if the plugin returns another type."""
+        """Return the plugin's pooling params for the prompts. Raise TypeError if they have another type."""
         old = self._has("validate_or_generate_params") and not self._has("merge_pooling_params")
         params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
         if not isinstance(params, PoolingParams):
@@ -119,7 +119,7 @@ class Plugin:
         return params
 
     def rendered(self, prompt: Any) -> EngineInput:
-        """Render a prompt for the engine in vLLM's renderer thread, and wait for the result."""
+        """Convert a prompt to an engine input in vLLM's renderer thread, and wait for the result."""
         parsed = prompt if isinstance(prompt, bytes) else parse_model_prompt(self.renderer.model_config, prompt)
         # Skip the cache: its two halves must see the same requests, and a request may be aborted before it is sent.
         executor: Executor = self.renderer._executor  # noqa: SLF001 - the renderer has no public access to it
@@ -127,13 +127,13 @@ class Plugin:
         return cast("EngineInput", rendered)
 
     def result(self, outputs: Sequence[PoolingRequestOutput[Any]], request_id: str) -> Any:
-        """Have the plugin make its result from the engine's outputs, which are in the order of the prompts."""
+        """Create the result with the plugin's ``post_process``. ``outputs`` are in the order of the prompts."""
         return self._either("post_process", outputs, request_id, key="model_output", convert=_each)
 
     def _either(
         self, method: str, value: Any, request_id: str, *, key: str, convert: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Call a plugin's method with ``value``. If it has only an asynchronous form, pass ``convert(value)``."""
+        """Call a plugin's method, or its ``_async`` variant with ``convert(value)`` if it has only this variant."""
         other = f"{method}_async"
         asynchronous = self._has(other)
         if self._has(method) or not asynchronous:
@@ -146,7 +146,7 @@ class Plugin:
         return asyncio.run(cast("Coroutine[Any, Any, Any]", call))
 
     def _has(self, method: str) -> bool:
-        """Return whether the plugin's class implements a method, rather than inheriting vLLM's."""
+        """Return whether the plugin's class implements a method itself, instead of inheriting vLLM's."""
         for kind in type(self.instance).__mro__:
             if method in vars(kind):
                 return kind is not IOProcessor and not getattr(vars(kind)[method], "__isabstractmethod__", False)
@@ -158,18 +158,18 @@ async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]
         yield entry
 
 
-class _OneArgument(IOProcessor):  # type: ignore[type-arg]
-    """A base class for older plugins, whose constructors pass only the configuration to ``IOProcessor.__init__``."""
+class _OldIOProcessor(IOProcessor):  # type: ignore[type-arg]
+    """Base class for older plugins, whose constructors pass only the config to ``IOProcessor.__init__``."""
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
         super().__init__(vllm_config, cast("BaseRenderer", renderer))
 
 
 def _instance(kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Any:
-    """Create the object of a plugin's class. Constructors of older plugins accept only the configuration."""
+    """Create an instance of a plugin class. The constructors of older plugins accept only the config."""
     try:
         inspect.signature(kind).bind(vllm_config, renderer)
     except TypeError:
         old = issubclass(kind, IOProcessor)
-        return (type(kind.__name__, (kind, _OneArgument), {}) if old else kind)(vllm_config)
+        return (type(kind.__name__, (kind, _OldIOProcessor), {}) if old else kind)(vllm_config)
     return kind(vllm_config, renderer)

@@ -1,4 +1,4 @@
-"""The entry points of installed IO Processor plugins."""
+"""Find the entry points of installed IO Processor plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def installed_plugins() -> dict[str, list[EntryPoint]]:
-    """Return the entry points of installed plugins by plugin name. This package's plugin ``mmout`` is left out."""
+    """Return the entry points of installed plugins by name, without this package's own plugin ``mmout``."""
     points_by_name: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         if point.module.partition(".")[0] != _OURS:
@@ -41,5 +41,5 @@ def find_plugin(name: str) -> EntryPoint:
 
 
 def origin_of(point: EntryPoint) -> str:
-    """Return the origin of a plugin as "pkg.mod:function of package NAME"."""
+    """Describe where a plugin comes from, as "pkg.mod:function of package NAME"."""
     return f"{point.value} of package {point.dist.name if point.dist else '(unknown)'}"

@@ -1,4 +1,4 @@
-"""Conversion of a user's input to the data that a plugin accepts."""
+"""Convert a user's input to the data that an IO Processor plugin accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class RequestData:
-    """The plugin's data of one input, checked when it is created. It keeps the copy of a file until it is closed."""
+    """A request's input for a plugin: data in the plugin's own form, or a file, which may be copied to disk."""
 
     def __init__(self, name: str, data: Any, params: OutputParams) -> None:
         if isinstance(data, Mapping):
@@ -40,12 +40,12 @@ class RequestData:
         self._data = data
         self._params = params
         self.parent: Path | None = None
-        """Folder for the copy of a file, or None for the system's folder for temporary files."""
+        """Parent folder for the copy of a file, or None for the system's temporary folder."""
         self.folder: Path | None = None
-        """Folder that holds the copy, or None if the file has not been copied."""
+        """Folder that holds the copy of the file, or None if the file was not copied."""
 
     def parsed(self, parse: Callable[[Any], Any]) -> Any:
-        """Have the plugin parse the data, and return its result.
+        """Convert the input to data that the plugin accepts, and return the result of its method ``parse``.
 
         A dict is passed to the plugin unchanged. If its only key is "data", as vLLM's ``encode`` expects, the plugin
         gets the value. A file becomes the table that plugins for rasters expect. Bytes are passed as base64. If the
@@ -79,7 +79,7 @@ class RequestData:
         return table | ({} if indices is None else {"indices": list(indices)})
 
     def _copy(self, content: bytes) -> Path:
-        """Write a copy of the file with the user's file name, since some plugins read the date from the name."""
+        """Copy the file to disk under the user's file name, because some plugins read the date from the name."""
         original = getattr(self._data, "name", None)
         name = _NOT_IN_NAMES.sub("_", Path(original).name if isinstance(original, str) else "")[-100:].lstrip(".")
         self.folder = Path(tempfile.mkdtemp(prefix="mmout-io-plugin-", dir=self.parent))

@@ -1,4 +1,4 @@
-"""A request whose prompts and result are made by an IO Processor plugin."""
+"""Run requests whose prompts and results an IO Processor plugin makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm_mmout.errors import DecodeError, InputError, MMOutError, type_and_mess
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.part import Part
 from vllm_mmout.wings.io_plugins.foreign.plugin_input import RequestData
-from vllm_mmout.wings.io_plugins.foreign.time_limited_calls import Calls, HangingError
+from vllm_mmout.wings.io_plugins.foreign.time_limited_calls import HangingError, TimeLimitedCalls
 
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_OF_THE_INPUT = (ValueError, TypeError, OSError)
-"""Exceptions that a plugin raises for inputs it cannot use. A pydantic error is a ValueError."""
+_INPUT_ERRORS = (ValueError, TypeError, OSError)
+"""Exceptions that a plugin raises for a bad input. A pydantic error is a ValueError."""
 
 
 class PluginRequest(Run):
-    """A request that an IO Processor plugin processes. None of the plugin's code runs before the request is started."""
+    """Request whose prompts and result an IO Processor plugin makes. The plugin's code runs only once it starts."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, request: Request, limit_s: float) -> None:
         super().__init__(request, (pick,), OutputParams(processor=pick).of_part())  # raw tensors are wanted
@@ -40,7 +40,7 @@ class PluginRequest(Run):
         self._plugin = plugin
         self._pick = pick
         self._data = RequestData(pick, data, request.params)
-        self._calls = Calls(limit_s, self._closed)
+        self._calls = TimeLimitedCalls(limit_s, self._closed)
         self._most: int | None = None
         self._id = ""
         self._prompts: list[Any] = []
@@ -48,26 +48,26 @@ class PluginRequest(Run):
         self._token_ids: dict[int, list[int]] = {}
 
     def check_tiles(self, most: int) -> None:
-        """Set the maximum number of prompts. The limit is checked when the plugin has made the prompts."""
+        """Set the maximum number of prompts, which is checked when the plugin has made them."""
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
-        """Connect the request to the frontend that runs it, and reserve the unique request id that the plugin gets."""
+        """Connect the request to the frontend that runs it, and reserve a unique request id for the plugin."""
         super().attach(budget, wake, **options)
         self._id = self._plugin.ids.take(self.request.request_id)
 
     def stopping(self) -> None:
-        """Stop waiting for the plugin call that is running now. The waiting thread gets a StoppedError."""
+        """Make the thread that waits for the plugin raise StoppedError."""
         self._calls.stop()
 
     def close(self) -> None:
-        """Stop waiting for plugin calls, and clean up when the last running call has returned."""
+        """Stop waiting for the plugin, and clean up when its last running call has returned."""
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
-        """Have the plugin make the prompts. Return their number, and the bytes of the tensors of the largest prompt."""
+        """Let the plugin make the prompts. Return their number, and the size in bytes of the largest prompt."""
         self._data.parent = self.folder
-        self._prompts, self._pooling = self._called("pre_process", self._made, _OF_THE_INPUT)
+        self._prompts, self._pooling = self._call_plugin("pre_process", self._made, _INPUT_ERRORS)
         count = len(self._prompts)
         if not count:
             raise self._failure("pre_process returned no prompts", None)
@@ -83,7 +83,7 @@ class PluginRequest(Run):
         return prompts, self._plugin.pooling_params()
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Render and yield the prompts one by one. Rendered prompts are not kept."""
+        """Yield the prompts one by one, each converted to an engine input just before."""
         try:
             for index in range(len(self._prompts)):
                 if not self.reserve():
@@ -106,29 +106,29 @@ class PluginRequest(Run):
         return PartInput((Part(index, None, None),), rendered, name_of=lambda _: where, pooling=pooling)
 
     def join(self, _pick: str, parts: Iterator[Part]) -> Any:
-        """Collect the raw tensors, and have the plugin make its result from them."""
+        """Collect the model's raw tensors, and let the plugin make its result from them."""
         try:
             tensors = {part.index: PoolingOutput(part.output) for part in parts}
             outputs = [
                 PoolingRequestOutput(f"{self._id}-{index}", tensor, self._token_ids.get(index, []), 0, finished=True)
                 for index, tensor in sorted(tensors.items())
             ]
-            result = self._called("post_process", lambda: self._plugin.result(outputs, self._id))
+            result = self._call_plugin("post_process", lambda: self._plugin.result(outputs, self._id))
         finally:
             self._data.close()  # here, because the event loop may call close(), and must not block
         if result is None:
             raise self._failure("post_process returned None; it must return a result", None)
         return result
 
-    def _called(
-        self, method: str, call: Callable[[], Result], of_the_input: tuple[type[BaseException], ...] = ()
+    def _call_plugin(
+        self, method: str, call: Callable[[], Result], input_errors: tuple[type[BaseException], ...] = ()
     ) -> Result:
-        """Call the plugin. Raise whatever it raises as an error of this request."""
+        """Call the plugin, and convert any exception to an error of this request."""
         try:
             return self._calls.run(call)
         except (MMOutError, StoppedError):
             raise
-        except of_the_input as error:
+        except input_errors as error:
             reason = f"IO plugin {self._plugin.name!r} refused its input: {type_and_message(error)}"
             raise self._blamed(InputError(self._without_folder(reason))) from error
         except HangingError as error:
@@ -145,7 +145,7 @@ class PluginRequest(Run):
         return blame(error, self._pick)
 
     def _without_folder(self, message: str) -> str:
-        """Remove the path of the folder that holds a temporary copy of the input. Clients must not see this path."""
+        """Remove the path of the temporary input folder from an error message, because clients must not see it."""
         return message if self._data.folder is None else message.replace(f"{self._data.folder}/", "")
 
     def _closed(self) -> None:
@@ -154,7 +154,7 @@ class PluginRequest(Run):
 
 
 def _nbytes(value: Any) -> int:
-    """Return the number of bytes of the tensors, arrays and files in a prompt."""
+    """Return the total size in bytes of the tensors, arrays and files in a prompt."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, bytes | bytearray | memoryview):

@@ -1,4 +1,4 @@
-"""Calls of a plugin's code for one request, each in a thread of its own and with a time limit."""
+"""Run a plugin's code in threads, with a time limit for each call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Result = TypeVar("Result")
 
 
 class HangingError(Exception):
-    """Raised when a call takes longer than its limit."""
+    """Raised when a call takes longer than its time limit."""
 
 
-class Calls:
-    """A runner of calls that may hang. A call that exceeds its limit keeps running, and its result is discarded.
+class TimeLimitedCalls:
+    """Runner of calls with a time limit. A call that exceeds it keeps running, and its result is discarded.
 
     Args:
         limit_s: time limit of each call, in seconds.
@@ -67,7 +67,7 @@ class Calls:
                 answer.put((None, StoppedError()))
 
     def close(self) -> None:
-        """Stop, and call ``at_end`` when the last call has returned."""
+        """Stop all waiting `run` calls, and call ``at_end`` when the last running call has returned."""
         self.stop()
         with self._lock:
             ends = not self._closed and not self._running

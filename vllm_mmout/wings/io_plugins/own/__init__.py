@@ -1,1 +1,1 @@
-"""Our IO Processor plugin ``mmout``, which serves clients written for TerraTorch's plugin."""
+"""Implement this package's IO Processor plugin ``mmout``, which serves clients written for TerraTorch's plugin."""

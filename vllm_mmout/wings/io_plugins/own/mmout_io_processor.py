@@ -1,4 +1,4 @@
-"""The class of the IO Processor plugin ``mmout``, which serves clients written for TerraTorch's plugin."""
+"""IO Processor plugin ``mmout``: accepts requests written for TerraTorch's plugin, and runs the model on them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 _NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", default=None)
-"""The request that `pre_process` created. vLLM calls `merge_pooling_params` next, which puts it into the params."""
+"""Request object from the last `pre_process` call, which `merge_pooling_params` adds to the pooling params."""
 
 
 class PluginOutput(BaseModel):
-    """The plugin's answer, with the same fields as the answer of TerraTorch's plugin."""
+    """Response of the plugin, with the fields of a response from TerraTorch's plugin."""
 
     data_format: Literal["b64_json", "path"]
     data: str
@@ -52,7 +52,7 @@ class PluginOutput(BaseModel):
 
 
 class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
-    """An IO Processor plugin that answers TerraTorch's requests with results of the model's output processor.
+    """IO Processor plugin that answers TerraTorch's requests with results of the model's output processor.
 
     A caller of vLLM's interface may be a client of a server, so ``allowed_local_media_path`` and
     ``allowed_media_domains`` limit the files and hosts that a request may name. ``LLM.encode`` may name any file.
@@ -70,20 +70,20 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
         )
 
     def parse_data(self, data: object) -> PluginData:
-        """Check the data that a client sent, and convert it to a typed request."""
+        """Check a client's data, and return it as a typed request."""
         try:
             return plugin_data(data)
         except ApiError as error:
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """Return a prompt that only refers to the request. Its files are read later, as this runs on the event loop."""
+        """Return a prompt that only holds the request object. Its files are read later, off the event loop."""
         request = _ClientRequest(prompt, self._sources, self._options)
         _NAMED.set(request)
         return {"prompt_token_ids": [1], KEY: request}
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """Return params with the request of the last `pre_process`, since vLLM's renderer drops it from the prompt."""
+        """Add the request object of the last `pre_process` to the params, because vLLM drops it from the prompt."""
         request = _NAMED.get()
         _NAMED.set(None)
         merged = params or PoolingParams(task=TASK)
@@ -94,13 +94,13 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """Return the answer, which the engine's output already holds."""
+        """Return the response that the engine's output already holds."""
         (output,) = model_output
         answer: PluginOutput = output.outputs
         return answer.model_copy(update={"request_id": request_id or answer.request_id})
 
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
-        """Run a request of ``LLM.encode``, and return its answer. Its caller may name any file of this machine."""
+        """Run a request from ``LLM.encode``, and return its output. The request may name any local file."""
         try:
             plugin_request = plugin_data(data, local=True)
             binding = llm.llm_engine.output_processor.binding
@@ -118,7 +118,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ClientRequest(NamedRequest):
-    """One request of a client, which the engine's ``encode`` runs."""
+    """Request of a client that the engine's ``encode`` runs."""
 
     asked: PluginData
     sources: Sources
@@ -157,7 +157,7 @@ class _ClientRequest(NamedRequest):
 
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
-        """Yield the input with its files open. The call blocks."""
+        """Open the input, and yield it in the form that the engine takes. The call blocks."""
         with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
@@ -171,7 +171,7 @@ def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str
 
 
 def _base64(plugin_request: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
-    """Encode the result as a file in base64, and close it. The call blocks."""
+    """Encode a result as a file in base64, and close the result. The call blocks."""
     try:
         entry = encode(
             output, plugin_request.asked, response_of(binding.processors[name], plugin_request.params), budget=budget
@@ -186,7 +186,7 @@ def _base64(plugin_request: PluginData, binding: Binding, name: str, output: Any
 
 
 def _client_error(error: ApiError | MMOutError) -> Exception:
-    """Return an exception for which vLLM's server answers with status 400, if the error is about the client's data."""
+    """Convert an error about the client's data to an exception that vLLM's server answers with status 400."""
     if isinstance(error, ApiError):
         return InvalidOptionError(_plain(error.message), param=_plain(error.param))
     if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
@@ -197,5 +197,5 @@ def _client_error(error: ApiError | MMOutError) -> Exception:
 
 
 def _plain(text: str | None) -> Any:
-    """Replace characters that UTF-8 cannot encode, which a client's broken escapes can leave in an error message."""
+    """Replace characters that UTF-8 cannot encode, such as surrogates from a client's broken escapes."""
     return text and text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The interface between vLLM and the IO Processor plugin ``mmout``: prompts that refer to a request object.
+"""Link between vLLM and the IO Processor plugin ``mmout``, whose prompts hold a request object that the engine runs.
 
 vLLM calls a plugin's ``pre_process`` on the server's event loop, and expects all prompts of a request at once. This
 plugin returns one prompt that holds only a request object, which no client can forge. The engine's ``encode`` runs it.
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 GROUP: Final = "vllm.io_processor_plugins"
-"""vLLM's entry point group for plugins. Each entry point is a function that returns the path of a plugin's class."""
+"""vLLM's entry point group for IO Processor plugins. An entry point is a function that returns the path of a class."""
 NAME: Final = "mmout"
-"""Name of this package's entry point in the group."""
+"""Name of the plugin and of its entry point."""
 TASK: Final = "plugin"
-"""Name of vLLM's pooling task for requests of a plugin."""
+"""vLLM's pooling task for requests to an IO Processor plugin."""
 KEY: Final = "mmout_request"
 """Key of the request object in a prompt, or in the ``extra_kwargs`` of its pooling params."""
 
 
 def register() -> str:
-    """Return the path of the plugin's class. The class is only imported for a model that uses the plugin."""
+    """Return the import path of the plugin's class. vLLM imports it only for models that use the plugin."""
     return "vllm_mmout.wings.io_plugins.own.mmout_io_processor.MMOutIOProcessor"
 
 
 class NamedRequest(ABC):
-    """A request that a prompt of the plugin refers to."""
+    """Request object in a prompt of the plugin ``mmout``. The engine's ``encode`` runs it."""
 
     @abstractmethod
     def outputs(
@@ -46,15 +46,15 @@ class NamedRequest(ABC):
 
 
 class NamingPlugin(ABC):
-    """An IO Processor plugin whose prompts refer to request objects."""
+    """Base class of the plugin ``mmout``, whose prompts hold request objects."""
 
     @abstractmethod
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
-        """Run a request of ``LLM.encode``. Its caller may name any file of this machine."""
+        """Run a request from ``LLM.encode``, and return its output. The request may name any local file."""
 
 
 def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedRequest | None:
-    """Return the request that a prompt refers to, or None for any other prompt.
+    """Return the request object in a prompt or in its pooling params, or None for any other prompt.
 
     vLLM's renderer replaces a prompt of tokens, and drops the key. The pooling params arrive unchanged.
     """
@@ -67,6 +67,6 @@ def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedReq
 
 
 def naming_plugin(processors: Any) -> NamingPlugin | None:
-    """Return the plugin ``mmout`` from vLLM's processors of pooling requests, or None if it is not loaded."""
+    """Return the plugin ``mmout`` from vLLM's pooling processors by task, or None if it is not loaded."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     return plugin if isinstance(plugin, NamingPlugin) else None

@@ -1,4 +1,4 @@
-"""Subclasses of vLLM's engines, and of its processor of pooling requests, for the IO Processor plugin ``mmout``."""
+"""Subclasses of vLLM's engine and pooling classes that run requests to the IO Processor plugin ``mmout``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NamingAsyncLLM(BoundAsyncLLM):
-    """An ``AsyncLLM`` whose ``encode`` also runs requests of the IO Processor plugin ``mmout``."""
+    """An ``AsyncLLM`` whose ``encode`` also runs requests to the IO Processor plugin ``mmout``."""
 
     def encode(  # noqa: PLR0917 - vLLM's signature
         self,
@@ -42,7 +42,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
         tokenization_kwargs: dict[str, Any] | None = None,
         reasoning_ended: bool | None = None,  # noqa: FBT001 - vLLM's signature
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run the request that a prompt of the plugin ``mmout`` refers to. Encode any other prompt as vLLM does."""
+        """Run the request to the plugin ``mmout`` if the prompt holds one. Encode any other prompt as vLLM does."""
         request = named_request(prompt, pooling_params)
         if request is not None:
             ways = {"lora_request": lora_request, "trace_headers": trace_headers, "priority": priority}
@@ -84,24 +84,24 @@ class NamingLLM(BoundLLM):
 
 
 class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
-    """vLLM's processor of pooling requests with a plugin, which also accepts requests without ``data``.
+    """vLLM's pooling processor for plugins, changed so that it also accepts requests without ``data``.
 
     vLLM accepts only ``data`` if a plugin is loaded: a raw request fails an assertion, and its client gets status 500.
     """
 
     def get_request_factory_online(self, ctx: PoolingServeContext[Any]) -> Sequence[AnyRenderParam]:
-        """Have the plugin prepare a request that has ``data``. Prepare other requests as vLLM does without a plugin."""
+        """Prepare a request with the plugin if it has ``data``, else as vLLM does without a plugin."""
         if isinstance(ctx.request, IOProcessorRequest):
             return super().get_request_factory_online(ctx)
         return PoolingIOProcessor.get_request_factory_online(self, ctx)
 
     def post_process_online(self, ctx: PoolingServeContext[Any]) -> None:
-        """Let the plugin process the outputs of a request with ``data``. Leave other outputs unchanged."""
+        """Process the outputs with the plugin if the request has ``data``. Otherwise leave them unchanged."""
         if isinstance(ctx.request, IOProcessorRequest):
             super().post_process_online(ctx)
 
     def get_request_factory_offline(self, ctx: AnyOfflineInputsContext) -> tuple[RequestFactory, int]:
-        """Have the plugin prepare requests that have ``data``. Prepare other requests as vLLM does without a plugin."""
+        """Prepare requests with the plugin if they have ``data``, else as vLLM does without a plugin."""
         if isinstance(ctx, OfflinePluginInputsContext):
             return super().get_request_factory_offline(ctx)
         return PoolingIOProcessor.get_request_factory_offline(self, ctx)

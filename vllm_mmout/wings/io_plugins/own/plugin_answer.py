@@ -1,4 +1,4 @@
-"""HTTP answers for the IO Processor plugin ``mmout``: in vLLM's format, within this server's limits, sent in pieces."""
+"""Answer HTTP requests to the IO Processor plugin ``mmout``, in vLLM's response format."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
 
 
 async def plugin_answer(request: Request, service: ForwardService, body: Mapping[str, Any]) -> Response:
-    """Run a request and answer with its result: as base64 encoded while it is sent, as an address, or as a path."""
-    outer = _outer(body)
+    """Run a request to the plugin, and return its result as base64, as a URL, or as the path of a file."""
+    outer = _check_outer_fields(body)
     plugin_request = plugin_data(body["data"], served=service.options)
     if plugin_request.target is not None and plugin_request.data_format != "b64_json":
         plugin_request.target.check_input(plugin_request.data)
@@ -57,7 +57,7 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
     vllm_id = f"pooling-{request.headers.get('x-request-id') or outer.request_id}"  # the id that vLLM would use
     head = {"request_id": vllm_id, "created_at": int(time.time())}
     if plugin_request.out_data_format != "b64_json":
-        location = await _placed(request, service, plugin_request, entry)
+        location = await _store_result(request, service, plugin_request, entry)
         data_field = {"data_format": plugin_request.out_data_format, "data": location, "request_id": vllm_id}
         return JSONResponse({**head, "data": data_field})
     start = json.dumps(
@@ -68,8 +68,8 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
     return PiecesResponse(parts, MEDIA_TYPES["json"], as_text=True)
 
 
-async def _placed(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
-    """Store a result, or write it to the file that the request names, and return its address or path."""
+async def _store_result(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
+    """Store the result, or write it to the file that the client named. Return its URL or path."""
     if plugin_request.target is None:
         (name,) = await kept(service.store, [entry])
         return str(request.url_for("mmout_result", name=name))
@@ -79,8 +79,11 @@ async def _placed(request: Request, service: ForwardService, plugin_request: Plu
         entry.close()
 
 
-def _outer(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
-    """Check the fields beside ``data``. Raise ApiError for options that must be in ``data``. Ignore unknown fields."""
+def _check_outer_fields(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
+    """Parse the fields beside ``data``. Raise ApiError for options that must be inside ``data``.
+
+    Unknown fields are ignored.
+    """
     for name in body:
         if name in OPTIONS:
             raise ApiError(400, f"{name} must be inside data, not beside it", param=name)
@@ -95,12 +98,12 @@ def _outer(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
 
 
 class PluginRoutes(ServerExtension):
-    """A server extension that answers requests to the plugin."""
+    """Server extension that answers requests to the IO Processor plugin ``mmout``."""
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Return the function that answers requests to the plugin ``mmout``, or None for any other plugin."""
+        """Return the handler of requests to the plugin ``mmout``, or None for any other plugin."""
         return plugin_answer if isinstance(plugin, NamingPlugin) else None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Return ``["mmout"]`` if the server's arguments choose this plugin, or an empty list."""
+        """Return ``["mmout"]`` if the server's arguments select this plugin, or an empty list."""
         return [NAME] if getattr(args, "io_processor_plugin", None) == NAME else []

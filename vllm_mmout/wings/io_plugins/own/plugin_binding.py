@@ -1,4 +1,4 @@
-"""Checks engines, and adapts their classes, for the IO Processor plugin ``mmout``."""
+"""Check and prepare engines that are started with the IO Processor plugin ``mmout``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bind_requests(processor: Any) -> None:
-    """Make vLLM's processor of pooling requests also accept requests without ``data``, if its plugin is ``mmout``."""
+    """Let vLLM's pooling processor also accept requests without ``data``, if its plugin is ``mmout``."""
     if isinstance(processor.io_processor, NamingPlugin):
         from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 
@@ -22,7 +22,7 @@ def bind_requests(processor: Any) -> None:
 
 
 def bind_async_llm(engine: Any) -> None:
-    """Make ``AsyncLLM.encode`` run requests of the plugin ``mmout``, if the engine was started with this plugin."""
+    """Let ``AsyncLLM.encode`` run requests to the plugin ``mmout``, if the engine uses this plugin."""
     if _plugin_of(engine.model_config) == NAME:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingAsyncLLM
 
@@ -30,7 +30,7 @@ def bind_async_llm(engine: Any) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Make ``LLM.encode`` run requests of the plugin ``mmout``, if the engine was started with this plugin."""
+    """Let ``LLM.encode`` run requests to the plugin ``mmout``, if the engine uses this plugin."""
     if naming_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingLLM
 
@@ -38,13 +38,13 @@ def bind_llm(llm: Any) -> None:
 
 
 def _plugin_of(model_config: ModelConfig) -> str | None:
-    """Return the name of the plugin that an engine is started with, or None."""
+    """Return the name of the IO Processor plugin that an engine uses, or None."""
     name: str | None = model_config.io_processor_plugin or getattr(model_config.hf_config, "io_processor_plugin", None)
     return name
 
 
 def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Raise OptionError for a plugin that cannot work, before a process of the engine is started.
+    """Raise OptionError if the engine's IO Processor plugin cannot work, before any process is started.
 
     ``bound`` is true if the model has an output processor.
     """

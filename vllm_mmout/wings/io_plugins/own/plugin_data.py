@@ -1,4 +1,4 @@
-"""The ``data`` of a request to the IO Processor plugin ``mmout``: TerraTorch's fields, and the options of a request."""
+"""Parse the ``data`` of requests to the plugin ``mmout``: TerraTorch's fields, and this package's options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FIELDS: Final = Fields(
     later=OPTIONS,
     where=" in data",
 )
-"""All fields that ``data`` may have."""
+"""Fields that the object ``data`` of a request may have."""
 _EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
 """Fields that count as missing if they are empty, as in TerraTorch's plugin."""
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
@@ -50,36 +50,36 @@ _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
 
 
 class PluginData(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the plugin, typed and checked as far as possible without the model."""
+    """A request to the plugin, with typed fields that were checked as far as possible without the model."""
 
     data: tuple[str, ...]
-    """Addresses, paths, or files in base64. Several texts are the files of one input."""
+    """Input files as URLs, paths or base64 texts. Several texts are the files of a single input."""
     names: tuple[str, ...] = ()
-    """Names of the files if they have names: bands, or images of a model with several image inputs."""
+    """Names that the client gave to the files: bands, or the images of a model with several image inputs."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
-    """Format of the result. None means the default format of the result, which is GeoTIFF for rasters."""
+    """File format of the result, or None for the default format, which is GeoTIFF for rasters."""
     out_data_format: Literal["b64_json", "path", "url"] = "b64_json"
     params: OutputParams = OutputParams()
     """Options of the request. Their ``path`` is the client's ``out_path``."""
     target: OutputPath | None = None
-    """File or folder to which a server writes the result, or None."""
+    """File or folder to which the server writes the result, or None."""
     folder: Path | None = None
-    """Folder for a result without ``out_path``. The file gets a unique name. None if the folder is not needed."""
+    """Folder for a result file with a unique name. None if the client named a file, or wants the result itself."""
 
     @property
     def asked(self) -> FormatChoice:
-        """The file format that the client asks for."""
+        """Requested file format, in the form that the functions for HTTP responses take."""
         return FormatChoice(self.image_format, as_file=True)
 
     @property
     def input(self) -> Any:
-        """The input for `serving.inputs.sources.Sources`: addresses or uploads. Access blocks if base64 is decoded."""
+        """Input as URLs or uploads, for `Sources.opened`. Access blocks while base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
-        """The input for ``LLM.generate``, from a caller on this machine. Access blocks if base64 is decoded."""
+        """Input for ``LLM.generate`` in this process. Access blocks while base64 is decoded."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -114,7 +114,10 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """Return the params, with a file for the result if the caller names none. ``name`` comes from `check`."""
+        """Return the request's options, with the path of a result file if the client did not name a file.
+
+        ``name`` is the output processor that `check` returned.
+        """
         if self.folder is None:
             return self.params
         formats = formats_for(binding.processors[name], self.params)
@@ -143,7 +146,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None = None) -> PluginData:
-    """Parse and check the ``data`` of a request.
+    """Parse and check the ``data`` of a request to the plugin.
 
     Args:
         data: the value that a client sent.
@@ -182,7 +185,7 @@ def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None
 
 
 def checked_input(data: PluginData, max_bytes: int) -> Any:
-    """Return the input. Raise InputError if its files in base64 exceed ``max_bytes``, the limit of an upload."""
+    """Return the request's input. Raise InputError if its base64 files exceed ``max_bytes``."""
     if data.data_format == "b64_json" and sum(map(len, data.data)) // 4 * 3 > max_bytes:
         raise InputError(
             f"data holds more than {max_bytes} bytes, the most that this server accepts; send a smaller file, or ask"
@@ -193,7 +196,7 @@ def checked_input(data: PluginData, max_bytes: int) -> Any:
 
 
 def _is_unset(name: Any, value: Any) -> bool:
-    """Return whether a field counts as missing. Clients of TerraTorch's plugin send some fields empty."""
+    """Return whether a field counts as missing, since clients of TerraTorch's plugin send some fields empty."""
     return value is None or (name in _EMPTY and isinstance(value, str | list | tuple) and not value)
 
 
@@ -207,7 +210,7 @@ def _choice(fields: Mapping[str, Any], name: str, choices: tuple[str, ...], defa
 
 
 def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the addresses, paths or base64 texts of the input. Raise ApiError if they are missing or invalid."""
+    """Return the URLs, paths or base64 texts of the input. Raise ApiError if they are missing or invalid."""
     data = fields.get("data")
     if data is None:
         raise ApiError(400, "data has no data; it must be the input: an address, a path, or base64", param="data")
@@ -242,7 +245,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
-    """Return the path that a request names for its result, or None if it names none or does not want a file."""
+    """Return the path that the client named for the result file, or None without a path or a file."""
     if out_data_format == "path" and not local:
         raise ApiError(
             400,
@@ -267,7 +270,7 @@ class _Config(msgspec.Struct):
 
 
 def _default_folder() -> Path:
-    """Return the folder for a result if the request names no ``out_path``. Raise ApiError if the folder does not exist.
+    """Return the default folder for result files. Raise ApiError if the folder does not exist.
 
     It is the ``output_path`` that is configured for TerraTorch's plugin, or else the user's home folder.
     """

@@ -1,4 +1,4 @@
-"""The file or folder to which a server writes the result of a request, below the operator's output folder."""
+"""Write results to files that clients name, below the folder that the server's operator allows."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 _FIELD: Final = "output_path"
 _COPIED: Final = 1 << 20
-"""Number of bytes copied at once."""
+"""Chunk size in bytes for writing a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPath:
-    """A folder, or a file whose suffix determines the format."""
+    """Destination of a result: a folder, or a file whose suffix determines the format."""
 
     path: Path
     folder: bool
-    """Whether ``path`` is a folder. The file then gets a unique name in it."""
+    """Whether ``path`` is a folder. The result file then gets a unique name."""
 
     @classmethod
     def below(cls, root: str, text: str) -> Self:
-        """Return the target for a client's path, which is relative to ``root``, or absolute and below it.
+        """Return the destination for a client's path, which must be below ``root``.
 
         Raises:
             ApiError: the path leads outside ``root``, for example by ".." or a link.
@@ -51,7 +51,7 @@ class OutputPath:
         return cls(path, folder=not is_file)
 
     def format_of(self, asked: str | None) -> str | None:
-        """Return the format to write. The suffix of a file determines it, and must agree with the client's format."""
+        """Return the format of the file's suffix, or ``asked`` for a folder. Raise ApiError if the two differ."""
         if self.folder:
             return asked
         form = format_named(self.path.suffix)
@@ -61,13 +61,13 @@ class OutputPath:
         return form.name
 
     def check_input(self, data: tuple[str, ...]) -> None:
-        """Raise ApiError if the result would overwrite its own input, named by an absolute path or a ``file:`` URL."""
+        """Raise ApiError if the result would overwrite an input file of the same request."""
         paths = (unquote(urlsplit(text).path) if text[:5].lower() == "file:" else text for text in data)
         if any(text.startswith(os.sep) and os.path.realpath(text) == str(self.path) for text in paths):
             raise ApiError(400, "the result would be written over its own input; choose another path", param=_FIELD)
 
     def write(self, entry: Encoded) -> Path:
-        """Write a result atomically, create missing folders, and return the file. The call blocks."""
+        """Write a result atomically, and return the path of the file. Create missing folders. The call blocks."""
         file = self.path / f"{uuid4()}{entry.suffix}" if self.folder else self.path
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as part, part.open("wb") as stream:

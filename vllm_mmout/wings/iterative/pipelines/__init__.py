@@ -1,1 +1,1 @@
-"""Unchanged pipelines of diffusers: each request has its own run, and similar network calls are batched."""
+"""Serve unchanged diffusers pipelines. Each request runs its own pipeline, and similar network calls are batched."""

@@ -1,4 +1,4 @@
-"""Conversion of a request's tensors and options to the arguments of a pipeline."""
+"""Convert a request's tensors and options to the arguments of a diffusers pipeline."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _OF_A_RUN: Final = frozenset(
     | {"num_videos_per_prompt", "num_waveforms_per_prompt", "latents", "callback", "callback_steps", "device"}
 )
 _TENSORS: Final = ("embeds", "callback", "attention", "sigmas", "timesteps", "ip_adapter")
-"""Parts of argument names, such as tensors and callbacks, that a request cannot set."""
+"""Words in the names of pipeline arguments that a request cannot set, such as tensors and callbacks."""
 LABELS: Final = "class_labels"
 PICTURES: Final = ("image", "mask_image", "control_image", "reference_image", "last_image", "map")
 
 
 @cache
 def takes(pipeline: type) -> tuple[str, ...]:
-    """Return the arguments of a pipeline that a request can set, in the pipeline's order."""
+    """Return the names of the pipeline arguments that a request can set, in the pipeline's order."""
     named = inspect.signature(pipeline.__call__).parameters
     return tuple(name for name in named if name not in _OF_A_RUN and not any(part in name for part in _TENSORS))
 
 
 @cache
 def options_of(pipeline: type) -> tuple[str, ...]:
-    """Return the options of a request that a pipeline supports."""
+    """Return the names of the request options that a pipeline supports."""
     parameters = inspect.signature(pipeline.__call__).parameters
     needs = {name: (name,) for name in OPTIONS} | {"size": ("height", "width"), "seed": ("generator",)}
     return tuple(option for option, names in needs.items() if parameters.keys() >= set(names))
 
 
 def refuse_unknown(pipeline: type, params: OutputParams) -> None:
-    """Raise OptionError with the option's name if a request sets an option that the pipeline does not support."""
+    """Raise OptionError if a request sets an option that the pipeline does not support."""
     supported = options_of(pipeline)
     for option in OF_STEPS:
         if getattr(params, option) is not None and option not in supported:
@@ -56,13 +56,13 @@ def refuse_unknown(pipeline: type, params: OutputParams) -> None:
 
 
 def default_of(pipeline: type, name: str, otherwise: Any) -> Any:
-    """Return a pipeline's default for an argument, or ``otherwise`` if the pipeline does not have the argument."""
+    """Return a pipeline's default for the argument ``name``, or ``otherwise`` if it lacks the argument."""
     parameters = inspect.signature(pipeline.__call__).parameters
     return parameters[name].default if name in parameters else otherwise
 
 
 def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputParams) -> dict[str, Any]:
-    """Return the arguments of ``pipeline.__call__`` for one request.
+    """Return the keyword arguments of ``pipeline.__call__`` for one request.
 
     Args:
         pipeline: the pipeline's class.
@@ -97,7 +97,7 @@ def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputPar
 
 
 def as_bytes(text: str) -> NDArray[np.uint8]:
-    """Return a text as UTF-8 bytes with a final zero byte, since a tensor on its way to the model must not be empty."""
+    """Encode a text as UTF-8 bytes plus a zero byte, because tensors that vLLM passes on must not be empty."""
     return np.frombuffer(text.encode() + b"\0", np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Batching of the calls that several requests make to one network.
+"""Batch the calls that several requests make to the same network.
 
 Calls are batched if they call the same function with the same arguments. Two kinds of tensors may differ: those with a
 request's rows on axis 0, and single numbers, such as the time of a step. Each row gets its own request's number.
@@ -20,51 +20,50 @@ _LATENTS: Final = 1 << 17
 """Maximum number of latent values that a GPU decodes in one batch. The decoder's output is many times larger."""
 _LATENTS_ON_CPU: Final = 1 << 14
 """Maximum number of latent values that a CPU decodes in one batch. It is small, so that the output fits the caches."""
-_NEAR: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Largest difference between the results of a batch and of separate calls that still counts as equal, by dtype. It is
-relative to the largest value."""
-_NEAR_HALF: Final = 0.05
-"""The same limit for dtypes that `_NEAR` does not list, such as float16."""
+_TOLERANCES: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""Tolerance by dtype, relative to the largest value, for comparing the results of a batch and of separate calls."""
+_OTHER_TOLERANCE: Final = 0.05
+"""Tolerance for all other dtypes, such as float16."""
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchSignature:
-    """The shapes and arguments of a call. Calls with equal keys can be batched."""
+    """Description of a network call's arguments. Calls with an equal ``key`` can be batched."""
 
     key: tuple[Any, ...]
     rows: int
-    """Number of rows of this call on axis 0."""
+    """Number of batch rows of this call."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each leaf: "rows" (has the rows on axis 0), "number" (one value per row or for all rows), "shared" (a
-    tensor that must be equal in all calls of a batch), or "" (no tensor)."""
+    """Kind of each argument: "rows" (tensor with the batch on axis 0), "number" (a number for each row or for all
+    rows), "shared" (tensor that must be equal in all calls of a batch), or "" (not a tensor)."""
 
     @classmethod
     def of(cls, call: NetworkCall) -> _BatchSignature | None:
-        """Describe a call's arguments. Return None if no tensor has two or more axes: the rows are then unknown."""
+        """Return the signature of a call, or None if no tensor has two axes, so that the number of rows is unknown."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
             return None
         kinds = tuple(_kind(leaf, rows) for leaf in leaves)
-        likenesses = tuple(_likeness(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True))
+        likenesses = tuple(_batch_key(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True))
         names = (tuple(call.kwargs), len(call.args))
         return cls((call.function, names, kinds, likenesses), rows, leaves, kinds)
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """The parts of ``key`` without sizes and values. Calls with equal parts may run as a batch."""
+        """Parts of ``key`` without sizes and values. Whether batching works is tested once for each structure."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether another call with an equal ``key`` also has equal tensors of the kind "shared"."""
+        """Return whether another call with an equal ``key`` also has equal "shared" tensors."""
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
 
 @dataclass(slots=True)
 class CallBatcher:
-    """A callable that runs network calls in batches.
+    """Callable that runs the network calls of several requests in batches, if their results stay equal.
 
     It remembers for which networks a batch gives the same results as separate calls.
 
@@ -94,13 +93,13 @@ class CallBatcher:
         alone = [self._tried(call) for call in calls]
         if fits is None and not any(isinstance(result, BaseException) for result in alone):
             merged = self._as_batch(calls, known_forms)
-            self._batches[known_forms[0].structure] = merged is not None and all(map(_near, merged, alone))
+            self._batches[known_forms[0].structure] = merged is not None and all(map(_nearly_equal, merged, alone))
         return alone
 
     def _as_batch(self, calls: Sequence[NetworkCall], forms: Sequence[_BatchSignature]) -> list[Any] | None:
-        """Return the result of each call from one batch, or None if it fails, as each call may still work alone."""
+        """Run the calls as one batch, and return the result of each call. Return None if the batch fails."""
         try:
-            return _parts(self.run(_merged(calls[0], forms)), [form.rows for form in forms])
+            return _split_rows(self.run(_merged(calls[0], forms)), [form.rows for form in forms])
         except BaseException as error:  # noqa: BLE001 - one call's error, which it raises again when it runs alone
             raise_interrupt(error)
             return None
@@ -114,7 +113,7 @@ class CallBatcher:
 
 
 def _groups(calls: Sequence[NetworkCall]) -> list[list[tuple[int, _BatchSignature | None]]]:
-    """Group calls that can be batched. Each call comes with its index and its form."""
+    """Group calls that can be batched. Each entry holds a call's index and its signature."""
     groups: list[list[tuple[int, _BatchSignature | None]]] = []
     for row, call in enumerate(calls):
         form = _BatchSignature.of(call)
@@ -147,8 +146,8 @@ def _kind(leaf: Any, rows: int) -> str:
     return "shared"
 
 
-def _likeness(leaf: Any, kind: str) -> Any:
-    """Return a hashable value that must be equal for two leaves to be batched."""
+def _batch_key(leaf: Any, kind: str) -> Any:
+    """Return a key that must be equal for two arguments, so that their calls can be batched."""
     # Most decoders accept a generator and ignore it. A batch with a decoder that uses it differs, and is given up.
     if isinstance(leaf, torch.Generator):
         return torch.Generator
@@ -169,12 +168,12 @@ def _merged(first: NetworkCall, forms: Sequence[_BatchSignature]) -> NetworkCall
         else:
             leaves.append(_copied(values[0]))
     following = iter(leaves)
-    args, kwargs = _changed((first.args, dict(first.kwargs)), lambda _: next(following))
+    args, kwargs = _map_values((first.args, dict(first.kwargs)), lambda _: next(following))
     return NetworkCall(first.name, first.function, args, kwargs)
 
 
 def _copied(leaf: Any) -> Any:
-    """Return an argument for the whole batch. A random generator is copied, so that the original keeps its state."""
+    """Return an argument for a batch. A random generator is copied, so that the original keeps its state."""
     if not isinstance(leaf, torch.Generator):
         return leaf
     generator = torch.Generator(leaf.device)
@@ -182,8 +181,8 @@ def _copied(leaf: Any) -> Any:
     return generator
 
 
-def _parts(output: Any, rows: Sequence[int]) -> list[Any]:
-    """Cut a batch's output into the rows of each call."""
+def _split_rows(output: Any, rows: Sequence[int]) -> list[Any]:
+    """Split a batch's output into the rows of each call."""
     total, parts, start = sum(rows), [], 0
     for count in rows:
         part = slice(start, start + count)
@@ -192,13 +191,13 @@ def _parts(output: Any, rows: Sequence[int]) -> list[Any]:
             of_rows = isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == total
             return leaf[part] if of_rows else leaf
 
-        parts.append(_changed(output, own))
+        parts.append(_map_values(output, own))
         start += count
     return parts
 
 
-def _near(one: Any, two: Any) -> bool:
-    """Return whether two outputs are equal up to rounding."""
+def _nearly_equal(one: Any, two: Any) -> bool:
+    """Return whether two outputs are equal within the tolerance."""
     pairs = [pair for pair in zip(_leaves(one), _leaves(two), strict=True) if isinstance(pair[0], Tensor)]
     # A tensor without axes is ignored: it is a training loss.
     return all(_near_tensors(a, b) for a, b in pairs if a.ndim)
@@ -209,7 +208,7 @@ def _near_tensors(one: Tensor, two: Tensor) -> bool:
         return one.shape == two.shape
     if not two.is_floating_point():
         return torch.equal(one, two)
-    close = (one - two).abs().max() <= _NEAR.get(two.dtype, _NEAR_HALF) * (two.abs().max() + 1e-6)
+    close = (one - two).abs().max() <= _TOLERANCES.get(two.dtype, _OTHER_TOLERANCE) * (two.abs().max() + 1e-6)
     return bool(close) or bool(two.isnan().any())
 
 
@@ -225,12 +224,12 @@ def _leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def _changed(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the same nested structure with ``change`` applied to each leaf, in the order of `_leaves`."""
+def _map_values(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the same nested structure, with ``change`` applied to each value."""
     if isinstance(tree, dict):
-        values = {name: _changed(value, change) for name, value in tree.items()}
+        values = {name: _map_values(value, change) for name, value in tree.items()}
         return values if type(tree) is dict else type(tree)(**values)
     if isinstance(tree, tuple | list):
-        items = [_changed(value, change) for value in tree]
+        items = [_map_values(value, change) for value in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return change(tree)
