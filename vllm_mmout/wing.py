@@ -38,38 +38,39 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """A sequence that lists the callables and private names in vLLM that the extension package uses.
+    """Import path of a sequence of the vLLM callables and private names that the extension package uses.
 
     Each item is an `engine.hooks.hook.Hook` or a `private_names.Contact`.
     """
     engine: str = ""
-    """A module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine starts.
-    ``bind_async_llm`` and ``bind_llm`` prepare an engine whose model has an output processor."""
+    """Import path of a module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine
+    starts. ``bind_async_llm`` and ``bind_llm`` prepare an engine whose model has an output processor."""
     configure: str = ""
-    """A function that is called with vLLM's config before the engine starts. Its changes reach all processes of the
-    engine."""
+    """Import path of a function that is called with vLLM's config before the engine starts. Its changes reach all
+    processes of the engine."""
     processor_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps prefixes of names to the `registry.registration.ProcessorFamily` of output processors with such names."""
+    """Maps a prefix, such as "io_plugin:", to the import path of a `registry.registration.ProcessorFamily`, which finds
+    the output processors whose names begin with the prefix."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps model architectures to the `models.model_folders.ModelFamily` that completes the ``config.json`` of
-    their folders."""
+    """Maps model architectures to the import path of a `models.model_folders.ModelFamily`, which completes the
+    ``config.json`` of folders with this architecture."""
     kinds: str = ""
-    """A `models.kind.ModelKind` for models that need more than one forward pass for a result."""
+    """Import path of a `models.kind.ModelKind` for models that need more than one forward pass for a result."""
     folders: str = ""
-    """A function ``(config, folder, asked=..., settings=...)`` that converts the ``config.json`` of a model folder
-    in another format to this package's format, or returns None for unknown formats. ``settings`` are the
+    """Import path of a function ``(config, folder, asked=..., settings=...)`` that converts the ``config.json`` of a
+    model folder in another format to this package's format, or returns None for unknown formats. ``settings`` are the
     engine's."""
     command: str = ""
-    """A module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
+    """Import path of a module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
     run: str = ""
-    """A module with two functions. ``add_flags`` adds flags to the command ``vllm-mmout run``. ``run`` executes
-    this command if its flags are set, and otherwise returns None."""
+    """Import path of a module with two functions. ``add_flags`` adds flags to the command ``vllm-mmout run``. ``run``
+    executes this command if its flags are set, and otherwise returns None."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
-    """A module that becomes an attribute of ``vllm_mmout``, under the name of the extension package."""
+    """Import path of a module that becomes an attribute of ``vllm_mmout``, under the name of the extension package."""
     routes: str = ""
-    """A `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
+    """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
 
     def load(self, point: str, key: str = "") -> Any:
         """Import the object named by the field ``point``, or by its entry ``key``. Return None if it is not set."""

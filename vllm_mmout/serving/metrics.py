@@ -93,12 +93,12 @@ class Metrics(Observer):
         }
 
     def waits(self, nbytes: int) -> None:
-        """Add a decode of ``nbytes`` bytes to the gauges of pending decodes."""
+        """Increase the number and total size of pending decodes."""
         self._pending.inc()
         self._pending_bytes.inc(nbytes)
 
     def settled(self, nbytes: int) -> None:
-        """Subtract a decode of ``nbytes`` bytes from the gauges of pending decodes."""
+        """Decrease the number and total size of pending decodes."""
         self._pending.dec()
         self._pending_bytes.dec(nbytes)
 

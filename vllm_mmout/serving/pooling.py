@@ -47,7 +47,7 @@ missing."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
-    """Replace vLLM's ``/pooling`` route by ours, which forwards requests without ``data`` to it."""
+    """Replace vLLM's ``/pooling`` route. The new route forwards requests without ``data`` to vLLM's route."""
     before = next(
         (
             route
@@ -81,7 +81,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
 async def _answer_ours(
     request: Request, service: ForwardService, held: AsyncExitStack, vllm_route: APIRoute, answer: PluginAnswer
 ) -> Response:
-    """Answer a request that has ``data`` with ``answer``. Forward any other request to ``vllm_route``."""
+    """Call ``answer`` for a request with ``data``. Forward any other request to ``vllm_route``."""
     body, full = await _read(request, service, held)
     given = await _our_data(body)
     if given is None:
@@ -93,7 +93,7 @@ async def _answer_ours(
 
 
 async def _without_key(request: Request, service: ForwardService, vllm_route: APIRoute) -> Response:
-    """Respond to a request without a valid API key: 401 if its body has ``data``, else by ``vllm_route``.
+    """Refuse a request without a valid API key by 401 if it has ``data``. Forward others to ``vllm_route``.
 
     A body above `_SMALL` bytes goes to vLLM's route unread. That route refuses ``data``, so none of our code runs.
     """
@@ -168,7 +168,7 @@ def _is_json(request: Request) -> bool:
 
 
 def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
-    """Return the handler of requests with ``data``, or None if a foreign IO Processor plugin handles them."""
+    """Return the handler of requests with ``data``, or None if another package's plugin handles them."""
     processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
     plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     if plugin is None:

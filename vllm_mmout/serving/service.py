@@ -1,4 +1,4 @@
-"""State that all routes of a server share, and the code that opens the input of a request."""
+"""Shared state of a server's routes, and the code that opens the input of a request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROUTES: Final = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """State that all routes of a server share. Its subclasses serve different kinds of models."""
+    """Shared state of a server's routes. The subclasses serve different kinds of models."""
 
     engine: Any
     models: OpenAIServingModels
@@ -100,7 +100,7 @@ class ForwardService(Service):
         )
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. ``held`` closes the uploaded files later."""
+        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. The exit stack ``held`` closes the files."""
         raise NotImplementedError
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:

@@ -207,7 +207,7 @@ def compare_sent(
 
 
 def stop_lines(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 line numbers. A race test pauses a call of ``lines`` lines before each of them.
+    """Return about 8 line numbers below ``lines``, where a race test pauses a call.
 
     The numbers vary with the input.
     """

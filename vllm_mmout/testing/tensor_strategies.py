@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 Axis: TypeAlias = "int | str | tuple[int, int]"
-"""Length of an axis: a number, a name with an equal length in all tensors, or (smallest, largest)."""
+"""Length of an axis: a number, a name (equal names have equal lengths), or (smallest, largest)."""
 Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
 """A dtype, or several to draw from, such as "float32" or ``torch.float32``."""
 

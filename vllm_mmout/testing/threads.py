@@ -18,7 +18,7 @@ The other call may need a lock that the paused call holds, and would then never 
 """
 
 _THE_ENGINES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Prefixes of this package's modules whose lines do not count, because they are not the author's code."""
+"""Prefixes of this package's modules. `LineCounter` ignores their lines, which are not the author's code."""
 
 
 class LineCounter:
@@ -94,7 +94,7 @@ def interleaved(
 
 
 class HangsError(BaseException):
-    """A call does not return.
+    """Error for a call that does not return in time.
 
     It is a BaseException, because hypothesis would repeat the call after an ordinary exception, to shrink the example.
     """

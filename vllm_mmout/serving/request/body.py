@@ -37,8 +37,7 @@ MAX_TEXT = 64 << 20
 """Maximum size in bytes of a JSON body, or of all text fields of a form. Data URLs count as text."""
 _MAX_NAME = 200
 _AT_ONCE = 1 << 14
-"""Bytes that must arrive before the receive timeout starts again, so that a client cannot send single bytes for
-days."""
+"""Number of bytes that restart the receive timeout. A client that sends single bytes therefore times out."""
 _SLOWEST = 1 << 15
 """Minimum average upload speed in bytes per second. Slower uploads are refused."""
 _SMALL = 1 << 16

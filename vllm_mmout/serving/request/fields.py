@@ -103,7 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Call the class ``kind`` with the entries of ``given`` in ``names``. Raise ApiError for an invalid value."""
+    """Create a ``kind`` object from the entries ``names`` of ``given``. Raise ApiError for an invalid value."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 async def read_request(
     request: Request, options: ServingOptions, held: AsyncExitStack, *, json: bool = True
 ) -> ReceivedForm | Any:
-    """Read a form or a JSON body, depending on ``Content-Type``. ``held`` closes the form's files later.
+    """Read a form or a JSON body, depending on ``Content-Type``. The exit stack ``held`` closes the form.
 
     With ``json`` False a body of JSON is refused.
     """
@@ -102,7 +102,7 @@ def is_object(body: bytes | bytearray) -> bool:
 
 
 class _Name:
-    """Key of a JSON object that equals no other key, so that duplicate keys stay visible."""
+    """Key of a JSON object. Two keys are never equal, so that a dict keeps duplicate keys."""
 
     def __init__(self, text: str) -> None:
         self.text = text

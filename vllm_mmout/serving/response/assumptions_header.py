@@ -13,7 +13,7 @@ _HEADER_BYTES: Final = 4000
 
 
 def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
-    """Return the header ``X-MMOut-Warnings`` with the assumptions about an input, or an empty dict without any.
+    """Return the header ``X-MMOut-Warnings`` with the assumptions about an input, or {} if ``warnings`` is empty.
 
     Sentences beyond 4 KB are replaced by their number. JSON escapes characters that headers cannot hold.
     """

@@ -51,8 +51,8 @@ class FormatChoice(msgspec.Struct, frozen=True):
     as_file: bool = False
     """Whether the default format is the result's main file format, such as GeoTIFF, in place of PNG or JSON."""
     flat: bool = False
-    """Whether any picture may lose its transparency as JPEG. If False, only pictures of rasters may, and other
-    transparent pictures are refused as JPEG."""
+    """Whether transparency is dropped when any picture becomes a JPEG. If False, it is dropped for rasters only, and
+    other transparent pictures are refused as JPEG."""
 
     @property
     def for_preview(self) -> FormatChoice:
@@ -151,7 +151,7 @@ def check_beside(name: str, compression: int | None, background: str) -> None:
 
 
 def known_formats(formats: Mapping[str, str]) -> str:
-    """Return the values of ``output_format`` that a result supports as text, for error messages."""
+    """Return the names of the formats that a result supports, as a text for error messages."""
     available = dict.fromkeys(formats.values())
     return ", ".join([name for name in FORMATS if name in available] or available)
 

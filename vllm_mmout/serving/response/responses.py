@@ -116,7 +116,7 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """Return a response with the bytes of the file ``entry``, which it closes at the end. ``name`` lacks the suffix."""
+    """Return a response with the file ``entry``, which it closes afterwards. ``name`` is without the file's suffix."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     all_headers = {
         "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
@@ -175,7 +175,7 @@ def _length(part: Part, *, as_text: bool) -> int:
 
 
 def described(entry: Encoded) -> dict[str, str]:
-    """Return the fields that OpenAI's responses have for a picture, such as format, size and background."""
+    """Return OpenAI's response fields for a picture, such as format, size and background."""
     own = None if entry.format in MEDIA_TYPES else entry.media_type  # for files of unknown format
     known = {"background": entry.background, "output_format": entry.format, "size": entry.size, "media_type": own}
     return {name: value for name, value in known.items() if value is not None}

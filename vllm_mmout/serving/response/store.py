@@ -34,7 +34,7 @@ class ResultStore:
 
     def __init__(self, folder: Path, ttl: float, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
         self.shared = ResultsFolder(folder)
-        """Handle of the store's folder, which coordinates the servers that share the folder."""
+        """Manager of the store's folder, which coordinates the servers that share the folder."""
         self.folder = folder
         self.ttl = ttl
         self.max_bytes = max_bytes

@@ -131,7 +131,7 @@ def checked_recurrent(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``as_strided``. Raise ValueError if the view exceeds the tensor, which compiled code would not check."""
+    """Call ``as_strided``. Raise ValueError if the view exceeds the tensor. Compiled code would not check this."""
     arguments = _arguments(op, args, kwargs)
     values, size, stride = arguments["self"], [*arguments["size"]], [*arguments["stride"]]
     start = arguments["storage_offset"] or 0

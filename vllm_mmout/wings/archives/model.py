@@ -43,7 +43,7 @@ class TensorsMapper:
     """Shape of each dummy input, by input name."""
 
     def dummy(self) -> dict[str, NDArray[Any]]:
-        """Return a dummy input of zeros. Its shapes are the usual shapes, as the largest shapes may be unlimited."""
+        """Return a dummy input of zeros in the usual shapes, because the largest shapes may be unlimited."""
         return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.usual.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:

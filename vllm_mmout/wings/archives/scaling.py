@@ -40,7 +40,7 @@ class BandScaling:
 
     @classmethod
     def of(cls, value: Any, bands: int) -> BandScaling | None:
-        """Parse ``value_scaling``: an entry for all bands, or a list for each band. Raise OptionError if invalid."""
+        """Parse ``value_scaling``: an entry for all bands, or an entry for each band. Raise OptionError if invalid."""
         entries = [value] if isinstance(value, Mapping) else value
         if not entries:
             return None

@@ -58,7 +58,7 @@ class Size(Number):
 
 
 class Device(Struct):
-    """Device of a tensor at export. It is replaced by the CPU, because torch moves the loaded program later."""
+    """Device of a tensor at export. It is replaced by the CPU, and the loaded program is moved later."""
 
     type: str
     index: int | None = None

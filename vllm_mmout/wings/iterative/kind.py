@@ -28,7 +28,7 @@ ITERATIVE: Final = ModelKind(
 
 
 def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default engine arguments. Each engine step runs a step of up to 16 requests."""
+    """Return default engine arguments. They let an engine step run one model step of up to 16 requests."""
     return {
         "scheduler_cls": "vllm_mmout.wings.iterative.scheduler.StepScheduler",
         "enable_chunked_prefill": True,

@@ -45,7 +45,7 @@ class RequestData:
         """Folder that holds the copy of the file, or None if the file was not copied."""
 
     def parsed(self, parse: Callable[[Any], Any]) -> Any:
-        """Convert the input to data that the plugin accepts, and return the result of its method ``parse``.
+        """Pass the input to the plugin's method ``parse``, in a form that it accepts, and return the result.
 
         A dict is passed to the plugin unchanged. If its only key is "data", as vLLM's ``encode`` expects, the plugin
         gets the value. A file becomes the table that plugins for rasters expect. Bytes are passed as base64. If the

@@ -32,7 +32,7 @@ _INPUT_ERRORS = (ValueError, TypeError, OSError)
 
 
 class PluginRequest(Run):
-    """Request whose prompts and result an IO Processor plugin makes. The plugin's code runs only once it starts."""
+    """Request whose prompts and result an IO Processor plugin makes. No plugin code runs before the request starts."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, request: Request, limit_s: float) -> None:
         super().__init__(request, (pick,), OutputParams(processor=pick).of_part())  # raw tensors are wanted
@@ -83,7 +83,7 @@ class PluginRequest(Run):
         return prompts, self._plugin.pooling_params()
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield the prompts one by one, each converted to an engine input just before."""
+        """Convert the prompts to engine inputs one by one, and yield each input."""
         try:
             for index in range(len(self._prompts)):
                 if not self.reserve():

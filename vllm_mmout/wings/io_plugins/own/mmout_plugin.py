@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 GROUP: Final = "vllm.io_processor_plugins"
-"""vLLM's entry point group for IO Processor plugins. An entry point is a function that returns the path of a class."""
+"""vLLM's entry point group for IO Processor plugins. An entry point is a function that returns a class's path."""
 NAME: Final = "mmout"
 """Name of the plugin and of its entry point."""
 TASK: Final = "plugin"

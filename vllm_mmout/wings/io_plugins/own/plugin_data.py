@@ -63,13 +63,13 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     params: OutputParams = OutputParams()
     """Options of the request. Their ``path`` is the client's ``out_path``."""
     target: OutputPath | None = None
-    """File or folder to which the server writes the result, or None."""
+    """File or folder to which the server writes the result, or None if the server sends the result."""
     folder: Path | None = None
     """Folder for a result file with a unique name. None if the client named a file, or wants the result itself."""
 
     @property
     def asked(self) -> FormatChoice:
-        """Requested file format, in the form that the functions for HTTP responses take."""
+        """File format that the client requests."""
         return FormatChoice(self.image_format, as_file=True)
 
     @property
@@ -245,7 +245,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
-    """Return the path that the client named for the result file, or None without a path or a file."""
+    """Return the path that the client named for the result file. Return None if it did not name a file."""
     if out_data_format == "path" and not local:
         raise ApiError(
             400,
