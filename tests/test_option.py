@@ -92,7 +92,7 @@ def test_a_flag_is_made_of_the_row(capsys):
     """Its help is the first sentence, its value is read as that of a form."""
     parser = argparse.ArgumentParser(prog="test")
     for name, option in ASKED.items():
-        parser.add_argument(run.flag(name), **run._said(option))
+        parser.add_argument(run.flag(name), **run._argparse_settings(option))
     found = parser.parse_args(["--layers", "a,b", "--zoom", "4"])
     assert (found.layers, found.zoom, found.style) == (("a", "b"), 4, "plain")
     with pytest.raises(SystemExit):

@@ -67,13 +67,13 @@ _HOMES = {
     "vllm_mmout.registry": "MULTIMODAL_INPUT_REGISTRY MULTIMODAL_OUTPUT_REGISTRY register_output_processor",
     "vllm_mmout.version": "__version__",
 }
-"""Maps each module to the public names that it defines."""
+"""Public names of this package, by the module that defines them."""
 
 _of_ours, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """Return a public object of this package, or the public module of the extension package called ``name``."""
+    """Import and return the public object ``name``, or the module of the extension package ``name``, on first use."""
     try:
         return _of_ours(name)
     except AttributeError:

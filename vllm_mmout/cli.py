@@ -42,7 +42,7 @@ def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="vllm-mmout", description="Images, rasters and structured data out of vLLM.")
     parser.add_argument("--version", action="version", version=f"vllm-mmout {__version__}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (*COMMANDS, *_of_wings()):
+    for command in (*COMMANDS, *_extension_commands()):
         command.add_parser(subparsers)
     options, rest = parser.parse_known_args(arguments)
     if rest and not getattr(options, "takes_engine_flags", False):
@@ -51,8 +51,8 @@ def _run(arguments: list[str]) -> int:
     return int(options.run(options))
 
 
-def _of_wings() -> Iterator[Any]:
-    """Yield the commands of extension packages. A command that cannot be imported is reported and skipped."""
+def _extension_commands() -> Iterator[Any]:
+    """Yield the command modules of extension packages. A module that cannot be imported is reported and skipped."""
     for wing in wings():
         try:
             command = wing.load("command")

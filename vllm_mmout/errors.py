@@ -1,4 +1,4 @@
-"""The errors of this package: a root class, and a subclass for each kind that a caller may want to distinguish.
+"""Errors of this package: a root class, and a subclass for each kind that a caller may want to tell apart.
 
 A message holds the fact, the value, and the remedy.
 """
@@ -18,7 +18,7 @@ class MMOutError(Exception):
 
     param: str | None = None
     tile: int | None = None
-    """Place of the tile that failed in its block of tiles, from 0, or None."""
+    """Index (from 0) of the failed tile in its block of tiles, or None."""
 
     def __init__(self, *message: object, param: str | None = None) -> None:
         super().__init__(*message)
@@ -34,7 +34,7 @@ class OptionError(MMOutError):
 
 
 class TokenError(MMOutError):
-    """Generated tokens, or codes to be written as tokens, do not fit the layout."""
+    """Generated tokens, or image or sound codes to be written as tokens, do not fit the model's token layout."""
 
 
 class RegistrationError(MMOutError):
@@ -46,15 +46,15 @@ class ModelError(MMOutError):
 
 
 class HookError(MMOutError):
-    """This vLLM differs from the releases that the hooks support, so no hook was installed."""
+    """The installed vLLM differs from the releases that this package supports, so no hook was installed."""
 
 
 class SaveError(MMOutError):
-    """A result cannot be written in the requested format or to the requested place."""
+    """A result cannot be written in the requested format or to the requested path."""
 
 
 class BucketError(SaveError):
-    """A bucket refused a result. The message has the address, the server's answer, and the remedy.
+    """A storage bucket refused a result. The message has the address, the server's answer, and the remedy.
 
     Args:
         message: text of the error.
@@ -79,15 +79,15 @@ class ForwardError(RequestError):
 
 
 class ReduceError(RequestError):
-    """``reduce`` raised in the worker, or returned a value that cannot be sent."""
+    """A processor's ``reduce`` raised in the worker, or returned a value that cannot be sent to the frontend."""
 
 
 class DecodeError(RequestError):
-    """``decode`` or ``assemble`` raised (the exception is ``__cause__``), took too long, or returned nothing."""
+    """A processor's ``decode`` or ``assemble`` raised (see ``__cause__``), took too long, or returned None."""
 
 
 class AssumedWarning(UserWarning):
-    """An input does not state a fact, and a default was assumed; the message has the default and how to set it."""
+    """A default was assumed, because the input lacks metadata. The message has the default and how to set it."""
 
 
 class AbortedError(RequestError):
@@ -116,7 +116,7 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return ``error``, wrapped in a RequestError unless it is an Exception. A SystemExit would stop the event loop."""
+    """Return ``error`` if it is an Exception, else wrap it in a RequestError that cannot end the event loop."""
     if isinstance(error, Exception):
         return error
     raised = RequestError(f"a function that the request called raised {type_and_message(error)}; it must not")

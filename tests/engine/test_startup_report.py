@@ -24,13 +24,13 @@ ENDED = "Engine core initialization failed. See root cause above."
 
 def tell(error):
     """What happens in the engine's process."""
-    with pytest.raises(Exception, match=str(error)), startup.telling():
+    with pytest.raises(Exception, match=str(error)), startup.reporting_to_frontend():
         raise error
 
 
 def start(*errors):
     """What happens where the engine is started; gives the report's folder before vLLM's own error, if any."""
-    with startup.hearing():
+    with startup.raising_worker_error():
         FOLDERS.append(Path(os.environ[startup.ENVIRONMENT]).parent)
         assert FOLDERS[-1].is_dir()
         for error in errors:
@@ -65,7 +65,7 @@ def test_the_error_is_raised_where_the_engine_is_started(error, kind, says):
 def test_an_error_without_report_stays_as_it_is():
     """What vLLM itself raises is not touched."""
     original = RuntimeError("of vLLM")
-    with pytest.raises(RuntimeError) as raised, startup.hearing():
+    with pytest.raises(RuntimeError) as raised, startup.raising_worker_error():
         raise original
     assert raised.value is original
 
@@ -73,7 +73,7 @@ def test_an_error_without_report_stays_as_it_is():
 def test_in_one_process_the_error_itself_arrives():
     """An engine without processes of its own raises what was raised, once."""
     original = ModelError("no weight")
-    with pytest.raises(ModelError) as raised, startup.hearing(), startup.telling():
+    with pytest.raises(ModelError) as raised, startup.raising_worker_error(), startup.reporting_to_frontend():
         raise original
     assert raised.value is original
 
@@ -93,5 +93,5 @@ def test_a_start_that_succeeds_leaves_nothing():
 
 def test_nobody_listening_is_no_error():
     """A worker that was started by somebody else raises as ever."""
-    with pytest.raises(ModelError, match="no weight"), startup.telling():
+    with pytest.raises(ModelError, match="no weight"), startup.reporting_to_frontend():
         raise ModelError("no weight")

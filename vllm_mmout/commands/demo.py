@@ -1,4 +1,4 @@
-"""``vllm-mmout demo``: runs the embedded model on the embedded scene."""
+"""``vllm-mmout demo``: maps the flood in the bundled scene with the bundled model, to try an installation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import SaveError
 
 ASKED_IOU = 0.9
-"""Smallest intersection over union of water for a successful demo."""
+"""Smallest intersection over union (IoU) of the mapped and the true water for the demo to succeed."""
 
 MODEL = "water-index"
 SCENE = "scene.tif"
@@ -18,7 +18,7 @@ MAPS = ("water.tif", "water.png")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its arguments to the parser."""
+    """Add the ``demo`` command and its arguments to the program's parser."""
     parser = subparsers.add_parser(
         "demo",
         help="map a flood: the embedded model on the embedded scene",
@@ -31,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command: write the scene, a GeoTIFF and a PNG, and print how accurately the water was found."""
+    """Run the demo: write the scene and its water map as GeoTIFF and PNG, and print the IoU with the true water."""
     from vllm_mmout.commands.engine import engine
     from vllm_mmout.models.embedded.scene import embedded_truth, water_iou
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _scene(folder: Path) -> Path:
-    """Write the scene to a folder and return its path; SaveError if that would replace files of somebody else."""
+    """Write the demo's scene to ``folder``. Raise SaveError if files that the demo did not write would be replaced."""
     from vllm_mmout.models.embedded.scene import embedded_scene
 
     path = folder / SCENE

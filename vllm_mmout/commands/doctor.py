@@ -14,14 +14,14 @@ from vllm_mmout.private_names import faults, third_party_faults
 from vllm_mmout.wing import failures, wings
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
-"""The most common compressions of GeoTIFF."""
+"""Most common GeoTIFF compressions, each checked for an installed codec."""
 TESTED = f"this version is tested with {', '.join(TESTED_RELEASES)}"
 GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 """Entry point groups through which vLLM loads the hooks and the server's routes."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its arguments to the parser."""
+    """Add the ``doctor`` command to the program's parser."""
     parser = subparsers.add_parser(
         "doctor", help="check the installation", description="Check engine, hooks and codecs; say what to do."
     )
@@ -29,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Run the command: print one line for each check; return exit status 1 if any of them failed."""
+    """Run the checks, and print one line for each. Return exit status 1 if any check failed, else 0."""
     prepare_environment()
     healthy = True
     for check in (_package, _engine, _runner, _hooks, _contacts, _wings, _allowed, _codecs):

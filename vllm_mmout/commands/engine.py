@@ -1,4 +1,4 @@
-"""Starts an ``LLM`` from a command line, and sets its environment: no log, and only results on stdout."""
+"""Start vLLM's ``LLM`` for the commands of ``vllm-mmout``, without a log, so that stdout has only results."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ QUIET: Final = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",  # for the engine's own processes
 }
-"""Environment variables set if the user has not set a level for vLLM's log."""
+"""Environment variables that silence vLLM and torch. They are set if the user has not set a level for vLLM's log."""
 ALWAYS: Final = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; single-pass models use no KV cache
 }
-"""Environment variables set unless the user has set them."""
+"""Environment variables that every command sets unless the user has set them."""
 
 
 def prepare_environment() -> None:
-    """Set the defaults of the environment. ``VLLM_LOGGING_LEVEL=INFO`` shows the engine's log."""
+    """Set a command's default environment variables. ``VLLM_LOGGING_LEVEL=INFO`` shows the engine's log."""
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -54,7 +54,11 @@ def prepare_environment() -> None:
 def engine(
     model: str, flags: Sequence[str], own_flags: Sequence[str] = (), *, trace: str | None = None
 ) -> Iterator[BoundLLM]:
-    """Yield a running engine, and stop it with all its processes; ``trace`` is the path of its trace file."""
+    """Start an ``LLM`` with the flags of ``vllm serve``, yield it, and stop all its processes afterwards.
+
+    ``own_flags`` are the command's flags, for hints about misspelt flags. ``trace`` is the path of the engine's trace
+    file.
+    """
     folder = found_model(model)
     prepare_environment()
     check_installed()
@@ -72,7 +76,7 @@ def engine(
 
 
 def binding_of(model: str, flags: Sequence[str]) -> EngineBinding:
-    """Return the output processors and settings of the engine for a model, without starting the engine."""
+    """Return the output processors and settings of an engine with these flags, without starting it."""
     folder = found_model(model)
     prepare_environment()
     check_installed()
@@ -102,7 +106,7 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class EngineFlags(FlexibleArgumentParser):
-        """Parser of vLLM's engine flags whose errors are one line instead of five pages of usage."""
+        """Parser of vLLM's engine flags whose errors are a single line instead of five pages of usage."""
 
         def error(self, message: str) -> NoReturn:
             raise OptionError(_refusal(message, [*own_flags, *self._option_string_actions]))

@@ -23,11 +23,11 @@ from vllm_mmout.errors import MMOutError, OptionError
 from vllm_mmout.geo import atomic_file
 
 FOLDERS = (Path(__file__).parents[2] / "patches", Path(sys.prefix) / "share/vllm-mmout/patches")
-"""Folders that may hold the series: beside the package in a checkout, or in the place where the wheel puts them."""
+"""Folders where the patches may be: beside the package in a source checkout, or where the wheel installs them."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its arguments to the parser."""
+    """Add the ``patch`` command and its arguments to the program's parser."""
     parser = subparsers.add_parser(
         "patch",
         help="add our extension point to vLLM's own sources, or remove it",
@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; return its exit status."""
+    """Apply, revert or check the patches of vLLM's sources, and return the exit status."""
     sources = _sources(options.sources)
     release = options.release or _release(sources)
     series = _series(release)
@@ -99,7 +99,7 @@ def _series(release: str) -> list[Path]:
 
 
 def _hashes(series: list[Path]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return git's hashes of the files that a series changes, before and after the series."""
+    """Return git's hash of each file that the patches change, before and after all of them."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for path in series:
@@ -116,7 +116,7 @@ def _hash(file: Path) -> str:
 
 
 def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
-    """Raise an error unless git accepts the patches and the folders of the files are writable."""
+    """Raise an error unless git can apply the patches in ``series`` and the folders of the files are writable."""
     with _patched(sources, names, series, patched=True):
         pass
     for folder in {(sources / name).parent for name in names}:
@@ -125,7 +125,7 @@ def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
 
 
 def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> None:
-    """Apply or revert the patches on copies, and replace the files only after all of them succeeded."""
+    """Apply or revert the patches on copies of the files, and replace the files only if all patches succeeded."""
     with _patched(sources, names, series, patched=patched) as folder:
         for file in names:
             with atomic_file(sources / file) as part:
@@ -134,7 +134,7 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
 
 @contextmanager
 def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
-    """Yield a temporary folder with copies of the files, with the patches applied or reverted."""
+    """Yield a temporary folder with copies of the files to which the patches were applied, or reverted."""
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)
         for file in names:

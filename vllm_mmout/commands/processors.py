@@ -8,7 +8,7 @@ from vllm_mmout.commands import Subparsers
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its arguments to the parser."""
+    """Add the ``processors`` command to the program's parser."""
     parser = subparsers.add_parser(
         "processors",
         help="list output processors",
@@ -18,7 +18,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Run the command: print the name, the kind of output, and the origin of each processor."""
+    """Print a table of the available output processors: name, kind of output, choices of ``output=`` and origin."""
     from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 
     origins = MULTIMODAL_OUTPUT_REGISTRY.known()

@@ -1,4 +1,4 @@
-"""``vllm-mmout run``: runs a model on files, offline; its flags are the declared options of requests."""
+"""``vllm-mmout run``: runs a model on files, without a server. The options of a request are command line flags."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 def flag(name: str) -> str:
-    """Return the command line flag of an option."""
+    """Return the command line flag of an option, such as ``--chunk-seconds`` for "chunk_seconds"."""
     return f"--{name.replace('_', '-')}"
 
 
-def _said(option: Option) -> Mapping[str, Any]:
-    """Return argparse's arguments for an option: its default, help, choices and type."""
+def _argparse_settings(option: Option) -> Mapping[str, Any]:
+    """Return the keyword arguments of argparse's ``add_argument`` for an option of a request."""
     text = option.meta.description.partition(". ")[0].removesuffix(".") if option.meta.description else ""
     arguments: dict[str, Any] = {"default": option.default, "help": text.replace("%", "%%")}
     if option.choices:
@@ -65,16 +65,16 @@ def _reading(option: Option) -> Callable[[str], Any]:
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    name: _said(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
+    name: _argparse_settings(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
 }
-"""Arguments for argparse by the option's name in `OutputParams`, in the order of ``--help``."""
+"""Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
 OWN_FLAGS = ("--out", FORMAT, TRACE, *map(flag, OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its arguments to the parser."""
+    """Add the ``run`` command and its arguments to the program's parser."""
     parser = subparsers.add_parser(
         "run",
         help="run a model on files",
@@ -114,16 +114,16 @@ def add_parser(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """An input, and the folder below ``-o`` for its result, which ends with "/" or is empty."""
+    """Input of ``vllm-mmout run``. ``folder`` is the subfolder of ``-o`` for its result, ending in "/", or empty."""
 
     data: str
     folder: str = ""
     fault: str | None = None
-    """Reason why the address cannot name an object in a bucket, or None."""
+    """Error message if the input is an invalid address of an object in a bucket, else None."""
 
     @classmethod
     def of(cls, argument: str) -> Iterator[Self]:
-        """Yield the inputs of an argument: each scene below a folder in a bucket, or else the argument itself."""
+        """Yield the inputs that an argument names: each scene below a folder in a bucket, or the argument itself."""
         if not in_bucket(argument) or not is_folder(argument):
             yield cls(argument)
             return
@@ -133,7 +133,7 @@ class RunInput:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; report a file that fails, and continue with the others."""
+    """Run the model on each input. Report an input that fails, and continue with the next."""
     chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
     for extension in extensions("run"):
         status: int | None = extension.run(options, chosen)
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
-    """Return the path of each input's result: a folder, or a file with the suffix of the requested format."""
+    """Return the output path of each input: ``out`` and its subfolder, with a file name if a format is requested."""
     if output_format is None:
         return [out + each.folder for each in inputs_to_run]
     form = format_named(output_format)
@@ -181,7 +181,7 @@ def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | Non
 
 
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
-    """Print the files of an input and the assumptions about it, or its error; return whether it succeeded."""
+    """Print the result files of an input and the assumed defaults, or the error. Return whether it succeeded."""
     if result.error is not None:
         name, message = without_secrets(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)
@@ -194,7 +194,7 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
 
 
 def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) -> str:
-    """Return the output path; raise the errors that can be detected before an engine is started."""
+    """Check the inputs and ``-o`` before an engine starts. Return the path, which ends with "/" for a folder."""
     inputs = [each.data for each in inputs_to_run]
     if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")

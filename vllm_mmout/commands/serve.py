@@ -45,12 +45,12 @@ Flags of vllm serve, which need vLLM to be loaded:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the list of commands; its arguments go to `run` unparsed."""
+    """Add ``serve`` to the list of commands. `run` gets its arguments unparsed, because vLLM's server parses them."""
     subparsers.add_parser(NAME, help="serve a model over HTTP, with the flags of vllm serve", add_help=False)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
+    """Start the server with the command's arguments, or print its help. Return the exit status."""
     if list(arguments) in HELP_FLAGS:
         print(_help())
         return 0
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _help() -> str:
-    """Return the most needed part of the help, without loading vLLM for its own flags, which takes seconds."""
+    """Return the help text for the most used flags. It does not load vLLM, which would take seconds."""
     from vllm_mmout.serving.options import ServingOptions
 
     parser = argparse.ArgumentParser(

@@ -1,1 +1,1 @@
-"""Every contact with vLLM's internals: hooks, binding, requests, scenes, decoding and the worker."""
+"""Integration with vLLM: all code that depends on vLLM's internals, from its hooks to decoding the results."""

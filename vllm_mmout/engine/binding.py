@@ -1,4 +1,4 @@
-"""EngineBinding and Binding, the processors and settings of an engine whose model has an output processor."""
+"""Output processors and settings of one engine, and the classes that replace vLLM's own in that engine."""
 
 from __future__ import annotations
 
@@ -30,36 +30,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
-    """Base class for the processors and settings of an engine whose model has output processors.
+    """Output processors and settings of one engine, and the classes that replace vLLM's in it. Abstract base class.
 
     A subclass also names the classes that replace vLLM's in such an engine. See `OutputProcessor.binding`.
     """
 
     model: str
-    """Name under which the model is served, for messages."""
+    """Name under which the model is served, for log and error messages."""
     processors: Mapping[str, OutputProcessor]
-    """Instances of the processors in this process, by name, with the default first."""
+    """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """Processors that were chosen for the model, and where they were chosen."""
+    """Output processors that the engine argument, ``config.json`` or the model's class selected."""
 
     generates: ClassVar[bool]
-    """Whether the model generates tokens. Otherwise it answers in one forward."""
+    """Whether the model generates tokens instead of answering in one forward pass."""
     async_llm: ClassVar[str]
-    """Class, as "module:Class", that the engine's ``AsyncLLM`` gets. Its method ``mmout_bound`` is then called once."""
+    """Import path ("module:Class") of the replacement of ``AsyncLLM``. Its ``mmout_bound`` is called once afterwards.
+    """
     llm_engine: ClassVar[str]
-    """Class, as "module:Class", that the engine's ``LLMEngine`` gets."""
+    """Import path ("module:Class") of the class that replaces vLLM's ``LLMEngine`` in the engine."""
     llm: ClassVar[str]
-    """Class, as "module:Class", that the engine's ``LLM`` gets."""
+    """Import path ("module:Class") of the class that replaces vLLM's ``LLM`` in the engine."""
     output_processor: ClassVar[str]
-    """Class, as "module:Class", that vLLM's ``OutputProcessor`` gets. It has ``setup(binding)`` and ``close()``."""
+    """Import path ("module:Class") of the replacement of ``OutputProcessor``, with ``setup`` and ``close`` methods."""
 
     @classmethod
     @abstractmethod
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the processors and settings of an engine, before any process of the engine is started."""
+        """Create the output processors and settings of an engine from vLLM's config, before the engine starts."""
 
     def started(self, engine: Any) -> Self:
         """Return a copy with the values that only a started engine (``AsyncLLM`` or ``LLMEngine``) knows."""
@@ -67,29 +68,32 @@ class EngineBinding(ABC):
 
     @abstractmethod
     def check_params(self, params: OutputParams) -> None:
-        """Raise if the options of a request do not fit this model."""
+        """Raise an error if an option of a request does not fit the engine's model."""
 
 
 @dataclass(frozen=True)
 class Binding(EngineBinding):
-    """Processors and settings of an engine whose model answers in a single forward pass."""
+    """Output processors and settings of an engine whose model answers in a single forward pass."""
 
     inputs: ModelInputs | None
-    """Input mapper of the model, or None if vLLM renders the inputs."""
+    """Mapper of a request's data to the keyword tensors of ``forward``, or None if vLLM builds the inputs."""
     raw_input: bool
-    """Whether the model takes raw tensors instead of tokens. A request without tensors would crash the engine."""
+    """Whether ``forward`` takes only tensors and no token ids. A request without tensors would then crash the engine.
+    """
     max_num_seqs: int
-    """Largest number of requests in a step."""
+    """Largest number of requests that an engine processes in one step."""
     max_in_flight: int
-    """Largest number of requests between admission and delivery, for each engine."""
+    """Largest number of requests per engine that are admitted and not yet delivered."""
     max_tiles: int
-    """Largest number of tiles between reading and joining, for each engine."""
+    """Largest number of tiles per engine that have been read and not yet joined into a mosaic."""
     engines: int = 1
-    """Number of engines behind this frontend (data parallel)."""
+    """Number of engines that this frontend sends requests to, more than 1 with data parallelism."""
     first_engine: int = 0
-    """Index of the engine that gets the first block. Frontends that share engines begin with different engines."""
+    """Index of the engine that gets the first block of tiles. Frontends that share engines begin with different
+    engines.
+    """
     trace: Trace | None = None
-    """Trace file of the engine, or None if the engine is not traced."""
+    """File to which the times of each request are written, or None if the engine is not traced."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -101,7 +105,7 @@ class Binding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the processors and settings of an engine, before any process of the engine is started."""
+        """Create the output processors and settings of an engine from vLLM's config, before the engine starts."""
         settings = EngineSettings.from_mapping(choice.settings)
         if settings.trace is not None and vllm_config.parallel_config._api_process_count == 1:  # noqa: SLF001 - in the hook table
             Trace.begin(settings.trace)  # with several API servers, the process that starts them creates the file
@@ -125,7 +129,7 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return a copy with the number of engines, and with processors that know vLLM's renderer."""
+        """Return a copy with the number of engines, and with output processors that can use vLLM's renderer."""
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()
@@ -137,11 +141,11 @@ class Binding(EngineBinding):
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
-        """Return an object that adds stages of a request or its tiles to the trace, or None without a trace."""
+        """Return a recorder of the times of a request or of its tiles from ``tile`` on, or None if tracing is off."""
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """Return the requested processor that makes the model's inputs itself, with its name, or None."""
+        """Return the name and object of a requested processor that builds the model's inputs itself, or None."""
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):
@@ -149,7 +153,7 @@ class Binding(EngineBinding):
         return None
 
     def check_params(self, params: OutputParams) -> None:
-        """Raise if the options of a request do not fit this model."""
+        """Raise an error if an option of a request does not fit the engine's model."""
         for name in ("sampling", "grid", "chunk_seconds"):
             if getattr(params, name) is not None:
                 raise OptionError(
@@ -186,14 +190,14 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """Return the output processors chosen for a model, or None for a text model. All processes of an engine agree."""
+    """Return the output processors selected for a model, or None for a text model. All processes select the same."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
 
 
 def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> EngineBinding | None:
-    """Create the processors and settings of an engine that is not started yet. Return None for a text model."""
+    """Create the output processors and settings of an engine before it starts. Return None for a text model."""
     choice = resolve_choice(vllm_config)
     model_config = vllm_config.model_config
     if model_config.runner_type == "generate":
@@ -222,7 +226,7 @@ def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: ty
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Let each extension package raise an error if it cannot work with an engine.
+    """Call ``check_engine`` of each extension package, which raises an error if it cannot work with the engine.
 
     If an extension package cannot be imported, the error is only logged for a text model, which then still starts.
     """
@@ -238,7 +242,7 @@ def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
 
 
 def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """Return the subclass of `EngineBinding` that all output processors of a model require.
+    """Return the `EngineBinding` subclass that all output processors of a model require.
 
     Raises:
         OptionError: a processor needs generated tokens and the model answers in one forward, or the reverse.
@@ -269,7 +273,7 @@ def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]
 
 
 def _short_name(model: str) -> str:
-    """Return the name of a folder without its path, or a hub id unchanged."""
+    """Return the last part of the path if ``model`` is a folder. Return a hub id unchanged."""
     return Path(model).name if Path(model).is_dir() else model
 
 
@@ -284,7 +288,7 @@ def log_binding(binding: EngineBinding) -> None:
 
 
 def rebase(obj: Any, ours: Any) -> None:
-    """Change the class of an object to a subclass of ``ours`` and of its former class."""
+    """Change the class of a vLLM object to one that inherits from ``ours`` and from the object's present class."""
     if not isinstance(obj, ours):
         theirs: Any = type(obj)
         obj.__class__ = rebased(ours, theirs)
@@ -292,5 +296,5 @@ def rebase(obj: Any, ours: Any) -> None:
 
 @cache
 def rebased(ours: Any, theirs: Any) -> Any:
-    """Return the class that inherits from ``ours`` and from ``theirs``. It is created once for each pair."""
+    """Return a class that inherits from ``ours``, then ``theirs``. It is created once for each pair and cached."""
     return ours if issubclass(ours, theirs) else type(theirs)(ours.__name__, (ours, theirs), {})

@@ -1,4 +1,4 @@
-"""DecodePool, a pool of decoding threads with a time limit for each job and a fair share for each processor."""
+"""Thread pool that decodes results, with a time limit for each job and a fair share for each output processor."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from vllm_mmout.log import logger
 Outcome: TypeAlias = Any
 
 _ENDS_S = 1.0
-"""Longest wait for the threads when the pool is closed, in seconds."""
+"""Longest wait for the threads to end when the pool is closed, in seconds."""
 MAX_ABANDONED = 32
-"""Maximum number of hanging threads. When it is reached, the pool refuses all new jobs."""
+"""Maximum number of threads that hang in a job. When it is reached, the pool refuses all new jobs."""
 _LEAST_SHARE = 2
-"""Maximum number of hanging jobs of a processor in a small pool. A pool with more threads allows one for each thread.
-
-When the maximum is reached, new jobs of that processor are refused.
+"""Number of hanging jobs of an output processor after which its new jobs are refused. If the pool has more threads than
+this, the number of threads applies instead.
 """
 
 
 class DecodeJob:
-    """Job of the pool. It is settled exactly once, by its result, its exception, its time limit or its cancellation."""
+    """Job of a `DecodePool`, settled exactly once: by its result, an exception, its time limit or a cancellation."""
 
     __slots__ = ("_lock", "_on_done", "_settled", "_work", "deadline", "processors")
 
@@ -44,11 +43,11 @@ class DecodeJob:
 
     @property
     def settled(self) -> bool:
-        """Whether the job was settled."""
+        """Whether the job has ended or was cancelled."""
         return self._settled
 
     def run(self) -> Outcome:
-        """Do the work, and return its result or the exception that it raised."""
+        """Call the job's function, and return its result or the exception that it raised."""
         work = self._work
         try:
             return None if work is None else work()  # the work is None if the job was cancelled meanwhile
@@ -56,7 +55,7 @@ class DecodeJob:
             return error
 
     def settle(self, outcome: Outcome) -> bool:
-        """Settle the job, and pass the outcome to its callback. Return False if the job was settled before."""
+        """End the job, and pass its result or exception to the callback. Return False if it ended before."""
         on_done = self._end()
         if on_done is None:
             return False
@@ -64,14 +63,14 @@ class DecodeJob:
         return True
 
     def cancel(self) -> bool:
-        """Settle the job without calling its callback. The result of a running job is dropped.
+        """End the job without calling its callback. The result of a running job is dropped.
 
         Return False if the job was settled before.
         """
         return self._end() is not None
 
     def _end(self) -> Callable[[Outcome], None] | None:
-        """Mark the job as settled, and return its callback, or None if it was settled before.
+        """Mark the job as settled, and return its callback. Return None if it was settled before.
 
         The job drops its references to the request, which may itself refer to the job.
         """
@@ -83,7 +82,7 @@ class DecodeJob:
 
 
 class DecodePool:
-    """Pool that runs jobs on a fixed number of threads, with a time limit for each job.
+    """Pool that decodes results on a fixed number of threads, with a time limit for each job.
 
     A job that exceeds its limit keeps its thread, and the pool starts another thread. While jobs of a processor hang,
     jobs of that processor run on at most half of the threads, so that jobs of other processors can run. A pool of one
@@ -100,7 +99,9 @@ class DecodePool:
         self._running: dict[threading.Thread, DecodeJob] = {}
         self._abandoned: dict[threading.Thread, DecodeJob] = {}
         self._put_off: deque[DecodeJob] = deque()
-        """Jobs of hanging processors that wait until fewer jobs of these processors run."""
+        """Postponed jobs: jobs of their output processor hang, and further jobs of it already use its share of the
+        threads.
+        """
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False
@@ -156,7 +157,7 @@ class DecodePool:
         return jobs
 
     def _admit(self) -> Exception | None:
-        """Start missing threads. Return an error if no job can be accepted. The caller must hold the lock."""
+        """Start missing threads. Return an error if the pool cannot accept a job. The caller must hold the lock."""
         if self._closed:
             return AbortedError("the engine was shut down; start a new one")
         if len(self._abandoned) >= MAX_ABANDONED:
@@ -174,11 +175,11 @@ class DecodePool:
 
     @property
     def _wanted(self) -> int:
-        """Number of threads that the pool must have apart from the hanging threads."""
+        """Number of threads that the pool must have, not counting threads that hang."""
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
     def _hanging(self, job: DecodeJob) -> int:
-        """Return the number of hanging jobs that use the same processor as a job.
+        """Return the number of hanging jobs that use the same output processor as ``job``.
 
         If the job uses several processors, return the largest of their numbers.
         """
@@ -186,7 +187,7 @@ class DecodePool:
         return max((sum(name in names for names in hanging) for name in job.processors), default=0)
 
     def _refusal_of(self, job: DecodeJob) -> DecodeError | None:
-        """Return an error if the job's processor has too many hanging jobs. The caller must hold the lock."""
+        """Return an error if too many jobs of the job's processor hang. The caller must hold the lock."""
         hanging = self._hanging(job)
         if hanging < max(self.threads, _LEAST_SHARE):
             return None
@@ -197,7 +198,7 @@ class DecodePool:
         )
 
     def _waits(self, job: DecodeJob) -> bool:
-        """Return whether a job must wait because other jobs of its processor hang. The caller must hold the lock.
+        """Return whether to postpone a job because jobs of its processor hang. The caller must hold the lock.
 
         Otherwise such jobs could occupy all threads, and jobs of other processors could not run.
         """
@@ -205,7 +206,7 @@ class DecodePool:
         return self._hanging(job) > 0 and beside >= max(1, self._wanted // 2)
 
     def _put_back(self) -> None:
-        """Queue again the jobs that were put off. The caller must hold the lock."""
+        """Queue the postponed jobs again. The caller must hold the lock."""
         while self._put_off and not self._closed:
             self._jobs.put(self._put_off.popleft())
 

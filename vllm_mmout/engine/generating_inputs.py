@@ -1,4 +1,4 @@
-"""Processing classes that vLLM needs for models that generate from pictures. They call the author's functions."""
+"""vLLM's multimodal processor for models that generate tokens from pictures. It calls the author's functions."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 def register(model: type) -> None:
-    """Register the classes of this module as vLLM's processor for the pictures of a model."""
+    """Register `PictureProcessor` with vLLM as the image processor of a model class."""
     info: Any = partial(PictureInfo, model)
     decorate: Any = MULTIMODAL_REGISTRY.register_processor(PictureProcessor, info=info, dummy_inputs=PictureDummyInputs)
     decorate(model)
 
 
 def is_registered(model: type) -> bool:
-    """Return whether vLLM processes the pictures of a model with the classes of this module."""
+    """Return whether `PictureProcessor` is registered with vLLM as the image processor of a model class."""
     factories = getattr(model, "_processor_factory", None)
     return getattr(factories, "processor", None) is PictureProcessor
 
@@ -58,7 +58,7 @@ def check_release() -> None:
 
 
 class _PictureParser(MultiModalDataParser):
-    """Parser that passes pictures unchanged to the author's functions."""
+    """Data parser for vLLM that leaves pictures unchanged, because the model author's functions read them."""
 
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if data is None:
@@ -69,46 +69,46 @@ class _PictureParser(MultiModalDataParser):
 
 
 class PictureInfo(BaseProcessingInfo):
-    """Facts that vLLM needs about the pictures of a model."""
+    """Limits that vLLM asks for: the number of pictures in a prompt, and the number of tokens of a picture."""
 
     def __init__(self, model: type, ctx: InputProcessingContext) -> None:
         super().__init__(ctx)
         self.inputs = PictureInputs(model, InputContext(ctx.model_config))
 
     def get_data_parser(self) -> MultiModalDataParser:
-        """Return the parser, which passes pictures on unchanged."""
+        """Return a parser that leaves pictures unchanged."""
         return _PictureParser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Return no limit for the number of pictures. The engine's ``limit_mm_per_prompt`` still limits it."""
+        """Return None as the limit of pictures in a prompt. The engine's ``limit_mm_per_prompt`` still applies."""
         return {IMAGE: None}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the largest number of tokens of a picture, as registered by the author."""
+        """Return the largest number of tokens of a picture, as the model's author registered it."""
         return {IMAGE: self.inputs.max_tokens}
 
 
 class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
-    """Builder of pictures of the largest size, which vLLM uses to measure memory."""
+    """Builder of dummy pictures of the largest size, which vLLM uses to measure the memory that the model needs."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
-        """Return an empty text, because `PictureProcessor.get_dummy_mm_inputs` makes the tokens without a prompt."""
+        """Return an empty text, because `PictureProcessor.get_dummy_mm_inputs` makes token ids without a text."""
         return ""
 
     def get_dummy_mm_data(
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
-        """Return pictures of the largest size."""
+        """Return dummy pictures of the largest size. Their number is that of "image" in ``mm_counts``."""
         return {IMAGE: self.info.inputs.dummy(mm_counts.get(IMAGE, 0))}
 
 
 class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
-    """Processor that expands prompts and maps pictures through the functions of a model's author."""
+    """Processor for vLLM that inserts image tokens and maps pictures to tensors by the model author's functions."""
 
     requires_tokenizer = False
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
-        """Return the expanded prompt, the tensors of its pictures and the places of their tokens."""
+        """Return the prompt with image tokens inserted, the tensors of its pictures, and the image token positions."""
         pictures = [_as_seen(picture) for picture in _pictures(inputs.mm_data_items)]
         if not pictures:
             return mm_input(inputs.prompt, mm_kwargs=MultiModalKwargsItems(), mm_hashes={}, mm_placeholders={})
@@ -128,7 +128,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     def get_dummy_mm_inputs(
         self, mm_counts: Mapping[str, int], *, cache: Any = None, scheduler_config: Any = None
     ) -> MultiModalInput:
-        """Return the engine's input for pictures of the largest size, each with the largest number of tokens."""
+        """Build an input of the largest pictures with the most tokens, for vLLM to measure the memory needed."""
         length = self.info.ctx.model_config.max_model_len
         options: Any = {}
         pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]
@@ -145,7 +145,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         places: Sequence[PicturePlaceholder],
         timing_ctx: TimingContext,
     ) -> MultiModalInput:
-        """Map the pictures that are not in vLLM's cache to tensors, and return the engine's input."""
+        """Build the engine's input for a prompt. Only pictures that are not in vLLM's cache are mapped to tensors."""
         items = MultiModalDataItems({IMAGE: ProcessorBatchItems(list(pictures), IMAGE)})
         processed = self._cached_apply_hf_processor(replace(inputs, mm_data_items=items), timing_ctx)
         return mm_input(
@@ -178,12 +178,11 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
 
     def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
-        """Return an empty replacement, which vLLM caches with each picture. `apply` has already expanded the prompt."""
+        """Return a replacement without effect, which vLLM requires. `apply` has already inserted the image tokens."""
         return [PromptReplacement(modality=IMAGE, target=[], replacement=[])]
 
 
 def _pictures(items: MultiModalDataItems) -> list[Any]:
-    """Return the pictures of a request."""
     return items[IMAGE].get_all() if IMAGE in items else []
 
 
@@ -203,6 +202,6 @@ def _as_seen(picture: Any) -> Any:
 
 
 def _range(place: PicturePlaceholder) -> PlaceholderRange:
-    """Convert the place of a picture's tokens to vLLM's `PlaceholderRange`."""
+    """Convert the position of a picture's tokens in the prompt to vLLM's `PlaceholderRange`."""
     mask = None if all(place.embedded) else torch.tensor(place.embedded)
     return PlaceholderRange(offset=place.offset, length=len(place.embedded), is_embed=mask)

@@ -1,4 +1,4 @@
-"""Packing of two uint8 elements into a byte, if all are 0 to 14 or 255, as the classes and nodata of most maps are."""
+"""Pack two uint8 elements into a byte, to halve most class maps. The elements must be 0 to 14 or 255 (nodata)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 _MOST = 14
 """Largest element that is packed into half a byte unchanged. The element 255 is packed as 15."""
 _WORTH_HALVING = 256
-"""Smallest number of elements of a request's tensor that is packed."""
+"""Smallest number of elements for which packing is worth its time. A request with fewer is sent unpacked."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
-    """Return whether all elements [requests, ...] are 0 to 14 or 255, and the tensor is large enough to be packed."""
+    """Return whether a tensor [requests, ...] may be packed: it is large, and its elements are 0 to 14 or 255."""
     if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False
     return int((tensor + 1).max()) <= _MOST + 1  # 255 becomes 0; comparing each element would take much longer
 
 
 def to_halves(rows: torch.Tensor) -> torch.Tensor:
-    """Pack uint8 elements [requests, n] into bytes of two elements, uint8 [requests, (n + 1) // 2]."""
+    """Pack each two uint8 elements of [requests, n] into one byte, uint8 [requests, (n + 1) // 2]."""
     low = rows.clamp(max=_MOST + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
@@ -29,7 +29,7 @@ def to_halves(rows: torch.Tensor) -> torch.Tensor:
 
 
 def from_halves(part: torch.Tensor, count: int) -> torch.Tensor:
-    """Unpack the first ``count`` elements from bytes of two elements, uint8 [count].
+    """Unpack the first ``count`` elements of packed bytes, uint8 [count].
 
     It uses NumPy, because torch would wait for its own threads when all cores are busy.
     """

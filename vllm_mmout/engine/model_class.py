@@ -1,4 +1,4 @@
-"""The class, the output processors and the inputs of a model, found from its configuration."""
+"""Find the class, the output processors and the inputs of a model from its configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: Any = None) -> Choice | None:
-    """Return the chosen output processors of a model, or None for a model without output processors."""
+    """Return the output processors selected for a model, or None for a text model."""
     return resolve(
         registry,
         engine_table=engine_table,
@@ -35,10 +35,7 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
 
 
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
-    """Return the model's ``config.json`` as its author wrote it.
-
-    If an extension package serves models of this architecture, it adds the output processor.
-    """
+    """Return the model's ``config.json``. An extension package that serves the model may add its output processor."""
     from vllm_mmout.models.config import config_json  # needs transformers
 
     config = config_json(model_config.hf_config)
@@ -52,7 +49,7 @@ def architectures_of(model_config: ModelConfig) -> list[str]:
 
 
 def model_class(model_config: ModelConfig) -> type | None:
-    """Return the class of a model as its author wrote it, or None if it cannot have decorators of this package.
+    """Return the class of a model as its author wrote it, or None for most of vLLM's own text models.
 
     It is None for a text model of vLLM's own whose module is not imported in this process. Importing the module here
     would slow every text engine down. vLLM itself imports models with multimodal input in this process. The modules of
@@ -87,7 +84,7 @@ def generates_from_pictures(model: type) -> bool:
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Check the input functions that decorators have registered for a model that generates tokens.
+    """Raise if input functions registered on a model that generates tokens do not fit it or would not be called.
 
     Raise if they do not fit the model, or if vLLM would never call them.
     """
@@ -120,7 +117,7 @@ def check_inputs_of_generating(model_config: ModelConfig) -> None:
 
 
 def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs | None:
-    """Return the inputs of a model, or None if vLLM prepares the inputs itself.
+    """Return the mapper that builds a model's inputs, or None if vLLM builds the inputs itself.
 
     vLLM prepares them for models written for vLLM without a registered input mapper.
     """

@@ -1,4 +1,4 @@
-"""Observer, the callbacks that an engine calls to report its work, for example to metrics."""
+"""Callbacks through which an engine reports its work, for example to metrics."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ KINDS = (
     *("InputError", "OptionError", "SaveError", "ForwardError", "ReduceError", "DecodeError", "TokenError"),
     *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", "RateLimitError", OTHER),
 )
-"""Kinds of failures, by the name of the error class. An error of a subclass counts as its nearest base class here."""
+"""Kinds of failures that metrics tell apart, named like error classes. An error counts as its nearest base class in
+this list.
+"""
 
 _OF_PROCESSORS = ("ReduceError", "DecodeError")
 _BLAMED, _COUNTED = "mmout_processor", "mmout_counted"
 
 
 class Observer:
-    """Base class of observers, whose callbacks do nothing. A subclass overrides them.
+    """Base class for receivers of an engine's reports, such as metrics. Its methods do nothing.
 
     The callbacks may be called from any thread during the work, so they must neither raise nor block.
     """
 
     def waits(self, nbytes: int) -> None:
-        """Record an output of ``nbytes`` bytes that has arrived and waits to be decoded."""
+        """Record that an output of ``nbytes`` bytes has arrived from the engine and waits to be decoded."""
 
     def settled(self, nbytes: int) -> None:
-        """Record that an output of ``nbytes`` bytes no longer waits: it was decoded, failed or was cancelled."""
+        """Record that an output of ``nbytes`` bytes no longer waits: it was decoded, has failed or was cancelled."""
 
     def decoded(self, processor: str, seconds: float) -> None:
-        """Record that a processor has decoded a request or a block of tiles. The time includes writing a file."""
+        """Record how long a processor took to decode a request or a block of tiles, including writing a file."""
 
     def tile(self, pixels: int) -> None:
-        """Record that a tile was joined to its scene. ``pixels`` is the tile's share of the pixels of the scene."""
+        """Record that a tile was joined to its mosaic. ``pixels`` is the tile's share of the scene's pixels."""
 
     def backlog(self, tiles: int, seconds: float) -> None:
         """Record the number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""
@@ -58,7 +60,7 @@ class Observer:
 
 
 SILENT = Observer()
-"""Observer that does nothing."""
+"""Observer that ignores every report, the default of an engine."""
 
 
 def blame(error: Failed, processor: str) -> Failed:
@@ -75,12 +77,12 @@ def kind_of(error: BaseException) -> str:
 
 
 def mark_counted(error: BaseException) -> None:
-    """Mark an error as reported to the observer, so that it is not reported again (see `was_counted`)."""
+    """Mark an error as already reported to the observer, so that it is not reported again."""
     vars(error)[_COUNTED] = True
 
 
 def was_counted(error: BaseException) -> bool:
-    """Return whether `mark_counted` has marked an error, or an error in its chain of causes."""
+    """Return whether `mark_counted` has marked an error or an error in its chain of causes."""
     cause: BaseException | None = error
     while cause is not None and _COUNTED not in vars(cause):
         cause = cause.__cause__
@@ -88,7 +90,7 @@ def was_counted(error: BaseException) -> bool:
 
 
 def counted(generate: Generate) -> Generate:
-    """Decorate ``AsyncLLM.generate`` so that each call that ends without a result is counted once, by its error."""
+    """Decorate ``AsyncLLM.generate`` to report each call that ends without a result to the observer once."""
 
     @functools.wraps(generate)
     async def counting(

@@ -1,4 +1,4 @@
-"""MultimodalRequestOutput, the result of ``generate`` for an input."""
+"""Result of ``generate``: decoded objects, or the progress of a scene."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Progress:
     """Progress of a scene."""
 
     done: int
-    """Number of joined tiles, including tiles without valid pixels."""
+    """Number of tiles that were joined, including tiles without valid pixels."""
     total: int
     """Number of tiles of the scene."""
     partial_index: int | None = None
-    """Index (from 0) of the preview image in this progress report, or None if it lacks a preview."""
+    """Index (from 0) of the preview image in this report, or None if it lacks a preview image."""
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):
@@ -62,7 +62,7 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
 
     @property
     def outputs(self) -> Any:
-        """Output object, or dict of output objects by processor.
+        """Decoded output object, or a dict of output objects by processor name.
 
         Raises:
             MMOutError: the request failed. The exception is ``error``.
@@ -82,7 +82,7 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
 
 
 def warn_assumed(results: Iterable[MultimodalRequestOutput], stacklevel: int) -> None:
-    """Issue an `AssumedWarning` for each different assumption about the inputs.
+    """Issue an `AssumedWarning` for each different assumption that was made about the inputs.
 
     ``stacklevel`` is passed to `warnings.warn`.
     """

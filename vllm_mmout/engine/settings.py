@@ -1,4 +1,4 @@
-"""EngineSettings, the settings that users give in ``additional_config={"mmout": {...}}``."""
+"""Settings of an engine, which users give in ``additional_config={"mmout": {...}}``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineSettings:
-        """Return the settings of a mapping of plain values.
+        """Create the settings from a mapping of names to plain values.
 
         Raises:
             OptionError: a value has the wrong type or is out of range.
@@ -72,7 +72,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def set_option(arguments: argparse.Namespace, name: str, value: object) -> None:
-    """Set an engine setting in parsed command-line arguments, in their ``additional_config``."""
+    """Set an engine setting in the ``additional_config`` of parsed command line arguments."""
     additional = getattr(arguments, "additional_config", None)
     config = dict(additional) if isinstance(additional, Mapping) else {}
     arguments.additional_config = {**config, OPTIONS_KEY: {**config.get(OPTIONS_KEY, {}), name: value}}

@@ -1,4 +1,4 @@
-"""Helpers that run blocking work in threads, for cancellable tasks and with low priority beside an engine."""
+"""Run blocking work in threads, for tasks that may be cancelled, and with low priority beside an engine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _contained(work: Callable[[], T]) -> T:
 
 @asynccontextmanager
 async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and exit a blocking context manager in threads. It is exited even if the caller is cancelled meanwhile."""
+    """Enter and exit a blocking context manager in threads. It is exited even if the caller is cancelled."""
     value = await in_thread(manager.__enter__, lambda _: manager.__exit__(None, None, None))
     try:
         yield value
@@ -67,18 +67,18 @@ def _undone(undo: Callable[[T], object], result: T) -> None:
 
 
 _NICE = 10
-"""Increase of the nice value of a background thread."""
+"""Increase of a background thread's nice value, which lowers the thread's priority."""
 _LOWEST = 19
 """Largest nice value, which is the lowest priority."""
 
 
 def background_thread(work: Callable[[], None], name: str) -> threading.Thread:
-    """Return a daemon thread with low CPU priority (see `giving_way`), which the caller must start."""
+    """Return a daemon thread that runs ``work`` with low CPU priority. The caller must start the thread."""
     return threading.Thread(target=giving_way(work), name=f"mmout-{name}", daemon=True)
 
 
 def giving_way(work: Callable[[], None]) -> Callable[[], None]:
-    """Return ``work`` wrapped so that its thread runs with low CPU priority if the engine computes on the CPU.
+    """Wrap ``work`` so that its thread has low CPU priority if the engine computes on the CPU.
 
     An engine's worker is bound to some CPU cores, and this process is bound to none. If this process has more work than
     the other cores can take, the system would otherwise share the worker's cores equally between both. The threads that

@@ -1,4 +1,4 @@
-"""Trace, a file with the time of each stage of each request in all processes, which Perfetto can show.
+"""Trace file with the time of each stage of each request in all processes, for the viewer Perfetto.
 
 The file has Chrome's JSON format: an array with an event on each line. The closing bracket is missing, which the format
 allows. Each process appends whole lines. Times are of ``time.monotonic()``, a clock that all processes of a machine
@@ -27,13 +27,13 @@ from vllm_mmout.log import logger
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
 STAGES = ("read", "map", "queue", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
-"""Stages of each tile, and of each input that fits one forward, in order."""
+"""Stages of a tile, or of an input that fits one forward, in their order from reading to writing."""
 _WAITS = frozenset({"queue", "transport", "request"})
-"""Stages during which a request only waits. They may overlap, so each is drawn in a separate row."""
+"""Stages during which a request only waits. They may overlap, so the trace shows each in a separate row."""
 
 
 class Trace:
-    """Writer that appends events to a trace file from any thread. A failed write ends the trace, but no request.
+    """Writer of a trace file for any thread. If a write fails, the trace ends, but requests go on.
 
     Raises:
         SaveError: the file cannot be opened for writing.
@@ -50,7 +50,7 @@ class Trace:
 
     @staticmethod
     def begin(file: str) -> None:
-        """Create the file, or replace an older trace, before a process of the engine is started.
+        """Create the trace file, or replace an older trace, before the engine's processes start.
 
         Raises:
             SaveError: the file exists and is not a trace, or cannot be written.
@@ -67,22 +67,22 @@ class Trace:
         os.write(descriptor, b"[\n")
         os.close(descriptor)
 
-    def add(self, name: str, began: float, ended: float, key: str = "", **told: Any) -> None:
-        """Add an event of the current thread.
+    def add(self, name: str, began: float, ended: float, key: str = "", **fields: Any) -> None:
+        """Add an event of the current thread to the file.
 
         Args:
             name: name of the event.
             began: time when the event began, by ``time.monotonic()``.
             ended: time when the event ended, by ``time.monotonic()``.
             key: id that tells waits of the same name apart.
-            told: further fields of the event.
+            fields: further fields of the event.
 
         """
         thread, called = threading.get_native_id(), threading.current_thread().name
         if self._threads.get(thread) != called:
             self._threads[thread] = called
             self._name("thread_name", called)
-        event = {"name": name, "cat": "mmout", "pid": os.getpid(), "tid": thread, "ts": _us(began), **told}
+        event = {"name": name, "cat": "mmout", "pid": os.getpid(), "tid": thread, "ts": _us(began), **fields}
         if name in _WAITS:
             self._append({**event, "ph": "b", "id": key})
             self._append({**event, "ph": "e", "id": key, "ts": _us(ended), "args": {}})
@@ -106,7 +106,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """User's request, or a block of its tiles, whose stages are added to a trace."""
+    """User's request, or a block of its tiles, whose stages are recorded in a trace file."""
 
     trace: Trace
     request: str
@@ -115,14 +115,14 @@ class Traced:
     tiles: int = 1
     """Number of tiles of the block."""
 
-    def stage(self, name: str, began: float, ended: float | None = None, **told: Any) -> None:
-        """Add a stage to the trace.
+    def stage(self, name: str, began: float, ended: float | None = None, **fields: Any) -> None:
+        """Add a stage of this request to the trace file.
 
         Args:
             name: name of the stage, usually one of `STAGES`.
             began: time when the stage began, by ``time.monotonic()``.
             ended: time when the stage ended, or None for now.
-            told: further values to show with the stage.
+            fields: further values to show with the stage.
 
         """
         ended = time.monotonic() if ended is None else ended
@@ -131,16 +131,16 @@ class Traced:
         if name in STAGES:  # draws arrows from each stage to the next
             flow = {"bind_id": f"0x{key}", "flow_out": name != STAGES[-1], "flow_in": name != STAGES[0]}
         tile = {} if self.tile is None else {"tile": self.tile, "tiles": self.tiles}
-        self.trace.add(name, began, ended, f"0x{key}", **flow, args={"request": self.request, **tile, **told})
+        self.trace.add(name, began, ended, f"0x{key}", **flow, args={"request": self.request, **tile, **fields})
 
 
 TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
-"""Request, or block of its tiles, that the current context works on, or None if its engine is not traced."""
+"""Request, or block of its tiles, whose times the current context records, or None if the engine is not traced."""
 
 
 @contextmanager
 def tracing(traced: Traced | None) -> Iterator[None]:
-    """Add stages in the ``with`` block to a request's trace, and time its use of files. Do neither if it is None."""
+    """Record the stages and the file times in the ``with`` block for a request. Do nothing if ``traced`` is None."""
     request, files = TRACED.set(traced), FILES.set(None if traced is None else Stopwatch())
     try:
         yield
@@ -150,28 +150,28 @@ def tracing(traced: Traced | None) -> Iterator[None]:
 
 
 @contextmanager
-def stage(name: str, tile: int | None = None, tiles: int = 1, **told: Any) -> Iterator[None]:
-    """Add the body of the ``with`` statement as a stage, see `add_stage`, unless it raises."""
+def stage(name: str, tile: int | None = None, tiles: int = 1, **fields: Any) -> Iterator[None]:
+    """Record the time of the ``with`` block as a stage of the current request, unless the block raises."""
     began = time.monotonic()
     yield
-    add_stage(name, began, tile=tile, tiles=tiles, **told)
+    add_stage(name, began, tile=tile, tiles=tiles, **fields)
 
 
 def add_stage(
-    name: str, began: float, ended: float | None = None, tile: int | None = None, tiles: int = 1, **told: Any
+    name: str, began: float, ended: float | None = None, tile: int | None = None, tiles: int = 1, **fields: Any
 ) -> None:
-    """Add a stage of the current request, or of its ``tiles`` tiles from ``tile`` on, see `Traced.stage`.
+    """Record a stage of the current request, or of its ``tiles`` tiles from index ``tile`` on.
 
     Do nothing without a trace.
     """
     traced = TRACED.get()
     if traced is not None:
         traced = traced if tile is None else Traced(traced.trace, traced.request, tile, tiles)
-        traced.stage(name, began, ended, **told)
+        traced.stage(name, began, ended, **fields)
 
 
 def seconds_on_files() -> float:
-    """Return the seconds that the current request has read or written pixels since the last call."""
+    """Return the seconds that the current request spent on reading or writing pixels since the last call."""
     watch = FILES.get()
     return 0.0 if watch is None else watch.take()
 

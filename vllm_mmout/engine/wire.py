@@ -1,4 +1,4 @@
-"""The messages between frontend and worker: the options of a request, and the buffer of its result or failure.
+"""Pack the options and the results of requests into messages between the frontend and the workers.
 
 A request is marked if its OutputParams are in ``PoolingParams.extra_kwargs``. Marked requests get decoded outputs.
 Requests by ``LLM.encode``, ``/pooling`` and IO Processor plugins are not marked and get raw tensors. The entry may come
@@ -48,18 +48,18 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Description of a tensor in a buffer."""
+    """Key, dtype, shape and position of a tensor in a packed result."""
 
     key: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     halved: bool = False
-    """Whether two uint8 elements share a byte, the first in its lower half. The number 15 in a half means 255."""
+    """Whether each byte holds two uint8 elements, the first in its lower half. The number 15 in a half means 255."""
 
 
 class PickHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Description of the result of a processor's ``reduce``."""
+    """Name and tensors of a processor's result, as described in the header of a packed result."""
 
     name: str
     single: bool
@@ -68,18 +68,18 @@ class PickHeader(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
-    """Failure of a request in the worker."""
+    """Error of the model or of a processor in the worker, which is sent instead of a request's result."""
 
     processor: str
     """Name of the processor whose ``reduce`` failed, or an empty string if the model failed."""
     kind: str
     message: str
     tile: int | None = None
-    """Index of the tile that failed in its block, or None for a request of a single input."""
+    """Index of the failed tile in its block, or None for a request of a single input."""
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """Header of a buffer, which describes its results or its failure."""
+    """Header of a packed result, which describes the tensors of each processor or the failure."""
 
     picks: tuple[PickHeader, ...] = ()
     failure: Failure | None = None
@@ -89,7 +89,7 @@ Unpacked: TypeAlias = "dict[str, Raw]"
 
 
 def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
-    """Pack the results of requests whose tensors have equal shapes, on the device of the tensors.
+    """Pack the results of requests whose tensors have equal shapes into bytes, on the device of the tensors.
 
     Args:
         picks: the tensor or dict of tensors of each processor, by the processor's name. Axis 0 is the requests.
@@ -122,12 +122,12 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
 
 
 def pack_failure(failure: Failure) -> torch.Tensor:
-    """Pack a failure into a buffer, uint8 [bytes], on the CPU."""
+    """Pack a failure into bytes, uint8 [bytes] on the CPU, to send it instead of a result."""
     return torch.frombuffer(bytearray(_encode(Header(failure=failure))), dtype=torch.uint8)
 
 
 def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
-    """Unpack the buffer of a request.
+    """Unpack the result or the failure that the worker sent for a request.
 
     Args:
         buffer: uint8 [bytes], as the worker packed it.
@@ -168,7 +168,7 @@ def _header(buffer: torch.Tensor) -> Header:
 
 
 def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
-    """Return the encoded header, the offset of each tensor in the buffer, and the size of the buffer in bytes.
+    """Return the encoded header of a packed result, the offset of each tensor in it, and its size in bytes.
 
     Tensors whose ``halved`` is True need half a byte per element. The offsets depend on the header's length, so the
     loop repeats until the header fits.
@@ -242,35 +242,39 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 KEY = "mmout"
 TRACED = "mmout_traced"
-"""Key of an entry for the trace: request id, first tile or None, number of tiles. Only our own `generate` sets it."""
+"""Key in ``extra_kwargs`` of a request's trace entry: request id, first tile or None, number of tiles. Only this
+package's `generate` sets it.
+"""
 REPORTS = "mmout_reports"
-"""Key of a list of step numbers after which the request sends an early output. Only our own `generate` sets it."""
+"""Key in ``extra_kwargs`` of the step numbers after which a request sends an early output. Only this package's
+`generate` sets it.
+"""
 
 
 _KEPT_BYTES = 1024
-"""Largest size of a request's options that are cached after they are parsed, in bytes."""
+"""Largest size in bytes of the packed options of a request that are cached in parsed form."""
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the ``extra_kwargs`` of a request: its options, and the steps after which it sends early outputs."""
+    """Return the ``extra_kwargs`` for a request: its options, and the steps after which it sends early outputs."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
 def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
-    """Add the entries ``mark`` to the ``extra_kwargs`` of a request's params, and return the params."""
+    """Add the entries of ``mark`` to the ``extra_kwargs`` of vLLM's params for a request, and return the params."""
     pooling_params.extra_kwargs = {**(pooling_params.extra_kwargs or {}), **mark}
     return pooling_params
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Remove from a client's params the keys that only our own `generate` may set."""
+    """Remove from a client's params the keys that only this package's `generate` may set."""
     if pooling_params is not None and pooling_params.extra_kwargs:
         for key in (TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the options that `marked` stored in the params of a request, or None if they hold no options."""
+    """Return the options of a request from vLLM's params for it, or None if the params hold no options."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None
@@ -286,5 +290,5 @@ def read(pooling_params: PoolingParams | None) -> OutputParams | None:
 
 @lru_cache(maxsize=64)
 def _params(packed: bytes) -> OutputParams:
-    """Parse packed options of a request. The result is cached, because all tiles of a scene have the same options."""
+    """Parse the packed options of a request. The result is cached, because all tiles of a scene have equal options."""
     return OutputParams.from_mapping(msgspec.msgpack.decode(packed))

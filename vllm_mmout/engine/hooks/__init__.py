@@ -1,1 +1,1 @@
-"""Every contact with vLLM's internals: the hook table, the wrappers, and the binding of engines."""
+"""Changes to vLLM's own callables and objects, so that its engines return images, rasters and sounds."""

@@ -1,4 +1,4 @@
-"""Names that are added to vLLM's modules: this package's registries, and names from old vLLM's input registries."""
+"""Names that this package adds to vLLM's modules: its registries, and names that older vLLM releases had."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST_NAMES = "support code that was written for vLLM's first input registries, 
 
 
 def _added(module: str, name: str, path: str, why: str = FIRST_NAMES) -> Attribute:
-    """Return an `Attribute` that adds a name to a module of vLLM, for the object of this package at ``path``.
+    """Return an `Attribute` that adds a name to a module of vLLM. ``path`` locates the object in this package.
 
     The object is imported when the name is added.
     """

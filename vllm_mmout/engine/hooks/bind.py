@@ -1,4 +1,4 @@
-"""Functions that make an engine of vLLM decode outputs, by changing the classes of the engine's objects.
+"""Make engines of vLLM decode results, by changing the classes of the engines' objects to subclasses.
 
 The new classes are subclasses of vLLM's. vLLM's own classes stay unchanged.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
-    """Make a started ``AsyncLLM`` decode outputs, with the output processors and settings in ``binding``."""
-    binding = _bind_parts(engine, binding, engine.shutdown)
+    """Make a started ``AsyncLLM`` return decoded results, by the output processors and settings in ``binding``."""
+    binding = _bind_shared_objects(engine, binding, engine.shutdown)
     _rebase(engine, binding.async_llm)
     engine.mmout_bound()
     for extension in extensions("engine"):
@@ -35,19 +35,19 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
-    """Make a started ``LLMEngine`` decode outputs, with the output processors and settings in ``binding``."""
+    """Make a started ``LLMEngine`` return decoded results, by the output processors and settings in ``binding``."""
     from vllm_mmout.engine.request.interrupts import Interrupts
     from vllm_mmout.engine.request.llm_engine import bind_client
 
     engine.mmout = Interrupts()
     bind_client(engine.engine_core)
-    binding = _bind_parts(engine, binding, engine.engine_core.shutdown)
+    binding = _bind_shared_objects(engine, binding, engine.engine_core.shutdown)
     _rebase(engine, binding.llm_engine)
     log_binding(binding)
 
 
 def bind_llm(llm: Any) -> None:
-    """Make ``generate`` of an ``LLM`` decode outputs, if its engine does. Leave any other ``LLM`` unchanged."""
+    """Make ``generate`` of an ``LLM`` return decoded results. Without output processors, change nothing."""
     binding = getattr(llm.llm_engine.output_processor, "binding", None)
     # A text engine runs none of our code, so vLLM itself refuses `OutputParams` there.
     if binding is None:
@@ -58,7 +58,7 @@ def bind_llm(llm: Any) -> None:
 
 
 def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
-    """Make a worker run the output processors of its model, if the model has any.
+    """Make a worker process run the output processors of its model, if the model has any.
 
     The worker's ``load_model`` then wraps the model's pooler.
     """
@@ -78,8 +78,8 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     rebase(worker, BoundWorker)
 
 
-def _bind_parts(engine: Any, binding: EngineBinding, end: Callable[[], None]) -> EngineBinding:
-    """Change the classes of the objects that ``AsyncLLM`` and ``LLMEngine`` share, such as vLLM's output processor.
+def _bind_shared_objects(engine: Any, binding: EngineBinding, end: Callable[[], None]) -> EngineBinding:
+    """Change the classes of vLLM's objects that ``AsyncLLM`` and ``LLMEngine`` share, such as the output processor.
 
     Return ``binding``, completed with facts that only the started engine knows. If that fails, `end` shuts the engine
     down and the error is raised.
@@ -106,7 +106,7 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """Return the features of an engine that Model Runner V2 lacks, in the words of vLLM's own list.
+    """Return the features of an engine's model that Model Runner V2 cannot run, in the words of vLLM's own list.
 
     The list is empty for an engine with output processors if vLLM can build dummy inputs.
     """

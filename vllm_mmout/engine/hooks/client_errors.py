@@ -1,4 +1,4 @@
-"""Subclasses of our errors that vLLM's server answers with 400 instead of 500."""
+"""Errors about a client's input or options, which vLLM's server answers with status 400 instead of 500."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vllm_mmout.errors import InputError, MMOutError, OptionError, message_of
 
 
 class _ClientError(MMOutError, VLLMValidationError):
-    """Error of the client. vLLM's server reads the name of the wrong option from ``parameter``."""
+    """Error in a client's request. ``parameter`` is the name of the wrong option, for the server's response."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message, param=param)
@@ -19,15 +19,15 @@ class _ClientError(MMOutError, VLLMValidationError):
 
 
 class InvalidInputError(_ClientError, InputError):
-    """Error for an input that the model cannot take."""
+    """InputError that vLLM's server answers with status 400."""
 
 
 class InvalidOptionError(_ClientError, OptionError):
-    """Error for an option that is unknown or cannot be honoured."""
+    """OptionError that vLLM's server answers with status 400."""
 
 
 def as_client_error(error: MMOutError) -> MMOutError:
-    """Return an error about the input or the options as a client's error; return any other error unchanged."""
+    """Convert an InputError or OptionError to its subclass for status 400. Return any other error unchanged."""
     if isinstance(error, VLLMValidationError):
         return error
     if isinstance(error, OptionError):

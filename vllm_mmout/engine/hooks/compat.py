@@ -1,4 +1,4 @@
-"""Differences between vLLM releases, detected by the names that the installed vLLM has, never by its version."""
+"""Differences between vLLM releases. The names that the installed vLLM has reveal them, not its version."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
 """vLLM releases that this version is tested with: the newest of each minor version at the time of the release."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
 CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
-"""Modules that define `CHAT_TEMPLATE_ERROR`: since vLLM 0.33, in 0.32, and before 0.32.
+"""Modules that define vLLM's ``ChatTemplateResolutionError``: since vLLM 0.33, in 0.32, and before 0.32.
 
 The newest is tried first, because newer releases may still import the error in the older modules.
 """
 
 
 def vllm_version() -> str:
-    """Return ``vllm.__version__``. The CPU build lacks a distribution named ``vllm`` that would have the version."""
+    """Return ``vllm.__version__``. The CPU build lacks an installed distribution ``vllm`` that would tell it."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))
 
 
 def is_tested() -> bool:
-    """Return whether the installed vLLM is a release that this version was tested with. Its build does not matter."""
+    """Return whether this package was tested with the installed vLLM release. The build (CUDA, CPU) is ignored."""
     return vllm_version().split("+")[0] in TESTED_RELEASES
 
 
@@ -50,7 +50,7 @@ def chat_template_error() -> type[Exception]:
 
 
 def can_make_dummies() -> bool:
-    """Return whether vLLM can build dummy inputs. Model Runner V2 needs them for steps without real requests.
+    """Return whether vLLM can build dummy inputs, which Model Runner V2 needs for steps without requests.
 
     vLLM 0.30 cannot. Its warm-up steps have requests of two tokens, and our requests may have only one token.
     """
@@ -60,7 +60,7 @@ def can_make_dummies() -> bool:
 
 
 def may_be_sent_again(error: BaseException | None) -> bool:
-    """Return whether an error says that a request was not run and may be sent again.
+    """Return whether an error says that the request was not run, so that it may be sent again.
 
     A paused engine raises such an error since vLLM 0.33.
     """

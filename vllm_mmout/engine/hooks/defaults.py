@@ -1,4 +1,4 @@
-"""Engine arguments that our models need, filled in where the user left vLLM's own default."""
+"""Set the engine arguments that this package's models need, where the user left vLLM's own default."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ALL_DEVICES: dict[str, Any] = {
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""Defaults on a CPU. vLLM would require almost all memory to be free for a KV cache, which our models do not use."""
+"""Engine arguments on a CPU. vLLM would require almost all memory to be free for a KV cache, which our models lack."""
 
 _FOR_VLLM = ("convert", "model_impl")
-"""Engine arguments that only vLLM's own model classes use."""
+"""Engine arguments that only vLLM's own model classes use. If the user sets one, vLLM serves the model itself."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that configure vLLM's own class of an architecture, if vLLM has a class for it."""
+"""Engine arguments that make vLLM serve the model itself if vLLM has a class for the model's architecture."""
 
 _NO_CACHE = "and this model has no cache of keys and values; leave it out"
 _UNUSABLE = {
@@ -50,14 +50,14 @@ _UNUSABLE = {
         " or write what is meant into the model's config.json or its input mapper"
     ),
 }
-"""Engine arguments that a model in plain PyTorch cannot use, each with the end of its error message."""
+"""Engine arguments that a plain PyTorch model cannot use, each with the end of its error message."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
-"""Default of ``max_num_seqs``, by device. vLLM's own default would make batches of 256 tiles."""
+"""Default of ``max_num_seqs`` by device. With vLLM's own default, a batch could have 256 tiles."""
 
 
 def fill_in(engine_args: EngineArgs) -> None:
-    """Set the engine arguments that a model needs, and announce its class to vLLM.
+    """Set the engine arguments that a model needs, and register the model's class with vLLM.
 
     This is done for model folders that this package or an extension package serves. The arguments of models that vLLM
     serves itself are left unchanged. vLLM passes every default explicitly, so a field with vLLM's own default counts as
@@ -67,7 +67,7 @@ def fill_in(engine_args: EngineArgs) -> None:
     leave(engine_args.model, None)
     family, taken = family_of(config), None
     if config.get("model_type") != MODEL_TYPE and family is None:
-        taken = _taken(engine_args, config)
+        taken = _translated_config(engine_args, config)
         if taken is None:
             _refuse_another_type(config)
             _leave_to_vllm(engine_args, config)
@@ -99,7 +99,7 @@ def fill_in(engine_args: EngineArgs) -> None:
 
 
 def _refuse_unusable(engine_args: EngineArgs) -> None:
-    """Refuse arguments that need vLLM's own layers, cache or input processors. A model in plain PyTorch has none."""
+    """Raise OptionError for arguments that need vLLM's layers or cache, because the model is plain PyTorch."""
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (count := getattr(engine_args, name)) > 1:
             raise OptionError(
@@ -112,8 +112,8 @@ def _refuse_unusable(engine_args: EngineArgs) -> None:
             raise OptionError(f"{name} is {value!r}, {reason}", param=name)
 
 
-def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Translate the ``config.json`` of a model folder from an extension package's format into this package's.
+def _translated_config(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Translate ``config.json`` from an extension package's format to this package's format.
 
     Return None if vLLM serves the folder itself. The engine argument may name an extension package in place of an
     output processor. That package then serves the folder even if vLLM could, and the folder selects the processor.
@@ -140,7 +140,7 @@ def _taken(engine_args: EngineArgs, config: dict[str, Any]) -> dict[str, Any] | 
 
 
 def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the user has set engine arguments for a class of vLLM, so that vLLM serves the folder itself."""
+    """Return whether the user has set engine arguments that make vLLM itself serve the model."""
     defaults = {field.name: _default(field) for field in fields(engine_args)}
     names = {name for name in (*_FOR_VLLM, *_FOR_VLLMS_CLASS) if getattr(engine_args, name) != defaults[name]}
     architectures = config.get("architectures")
@@ -152,7 +152,7 @@ def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
 
 
 def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
-    """Let vLLM's own class serve a model, and record which extension package could serve the model instead.
+    """Let vLLM serve a model by its own class. Record which extension package could serve the model instead.
 
     If an earlier engine of this process has registered another class for the architecture, that class is withdrawn.
     """
@@ -176,7 +176,7 @@ def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
 
 
 def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the engine argument, or else the folder, switches the output processor off.
+    """Return whether the engine argument, or else ``config.json``, turns off the model's output processor.
 
     vLLM's own class then serves the model.
     """
@@ -188,7 +188,7 @@ def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
 
 
 def _refuse_another_type(config: dict[str, Any]) -> None:
-    """Raise if a folder names a model class in its "mmout" table but has another ``model_type``."""
+    """Raise OptionError if ``config.json`` names a class under "mmout", but its ``model_type`` is not "mmout"."""
     table = config.get("mmout")
     if isinstance(table, dict) and "model" in table:
         raise OptionError(
@@ -198,7 +198,7 @@ def _refuse_another_type(config: dict[str, Any]) -> None:
 
 
 def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
-    """Set ``max_num_batched_tokens`` to the number of requests in a step, since each request is one token.
+    """Set ``max_num_batched_tokens`` to the number of requests in a step, since each request has one token.
 
     vLLM measures memory with a step of ``max_num_batched_tokens`` tokens, and looks up the last token of each request
     in the output of ``forward``. That output has only one row for each request.
@@ -224,7 +224,7 @@ def _default(field: Any) -> Any:
 
 
 def _config(engine_args: EngineArgs) -> dict[str, Any]:
-    """Read the model's ``config.json``. Return an empty dict if it is missing: vLLM reports that itself."""
+    """Read the model's ``config.json``. Return an empty dict if the file is missing, which vLLM reports itself."""
     model = engine_args.model
     folder = Path(model)
     if folder.is_dir():
@@ -236,7 +236,7 @@ def _config(engine_args: EngineArgs) -> dict[str, Any]:
 
 
 def _read_from_hub(engine_args: EngineArgs) -> dict[str, Any]:
-    """Read the ``config.json`` of a model on the Hugging Face hub. vLLM would download it next anyway."""
+    """Read the ``config.json`` of a model on the Hugging Face hub, or return an empty dict if that fails."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from vllm import envs
 

@@ -1,4 +1,4 @@
-"""The endpoint plugin that adds our routes to vLLM's server. `vllm-mmout serve` switches it on."""
+"""Add this package's HTTP routes to vLLM's server, as an endpoint plugin that ``vllm-mmout serve`` enables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 from vllm_mmout.errors import MMOutError
 
 SWITCH: Final = "MMOUT_SERVING"
-"""Environment variable that switches our routes on. The API server processes that vLLM starts inherit it."""
+"""Environment variable that enables this package's HTTP routes. The API server processes inherit it."""
 GROUP: Final = "vllm.endpoint_plugins"
 NAME: Final = "mmout_serving"
-"""Name of our entry point in the group.
+"""Name of this package's endpoint plugin among vLLM's entry points.
 
 It differs from the name of our general plugin, so that VLLM_PLUGINS can list both for a plain ``vllm serve``.
 """
@@ -22,12 +22,12 @@ _log = logging.getLogger("vllm.mmout")
 
 
 def is_switched_on() -> bool:
-    """Return whether this process belongs to a server that was started with our routes."""
+    """Return whether this process belongs to a server that was started with this package's HTTP routes."""
     return SWITCH in os.environ
 
 
 def our_endpoint() -> Callable[[], Any]:
-    """Return the factory of our endpoint plugin.
+    """Return the factory of this package's endpoint plugin, which adds HTTP routes to vLLM's server.
 
     It is loaded through the entry point, as vLLM would load it, because `engine` may not import `serving`.
     """
@@ -42,7 +42,7 @@ def our_endpoint() -> Callable[[], Any]:
 
 
 def endpoint_plugins(original: Callable[..., Sequence[Any]], *args: Any, **kwargs: Any) -> list[Any]:
-    """Return the endpoint plugins that vLLM would load, and ours.
+    """Return the endpoint plugins that vLLM's function ``original`` loads, and this package's own plugin.
 
     ``VLLM_PLUGINS`` stays as the user has set it. vLLM applies it to plugins of every kind, so adding our name would
     exclude other general plugins, and adding their names would admit endpoint plugins of the same names.

@@ -1,4 +1,4 @@
-"""`Hook`, a callable of vLLM that this package wraps or uses, and `Attribute`, a name that it adds to vLLM."""
+"""Types of the hook table: `Hook`, a vLLM callable to wrap or use, and `Attribute`, a name to add to vLLM."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Hook:
     name: str
     """Qualified name within the module, for example ``AsyncLLM.abort``."""
     parameters: tuple[str, ...]
-    """Parameters that we use. The hook cannot be installed if vLLM lacks one of them."""
+    """Parameters of the callable that this package uses. If vLLM lacks one of them, the hook cannot be installed."""
     why: str
-    """Purpose of the hook, worded to follow "needed to: " in messages."""
+    """Purpose of the hook, as a phrase that follows "needed to: " in error messages."""
     since: str
-    """First vLLM version that has the callable in this form."""
+    """First vLLM version that has the callable with this name and these parameters."""
     until: str
-    """Future change of vLLM that would make the hook unnecessary."""
+    """Change in a future vLLM that would make the hook unnecessary."""
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    """Function that takes the original callable and returns its replacement. None if the original is used unchanged."""
+    """Function that turns the original callable into its replacement, or None if the original is used unchanged."""
     where: str = FRONTEND
     """Processes that need the hook: `FRONTEND`, `CORE` or `ANYWHERE`."""
     native: str = ""
-    """Full name of a vLLM attribute that makes the hook unnecessary. If it exists, the hook is not installed."""
+    """Full name of a vLLM attribute. If vLLM has this attribute, the hook is unnecessary and is not installed."""
 
     @property
     def target(self) -> str:
@@ -56,11 +56,11 @@ class Attribute:
     module: str
     name: str
     value: Callable[[], Any]
-    """Function that returns the object to which the added name refers."""
+    """Function that returns the object to add to vLLM under this name."""
     why: str
-    """Purpose of the added name, worded to follow "needed to: " in messages."""
+    """Purpose of the added name, as a phrase that follows "needed to: " in error messages."""
 
     @property
     def target(self) -> str:
-        """Full name of the added name, with its module, for messages."""
+        """Full name of the added attribute, with its module, for messages."""
         return f"{self.module}.{self.name}"

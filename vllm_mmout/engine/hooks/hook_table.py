@@ -1,4 +1,4 @@
-"""The hook table: every callable of vLLM that is wrapped or relied on, with the reason and the versions."""
+"""Table of every vLLM callable that this package wraps or relies on, with the reason and the versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Function that only a vLLM patched by ``patches/`` has. It creates an engine's output processor.
+"""Full name of a function that only a vLLM patched by ``patches/`` has. It creates an engine's output processor.
 
 The patched vLLM then notifies that output processor when the engine has started.
 """
@@ -26,7 +26,7 @@ _OBJECT = "override it on the output processor of a bound engine"
 def _used(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Return hooks for callables that are used unchanged. Each row has a hook's name, parameters, `why` and `since`."""
+    """Return hooks for callables of ``module`` that are used unchanged, from rows (name, parameters, why, since)."""
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 
 
@@ -252,7 +252,7 @@ def hooks() -> tuple[Hook, ...]:
 
 
 def names() -> tuple[Contact, ...]:
-    """Return the names of vLLM, other than callables with a hook, that this or an extension package uses."""
+    """Return the other names of vLLM, without hooks, that this package or an extension package uses."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

@@ -1,4 +1,4 @@
-"""Installation of the hook table, which installs all hooks or none."""
+"""Install all hooks of the hook table in vLLM, or none of them if vLLM has changed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ABSENT = object()
 
 
 _installed: dict[str, tuple[Any, str, Any]] = {}
-"""Maps the full name of each changed attribute to the module or class that has it, its name, and its original value.
+"""Changed attributes of vLLM by full name, each with its module or class, its own name, and its original value.
 
 The original value is ``ABSENT`` if the module or class itself did not have the attribute.
 """
 
 
 def is_frontend() -> bool:
-    """Return whether this process makes engines. Workers and engine cores do not import ``EngineArgs``."""
+    """Return whether this process creates engines. Workers and engine cores do not import ``EngineArgs``."""
     return "vllm.engine.arg_utils" in sys.modules
 
 
@@ -78,22 +78,22 @@ def uninstall() -> None:
 
 
 def is_native(hook: Hook) -> bool:
-    """Return whether the installed vLLM needs no such hook, because it has the attribute ``hook.native``."""
+    """Return whether the installed vLLM has the attribute ``hook.native``, which makes the hook unnecessary."""
     module, _, name = hook.native.rpartition(".")
     return bool(module) and hasattr(importlib.import_module(module), name)
 
 
 def is_installed() -> bool:
-    """Return whether any hook or name is installed."""
+    """Return whether any hook or added name is installed in vLLM."""
     return bool(_installed)
 
 
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Check that vLLM has all hooked callables. Return the place of each callable, by its full name.
+    """Check that vLLM has every hooked callable. Return the owner and name of each, by its full name.
 
-    A place is the module or class that has the attribute, and the attribute's name. Added names have a place too.
+    The owner is a module or class. Added names have an entry too.
 
     Raises:
         HookError: vLLM lacks a callable, or a parameter that we use.
@@ -111,9 +111,9 @@ def verify(
 def found(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Return the place of each hooked callable and added name in vLLM, and a message for each that is missing.
+    """Find the hooked callables and added names in vLLM, and return an error message for each that is missing.
 
-    A place is the module or class that has the attribute, and the attribute's name.
+    The dict has the owner (a module or class) and the own name of each, by its full name.
     """
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
@@ -126,7 +126,7 @@ def found(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the module or class of a hooked callable or an added name, and put it into ``places``.
+    """Find the module or class of a hooked callable or an added name, and store it in ``places``.
 
     Return a description of the fault if vLLM lacks it, or None.
     """

@@ -1,4 +1,4 @@
-"""Entry points for a vLLM patched by ``patches/``. They replace the hooks around the constructors of its engines."""
+"""Start of engines by a vLLM patched with ``patches/``, which needs no hooks on the engines' constructors."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 from vllm_mmout.engine.binding import EngineBinding, check_extensions, make_binding, rebased
 from vllm_mmout.engine.hooks.bind import bind_async_llm, bind_llm, bind_llm_engine
 from vllm_mmout.engine.hooks.install import is_installed
-from vllm_mmout.engine.hooks.startup import hearing
+from vllm_mmout.engine.hooks.startup import raising_worker_error
 from vllm_mmout.importing import import_path
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
-class ToldOfStarts:
+class StartListener:
     """Mixin for an engine's output processor, with the methods that a patched vLLM calls when the engine starts."""
 
     starts: EngineBinding
     """Output processors and settings of the engine that is starting."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Return a context that vLLM enters while it starts the engine. It raises the error that a worker reported."""
-        return hearing()
+        """Return a context for the engine's start. If the start fails, it raises the error that a worker reported."""
+        return raising_worker_error()
 
     def started(self, engine: Any) -> None:
-        """Change an ``AsyncLLM``, ``LLMEngine`` or ``LLM`` that has started, so that it decodes outputs."""
+        """Make a started ``AsyncLLM``, ``LLMEngine`` or ``LLM`` return decoded results."""
         kinds = {base.__name__ for base in type(engine).__mro__}  # importing the classes would take a second
         if "AsyncLLM" in kinds:
             bind_async_llm(engine, self.starts)
@@ -38,7 +38,7 @@ class ToldOfStarts:
 
 
 def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
-    """Return the factory of an engine's output processor, or None if vLLM's own is to be used.
+    """Return the factory of an engine's output processor, or None if the engine should use vLLM's own.
 
     This implements `OutputRegistry.output_router`.
     """
@@ -53,7 +53,7 @@ def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[...,
     router: Any = import_path(binding.output_processor, "class of a bound engine")
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        processor = rebased(ToldOfStarts, rebased(router, OutputProcessor))(*args, **kwargs)
+        processor = rebased(StartListener, rebased(router, OutputProcessor))(*args, **kwargs)
         processor.starts = binding
         return processor
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load() -> None:
-    """Install the hooks, and register our config and model classes. This must not raise: it would stop text models too.
+    """Install the hooks, and register our config and model classes. An error is logged, so that text models start.
 
     If vLLM has drifted, no hook is installed, a line is logged and the error is kept. ``install()``, the command line
     and the first engine of a model that needs a processor raise it. The ``generate`` of a decorated class from another

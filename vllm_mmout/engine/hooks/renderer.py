@@ -1,4 +1,4 @@
-"""NoChat, the renderer of a bound engine without a tokenizer."""
+"""Renderer for engines without a tokenizer, which refuses chat messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm_mmout.engine.hooks.compat import chat_template_error
 
 
 class NoChat(BaseRenderer):
-    """Renderer that refuses chat messages, for a bound engine without a tokenizer."""
+    """Renderer that refuses chat messages, for an engine that has output processors and no tokenizer."""
 
     def render_messages(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise vLLM's error for models that do not accept chat messages."""
@@ -21,7 +21,7 @@ class NoChat(BaseRenderer):
         self.render_messages(*args, **kwargs)
 
     def validate_token_ids(self, *args: Any, **kwargs: Any) -> None:
-        """Check token ids as vLLM does, except for models of raw inputs.
+        """Check token ids as vLLM does, except for models whose only inputs are tensors.
 
         The prompt of such a model is a placeholder token. Without a tokenizer, vLLM since 0.33 compares the token with
         the model's vocabulary, which a TerraTorch folder lacks.

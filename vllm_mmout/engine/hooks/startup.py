@@ -1,4 +1,4 @@
-"""Start-up errors of an engine's worker processes, which the frontend raises.
+"""Report why a worker process failed at the start: the worker writes the error, and the frontend raises it.
 
 vLLM's frontend only learns that a process ended ("Engine core initialization failed. See root cause above."). Our
 workers write the error to a report file, whose path is in an environment variable, and the frontend raises the error.
@@ -23,12 +23,12 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock that is held while an engine starts, since its processes inherit the environment of that moment."""
+"""Lock that is held while an engine starts, because a variable in the environment of its processes is set then."""
 
 
 @contextmanager
-def hearing() -> Iterator[None]:
-    """Wrap the start of an engine. If the start fails, raise the error that a process of the engine reported.
+def raising_worker_error() -> Iterator[None]:
+    """Wrap the start of an engine. If it fails, raise the error that one of the engine's processes reported.
 
     The error's cause is vLLM's own error, which is raised unchanged if no process has reported an error.
     """
@@ -47,8 +47,8 @@ def hearing() -> Iterator[None]:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """Wrap the loading of a model in a worker. Report any error to the frontend, and raise it as an `MMOutError`."""
+def reporting_to_frontend() -> Iterator[None]:
+    """Wrap the loading of a model in a worker. Report an error to the frontend, and raise it as an `MMOutError`."""
     try:
         yield
     except MMOutError as error:

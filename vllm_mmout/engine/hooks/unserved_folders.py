@@ -1,4 +1,4 @@
-"""Errors for models that vLLM serves itself, although an extension package could serve them.
+"""Add hints to vLLM's errors about models that an installed extension package could serve instead of vLLM.
 
 The errors name the engine argument that selects the extension package.
 """
@@ -16,11 +16,11 @@ from vllm_mmout.errors import MMOutError, ModelError, OptionError, type_and_mess
 from vllm_mmout.registry.resolve import KEY
 
 _wings: dict[str, str] = {}
-"""Maps the path or hub id of a model to the extension package that could serve it in place of vLLM."""
+"""Extension package that could serve a model instead of vLLM, by the model's path or hub id."""
 
 
 def leave(model: str, wing: str | None) -> None:
-    """Record which extension package could serve a model that vLLM serves itself.
+    """Record the extension package ``wing`` that could serve a model which vLLM serves itself.
 
     `wing` is the name of the package, or None if no package could serve the model or vLLM does not serve it.
     """
@@ -31,7 +31,7 @@ def leave(model: str, wing: str | None) -> None:
 
 
 def remedy(model: str) -> str | None:
-    """Return a hint on how to serve a model with an extension package, or None if vLLM alone can serve it."""
+    """Return a hint on how to serve a model by an extension package, or None if no extension package could."""
     if (wing := _wings.get(model)) is None:
         return None
     table = {OPTIONS_KEY: {KEY: wing}}
@@ -54,7 +54,7 @@ _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
 
 @contextmanager
 def naming_the_argument(model: str) -> Iterator[None]:
-    """Wrap the start of vLLM. If it fails, add the engine argument that selects an extension package to the error."""
+    """Wrap the start of vLLM. If it fails, add to the error which extension package could serve the model."""
     try:
         yield
     except MMOutError:
@@ -78,7 +78,7 @@ class LeftLLM:
     llm_engine: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's ``generate``, which refuses pooling models. Add a hint on the extension package to the error."""
+        """Call vLLM's ``generate``. If it refuses a pooling model, add a hint on the extension package to the error."""
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:
@@ -89,7 +89,7 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Turn the ``LLM`` of a pooling model into a `LeftLLM` if an extension package could serve the model."""
+    """Change the class of a pooling model's ``LLM`` to `LeftLLM` if an extension package could serve the model."""
     model_config = llm.llm_engine.vllm_config.model_config
     if model_config.runner_type == "pooling" and remedy(model_config.model) is not None:
         rebase(llm, LeftLLM)

@@ -1,4 +1,4 @@
-"""Names of vLLM that the core imports, or attributes of vLLM's objects that it uses, without changing them.
+"""List of the names of vLLM that this package imports, and of the attributes of vLLM's objects that it reads.
 
 ``vllm-mmout doctor`` and tests check that they exist. Checking them at the start of an engine would import them all.
 """

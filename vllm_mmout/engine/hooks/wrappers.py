@@ -1,4 +1,4 @@
-"""Wrappers that the hook table installs around vLLM's callables. They run only while an engine or a server starts."""
+"""Wrappers around vLLM's callables, installed as hooks. They run only while an engine or a server starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Original: TypeAlias = Callable[..., Any]
 
 
 def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """Turn a function whose first argument is the original callable into a decorator for that callable."""
+    """Return a decorator that replaces a callable. ``replacement`` gets the original callable as first argument."""
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:
@@ -31,7 +31,7 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
 
 @_around
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Set the engine arguments of our models before vLLM reads them. Let extension packages change the config."""
+    """Set the engine arguments that the model needs, call vLLM, and let extension packages change the config."""
     from vllm_mmout.engine.hooks.defaults import fill_in
     from vllm_mmout.engine.hooks.unserved_folders import naming_the_argument
     from vllm_mmout.wing import configured
@@ -43,7 +43,7 @@ def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-    """Find the model's output processors, start the engine, and make it decode outputs.
+    """Start an ``AsyncLLM``, and make it return decoded results if its model has output processors.
 
     Wrong options raise before any process is started.
     """
@@ -55,7 +55,7 @@ def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args
 
 @_around
 def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
-    """Find the model's output processors, start the engine, and make it decode outputs.
+    """Start an ``LLMEngine``, and make it return decoded results if its model has output processors.
 
     Wrong options raise before any process is started.
     """
@@ -69,25 +69,25 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
-    """Check the options of an engine and start it. Return its output processors and settings, or None for a text model.
+    """Check an engine's options, then call ``start``. Return its output processors and settings, None for a text model.
 
     If an engine with output processors does not start, the error that its processes reported is raised.
     """
     from vllm_mmout.engine.binding import check_extensions, make_binding
-    from vllm_mmout.engine.hooks.startup import hearing
+    from vllm_mmout.engine.hooks.startup import raising_worker_error
     from vllm_mmout.engine.hooks.unserved_folders import naming_the_argument
 
     with naming_the_argument(vllm_config.model_config.model):
         binding = make_binding(vllm_config, in_process=in_process)
         check_extensions(vllm_config, bound=binding is not None)
-        with hearing() if binding is not None else nullcontext():
+        with raising_worker_error() if binding is not None else nullcontext():
             start()
     return binding
 
 
 @_around
 def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Create an ``LLM`` object. Make its ``generate`` decode outputs if the model has an output processor.
+    """Create an ``LLM``, and make its ``generate`` return decoded results if the model has output processors.
 
     If only an extension package could serve the model, errors of ``generate`` name the engine argument for it.
     """
@@ -101,7 +101,7 @@ def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def v2_unsupported(original: Original, self: Any) -> list[str]:
-    """Return vLLM's list of features that Model Runner V2 lacks, and add features that our models need."""
+    """Return vLLM's list of features that Model Runner V2 lacks, with the features that our models need added."""
     from vllm_mmout.engine.hooks.bind import v1_only_features
 
     return [*original(self), *v1_only_features(self)]
@@ -109,22 +109,22 @@ def v2_unsupported(original: Original, self: Any) -> list[str]:
 
 @_around
 def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Give a worker the output processors of its model, if there are any, before it loads the model.
+    """Give a worker the output processors of its model before it loads the model, then call ``original``.
 
     Wrapping the ``load_model`` of a platform's worker class instead would import that class, which takes a second in a
     frontend.
     """
     from vllm_mmout.engine.hooks.bind import bind_worker
-    from vllm_mmout.engine.hooks.startup import telling
+    from vllm_mmout.engine.hooks.startup import reporting_to_frontend
 
-    with telling():  # vLLM would look up the model's class next, and only log its errors
+    with reporting_to_frontend():  # vLLM would look up the model's class next, and only log its errors
         bind_worker(self.worker, self.vllm_config)
     return original(self, *args, **kwargs)
 
 
 @_around
 def run_busy_loop(original: Original, self: Any) -> Any:
-    """Run the engine core. If the model has output processors, first add functions such as the time limit of a step."""
+    """Run the engine core. If the model has output processors, first add a time limit for steps, and tracing."""
     from vllm_mmout.engine.worker.core import bind_core
 
     bind_core(self)
@@ -133,7 +133,7 @@ def run_busy_loop(original: Original, self: Any) -> Any:
 
 @_around
 def load_endpoint_plugins(original: Original, *args: Any, **kwargs: Any) -> Any:
-    """Return vLLM's endpoint plugins, and the plugin of this package if the server was started with our routes."""
+    """Return vLLM's endpoint plugins. In a server of ``vllm-mmout serve``, add the plugin of this package."""
     from vllm_mmout.engine.hooks.endpoint_plugin import endpoint_plugins, is_switched_on
 
     return endpoint_plugins(original, *args, **kwargs) if is_switched_on() else original(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""Modules that take a request from ``generate`` through the engine to its decoded output."""
+"""Code that takes a request from ``generate`` through the engine to its decoded result."""

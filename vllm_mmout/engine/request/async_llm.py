@@ -1,4 +1,4 @@
-"""BoundAsyncLLM, an ``AsyncLLM`` whose ``generate`` yields decoded objects."""
+"""Asynchronous engine whose ``generate`` yields images, rasters or other decoded objects."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class BoundAsyncLLM(AsyncLLM):
-    """Asynchronous engine of vLLM whose outputs are decoded."""
+    """vLLM's ``AsyncLLM`` for a model with output processors. Its ``generate`` yields decoded objects."""
 
     output_processor: RoutedOutputProcessor
     mmout: AsyncRuns
 
     def mmout_bound(self) -> None:
-        """Set up our state of the engine. Called once, when the engine is bound."""
+        """Create the state of this package for the engine. Called once, when the engine has got this class."""
         self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted
@@ -120,12 +120,12 @@ class BoundAsyncLLM(AsyncLLM):
         yield result
 
     async def _mmout_send(self, request: Request) -> MultimodalRequestOutput:
-        """Run a request whose result is its only output, and return the result. Cancelling the call aborts it."""
+        """Run a request with a single output, and return the output. Cancelling the call aborts the request."""
         async with aclosing(self._mmout_results(request)) as results:
             return await anext(results)
 
     async def _mmout_results(self, request: Request) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request, and yield its reports and then its result. Closing or cancelling the generator aborts it.
+        """Run a request, and yield its early outputs and then its result. Closing the generator aborts the request.
 
         A slow consumer gets every report.
         """
@@ -163,7 +163,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_run(
         self, run: Run, watch: PreviewRequest | None, span: RequestSpan
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request of many parts, and yield its progress reports and then its result."""
+        """Run a scene, or another request of many parts, and yield its progress reports and then its result."""
         router = self.output_processor
         limit_s = router.binding.settings.decode_timeout_s
         run.request.total = 0  # the backlog counts the tiles of the run from now on
@@ -192,7 +192,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check the params of a request unless its caller has, and read its input in a thread."""
+        """Check the params of a request, unless the caller has checked them, and read its input in a thread."""
         binding = self.output_processor.binding
         try:
             if not checked:
@@ -216,6 +216,6 @@ class BoundAsyncLLM(AsyncLLM):
 
 
 def _close(prepared: Request | Run) -> None:
-    """Close the input of a run whose caller was cancelled."""
+    """Close the input of a scene whose caller was cancelled while the input was opened."""
     if isinstance(prepared, Run):
         prepared.close()

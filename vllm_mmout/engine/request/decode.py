@@ -1,4 +1,4 @@
-"""Decoding of a request's output by its processors, in a thread of the decode pool."""
+"""Decode a request's output by its processors, in a thread of the decode pool."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Decoding:
-    """Engine output of a request that waits for its decode or is being decoded."""
+    """Engine output of a request that waits to be decoded or is being decoded."""
 
     state: RequestState
     request: Request
     binding: Binding
     shell: MultimodalRequestOutput
-    """Object that the caller will get. Its ``outputs`` is set after the decode."""
+    """Result object for the caller. Its ``outputs`` is set after the decode."""
     nbytes: int
     """Size of the engine's output in bytes."""
     observer: Observer
     arrived: float = field(default_factory=time.monotonic)
-    """Time when the engine's output arrived, in seconds of ``time.monotonic``."""
+    """Time when the output arrived from the engine, in seconds of ``time.monotonic``."""
     job: DecodeJob | None = None
 
 
 class Decodings(dict[str, Decoding]):
-    """Dict of the outputs that have not been delivered, by vLLM's internal request id. It notifies the observers."""
+    """Outputs that are not delivered yet, by vLLM's internal request id. Each change is reported to the observer."""
 
     def put(self, decoding: Decoding) -> None:
-        """Add an output, and notify its observer."""
+        """Add an output, and report it to its observer."""
         self[decoding.state.request_id] = decoding
         decoding.observer.waits(decoding.nbytes)
 
     def take_out(self, decoding: Decoding) -> bool:
-        """Remove an output, and notify its observer. Return False if the output was removed before."""
+        """Remove an output, and report this to its observer. Return False if the output was removed before."""
         removed = self.pop(decoding.state.request_id, None)
         if removed is not None:
             removed.observer.settled(removed.nbytes)
         return removed is not None
 
-    def called(self, request_id: str, *, internal: bool) -> list[Decoding]:
-        """Return the outputs that belong to a request id.
+    def for_request(self, request_id: str, *, internal: bool) -> list[Decoding]:
+        """Return the undelivered outputs of a request.
 
         An internal id has at most one output. A caller's own id may have several, because callers may repeat ids.
         """
@@ -79,7 +79,7 @@ class Decodings(dict[str, Decoding]):
 
 
 def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode the buffer that the worker sent for a request.
+    """Decode the bytes that the worker sent for a request.
 
     Return the output object, or a dict of output objects by processor if the request names several processors.
     """
@@ -91,7 +91,6 @@ def decode_request(decoding: Decoding, buffer: torch.Tensor) -> Any:
 
 
 def _decode(decoding: Decoding, buffer: torch.Tensor) -> Any:
-    """Decode the tensor of a request, see `decode_request`."""
     started = time.monotonic()
     request = decoding.request
     unpacked = wire.unpack(buffer)
@@ -113,7 +112,7 @@ def _decode(decoding: Decoding, buffer: torch.Tensor) -> Any:
 
 
 def _raised_in_worker(failure: wire.Failure) -> MMOutError:
-    """Return the error for a failure in the worker."""
+    """Return the exception to raise for a failure in the worker."""
     error: MMOutError
     if failure.processor:
         error = ReduceError(f"{failure.processor}.reduce failed in the worker: {failure.kind}: {failure.message}")
@@ -125,7 +124,7 @@ def _raised_in_worker(failure: wire.Failure) -> MMOutError:
 
 
 def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
-    """Record the stages "queue" and "transport". The worker has appended its own times to the buffer."""
+    """Add the stages "queue" and "transport" to the trace, from times that the worker appended to ``buffer``."""
     from vllm_mmout.engine.worker.traced import Times
 
     times = Times.read(buffer)
@@ -135,7 +134,7 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode a processor's reduced output for a whole input, then assemble, georeference and save the result."""
+    """Decode what processor ``name`` returned for a whole input, then georeference and save the result."""
     processor, params = decoding.binding.processors[name], decoding.request.params
     started = time.monotonic()
     with _blamed(processor, name):
@@ -153,7 +152,7 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
 
 
 def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode the reduced output of a processor for a part or a block of tiles, to be joined with other parts."""
+    """Decode the reduced output of processor ``name`` for a tile, a block of tiles or another part of an input."""
     processor, request = decoding.binding.processors[name], decoding.request
     started = time.monotonic()
     with stage("decode", processor=name):
@@ -168,7 +167,7 @@ def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> 
 
 
 def _decoded_tiles(processor: OutputProcessor, name: str, raw: Raw, count: int, params: OutputParams) -> Sequence[Any]:
-    """Decode ``count`` tiles at once if the processor can, else one by one. An error has the tile's index as `tile`."""
+    """Decode ``count`` tiles in one call if the processor can, else one by one. An error names its tile's index."""
     try:
         at_once = processor.decode_tiles(raw, params)
     except BaseException as error:  # noqa: BLE001 - the tiles are decoded again, one by one
@@ -201,7 +200,7 @@ def _nothing(processor: OutputProcessor, name: str, method: str) -> DecodeError:
 
 @contextmanager
 def _blamed(processor: OutputProcessor, name: str) -> Iterator[None]:
-    """Convert an exception that the processor raises in the ``with`` block to an error that names the processor."""
+    """Convert an exception of the processor in the ``with`` block to an error that names the processor."""
     try:
         yield
     except MMOutError as error:

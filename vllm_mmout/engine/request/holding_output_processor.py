@@ -1,4 +1,4 @@
-"""HoldingOutputProcessor, which holds results of ended requests back until they are decoded."""
+"""Output processor for vLLM that counts a request as unfinished until its result is decoded and fetched."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 from vllm.v1.engine.output_processor import OutputProcessor
 
 _WAIT_S = 1.0
-"""Seconds of one wait. Python handles a signal that comes just before a wait only when the wait ends."""
+"""Longest single wait, in seconds. Python handles a Ctrl-C that comes just before a wait only after the wait."""
 
 
 class HoldingOutputProcessor(OutputProcessor):
-    """Output processor that counts a request as unfinished until its decoded result is fetched."""
+    """vLLM's output processor, which counts a request as unfinished until its decoded result is fetched."""
 
     pending: Sized
-    """Outputs that are being decoded or wait for it."""
+    """Outputs that are being decoded or wait to be decoded."""
     ready: deque[Any]
     """Decoded results that ``LLM`` has not fetched. Results of an ``AsyncLLM`` go to its queues instead."""
     lock: RLock
     """Lock of the fields that several threads change. It is written in C, so that an interrupt cannot leave it held."""
     wakeup: Condition
-    """Condition that wakes `wait_ready`."""
+    """Condition variable on which `wait_ready` waits."""
     poked: bool = False
-    """Whether `poke` was called since the last `wait_ready`."""
+    """Whether `poke` was called since `wait_ready` last returned."""
 
     def begin_holding(self) -> None:
-        """Set up the fields of this class. Must be called once, before the first request."""
+        """Initialize the fields of this class. Must be called once, before the first request."""
         self.ready = deque()
         self.lock = RLock()
         self.wakeup = Condition(self.lock)
 
     def take_ready(self) -> list[Any]:
-        """Return the results that were decoded since the last call. Used by ``LLM``."""
+        """Return the decoded results that were not returned before. Used by ``LLM``."""
         with self.lock:
             ready = list(self.ready)
             self.ready.clear()
         return ready
 
     def wait_ready(self) -> list[Any]:
-        """Wait for a pending decode or a `poke`, and return the decoded results. Used by ``LLM``."""
+        """Wait until a result is decoded or `poke` is called, and return the decoded results. Used by ``LLM``."""
         with self.lock:
             while self.pending and not self.ready and not self.poked:
                 self.wakeup.wait(_WAIT_S)
@@ -61,7 +61,7 @@ class HoldingOutputProcessor(OutputProcessor):
             return not self.request_states and bool(self.pending or self.ready)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return the number of requests in the engine, being decoded, or decoded and not fetched."""
+        """Return the number of requests whose result is not fetched: in the engine, in the decode pool, or ready."""
         with self.lock:  # a decode thread moves requests from pending to ready
             return len(self.request_states) + len(self.pending) + len(self.ready)
 
@@ -76,5 +76,5 @@ class HoldingOutputProcessor(OutputProcessor):
             count()
 
     def has_unfinished_requests(self) -> bool:
-        """Return whether any request is in the engine, being decoded, or decoded and not fetched."""
+        """Return whether the result of any request is not fetched yet."""
         return self.get_num_unfinished_requests() > 0

@@ -1,4 +1,4 @@
-"""Reading of a user's input into a `Request` that fits one forward, or into a `Scene`."""
+"""Read a user's input into a request that fits one forward, or into a scene that is cut into tiles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | None = None) -> Request | Run:
-    """Read an input and map it to tensors for its request. May block on files.
+    """Read an input, and map it to the tensors of its request. May block while it reads files.
 
     Args:
         binding: output processors and settings of the engine.
@@ -54,7 +54,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
 
 
 def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
-    """Read or open an input as `prepare` does, but do not record the time that it takes."""
+    """Read or open an input for its request, as `prepare` does, but without recording times."""
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:
@@ -94,7 +94,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
 
 
 def _scene(binding: Binding, view: RasterView, request: Request, target: Target | None, reopen: Any) -> Scene | None:
-    """Return the scene of an input that must be cut into tiles, or None if it fits one forward."""
+    """Return the scene of an input that is too large for one forward, or None if the input fits."""
     params = request.params
     try:
         grid = cut(binding, view, params)
@@ -121,7 +121,7 @@ def _check_area(place: Georeference | None, size: tuple[int, int], most: float |
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
-"""Keys of vLLM's prompt dict. A dict of keyword tensors has none of these keys."""
+"""Keys of vLLM's prompt dict. A dict with keyword arguments of ``forward`` does not have them."""
 
 
 def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
@@ -152,7 +152,7 @@ def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
 
 
 def _renderable(data: Any, params: OutputParams) -> Any:
-    """Return the prompt for a model without an input mapper, which vLLM renders."""
+    """Return the prompt in a form that vLLM can turn into inputs, for a model without an input mapper."""
     for option in params.reads:
         raise OptionError(
             f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM", param=option

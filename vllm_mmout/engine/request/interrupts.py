@@ -1,4 +1,4 @@
-"""Interrupts, which delays a Ctrl-C during a call of the engine until it can be handled safely.
+"""Delay a Ctrl-C during a call of the engine until it can be handled safely.
 
 An engine in this process runs its scheduler here. An engine in other processes gets messages of several frames, and
 half a message would garble the next one. Therefore KeyboardInterrupt must not be raised at an arbitrary line.
@@ -19,7 +19,7 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Interrupts:
-    """Record of a Ctrl-C that came during a call of the engine, until the call handles it at a safe line.
+    """Delay of a Ctrl-C that comes during a call of the engine, until the call can handle it safely.
 
     A second Ctrl-C is handled at once.
     """
@@ -52,7 +52,7 @@ class Interrupts:
                 before(signal.SIGINT, inspect.currentframe())
 
     def deliver(self, frame: FrameType | None = None) -> None:
-        """Call the original SIGINT handler for a delayed Ctrl-C. Python's default handler raises KeyboardInterrupt."""
+        """Call the original SIGINT handler if a Ctrl-C was delayed. Python's own handler raises KeyboardInterrupt."""
         if self._came and self._before is not None:
             self._came = False
             self._before(signal.SIGINT, frame or inspect.currentframe())

@@ -1,4 +1,4 @@
-"""BoundLLM, an ``LLM`` whose ``generate`` returns decoded objects."""
+"""Synchronous engine whose ``generate`` returns images, rasters or other decoded objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BoundLLM(LLM):
-    """``LLM`` with output processors, for a model that answers in one forward."""
+    """vLLM's ``LLM`` for a model with output processors that answers in one forward pass."""
 
     llm_engine: BoundLLMEngine
     pooling_task: Any
@@ -90,7 +90,7 @@ class BoundLLM(LLM):
         return results
 
     def encode(self, *args: Any, **kwargs: Any) -> list[PoolingRequestOutput[Any]]:
-        """Return raw tensors as vLLM does. A Ctrl-C is handled between two steps of the engine."""
+        """Return the model's raw tensors as vLLM does. A Ctrl-C is handled between two steps of the engine."""
         with self.llm_engine.mmout.noted(self.llm_engine.wake):
             return super().encode(*args, **kwargs)
 
@@ -101,7 +101,7 @@ def _requests(
     priority: int | Sequence[int] | None,
     lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
 ) -> list[Request]:
-    """Return a request for each input, with the input's own options."""
+    """Create a request for each of ``count`` inputs. Options may be given once for all, or for each input."""
     columns = [
         _spread("params", OutputParams() if params is None else params, count),
         _spread("priority", 0 if priority is None else priority, count),
@@ -120,7 +120,7 @@ def _requests(
 
 
 def _spread(name: str, value: Any, count: int) -> list[Any]:
-    """Return a list of ``count`` values. A value that is not in a list is repeated for each input."""
+    """Return ``value`` as a list of ``count`` values. A value that is not a list is repeated."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:

@@ -1,4 +1,4 @@
-"""Call, a call of ``LLM.generate`` that runs its requests and scenes in the caller's thread."""
+"""Run the inputs of one call of ``LLM.generate`` in the caller's thread."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.progress_bar import Bar
 
 _LOOKS_AHEAD = 4
-"""Largest number of scenes to open ahead between two steps of the engine, while other scenes run."""
+"""Largest number of scenes that are opened ahead between two steps of the engine, while other scenes run."""
 _REFUSALS = (MMOutError, VLLMClientError, ValueError)
-"""Errors that `LLMEngine.add_request` raises if it refuses a request.
+"""Errors that `LLMEngine.add_request` raises to refuse a request.
 
 vLLM raises ValueError for a wrong prompt that vLLM itself turns into tokens.
 """
 
 
 class Call:
-    """Call of ``LLM.generate``, which feeds the engine a window of requests rather than the whole list."""
+    """Call of ``LLM.generate``, which sends the engine a few requests at a time rather than the whole list."""
 
     def __init__(self, llm: LLM, binding: Binding, inputs: list[Any], requests: list[Request], bar: Bar) -> None:
         self.llm = llm
@@ -51,20 +51,20 @@ class Call:
         self.bar = bar
         self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
-        """Results in the order of the inputs, None while pending."""
+        """Results in the order of the inputs, None for an input that is not finished."""
         self.waiting = deque(range(len(inputs)))
-        """Indices of the inputs that are not sent yet."""
+        """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """First waiting input, already read (`Request`) or opened (`Run`), until the limits allow it to be sent."""
+        """Next input to send, already read (`Request`) or opened (`Run`), while the limits do not allow to send it."""
         self.runs: list[Run] = []
-        """Requests that are cut into parts, such as scenes, whose result is pending."""
+        """Scenes, and other requests of many parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}
-        """The requests that the engine has, by id."""
+        """Requests that were sent to the engine and are not answered, by id."""
         self.alarm = Alarm(self.engine)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Schedule that selects the next parts of each `Run`, such as tiles of scenes. Created for the first `Run`."""
+        """Schedule that selects which tiles of the running scenes are sent next. Created for the first scene."""
         settings = self.binding.settings
         budget = TileBudget(self.binding.max_tiles, settings.max_tile_bytes)
         return Schedule(EngineLoads(1, self.binding.max_num_seqs), budget, settings.max_scenes)
@@ -85,7 +85,7 @@ class Call:
         return [result for result in self.done if result is not None]
 
     def _turn(self) -> None:
-        """Abort each `Run` that has failed, finish each that has ended, and send the next parts."""
+        """Abort scenes that have failed, finish scenes that have ended, and send the next tiles to the engine."""
         if not self.runs:
             return
         turn = self.schedule.turn()
@@ -113,7 +113,7 @@ class Call:
                     self.schedule.answered(run, part)
 
     def _feed(self) -> None:
-        """Send single inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
+        """Send small inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
         put_off = 0
         while self.waiting and put_off < _LOOKS_AHEAD:
             self.engine.mmout.deliver()  # reading an input may take long
@@ -157,7 +157,6 @@ class Call:
         self.schedule.add(run)
 
     def _send(self, request: Request) -> None:
-        """Add a request to the engine."""
         pooling = request.pooling_params(self.llm.pooling_task)
         try:
             with carrying(request):
@@ -174,7 +173,7 @@ class Call:
                 self.in_flight[request.request_id] = request
 
     def _wait(self) -> None:
-        """Run a step of the engine. If the engine is idle, wait instead until a thread has read or joined a part."""
+        """Run a step of the engine. If no request is in the engine, wait until a thread has read or joined a tile."""
         if not self.in_flight:
             if self.runs:
                 self.alarm.wait(self.schedule.wait_s)
@@ -216,7 +215,7 @@ class Call:
         self.engine.abort_request(list(ids), internal=True)
 
     def _abandon(self) -> None:
-        """Abort all requests and stop each `Run`, after an exception."""
+        """Abort all requests and stop all scenes, after an exception."""
         for run in self.runs:
             run.stop()
         if isinstance(self.prepared, Run):
@@ -233,7 +232,7 @@ class Call:
 
 @dataclass(slots=True)
 class Alarm:
-    """Alarm that wakes the caller's thread when a tile was read or joined, or a Ctrl-C came.
+    """Flag that wakes the caller's thread when a tile was read or joined, or when a Ctrl-C came.
 
     It works even while the thread waits for an engine in another process. Without it, a tile that is ready would wait
     for the end of the running batch.
@@ -261,7 +260,7 @@ class Alarm:
         self._silent.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a `ring`, at most ``timeout_s`` seconds, and reset the alarm."""
+        """Wait until `ring` is called, for at most ``timeout_s`` seconds, and reset the alarm."""
         self._silent.acquire(timeout=timeout_s)
 
     def ring(self) -> None:

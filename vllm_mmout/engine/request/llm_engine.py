@@ -1,4 +1,4 @@
-"""BoundLLMEngine, a synchronous engine with decoded outputs, and BoundClient, the client of its other processes."""
+"""Synchronous vLLM engine whose outputs are decoded, and its client for engines in other processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BoundLLMEngine(LLMEngine):
-    """Synchronous engine of vLLM whose outputs are decoded."""
+    """vLLM's ``LLMEngine`` for a model with output processors. Its steps return decoded objects."""
 
     output_processor: RoutedOutputProcessor
     mmout: Interrupts
@@ -35,7 +35,7 @@ class BoundLLMEngine(LLMEngine):
             super().abort_request(*args, **kwargs)
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
-        """Run a step, or wait for the decoders if the engine has ended all requests, and return the ready outputs.
+        """Run a step of the engine, and return the ready results. If the engine is idle, wait for pending decodes.
 
         A failed request does not raise: its output has the ``error``. A Ctrl-C is handled before or after the step.
         """
@@ -55,7 +55,7 @@ class BoundLLMEngine(LLMEngine):
 
 
 class BoundClient(SyncMPClient):
-    """Client of an engine that runs in other processes.
+    """Client of an engine in other processes, which wakes a waiting caller if the engine's process is killed.
 
     If the engine's process is killed, vLLM ends the thread that receives answers. `shutdown` then wakes the caller,
     which would otherwise wait for ever.
@@ -68,6 +68,6 @@ class BoundClient(SyncMPClient):
 
 
 def bind_client(client: Any) -> None:
-    """Turn the client of an engine that runs in other processes into a `BoundClient`. Leave other clients unchanged."""
+    """Turn the client of an engine in other processes into a `BoundClient`. Leave other clients unchanged."""
     if isinstance(client, SyncMPClient):
         rebase(client, BoundClient)

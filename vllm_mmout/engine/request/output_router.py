@@ -1,4 +1,4 @@
-"""RoutedOutputProcessor, which decodes the outputs of requests in a pool of threads.
+"""Send the engine's outputs to a pool of threads that decode them.
 
 Outputs of requests for raw tensors are left to vLLM.
 
@@ -44,7 +44,7 @@ NO_TENSOR = torch.empty(0)
 
 
 class RoutedRequestState(RequestState):
-    """vLLM's state of a request, with the `Request` of this package, which says how to decode the output."""
+    """vLLM's state of a request, extended by this package's `Request`, which says how to decode the output."""
 
     mmout: Request | None = None
     """Request with the options for decoding, or None if the caller wants vLLM's raw tensor."""
@@ -58,7 +58,7 @@ class RoutedRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
-        """Start the decode of an output, and return None. If the caller wants the raw tensor, return vLLM's output.
+        """Start to decode an output and return None, or return vLLM's output if the caller wants the raw tensor.
 
         An output that needs no decode, of a request that failed or was aborted, is returned with its ``error``.
         """
@@ -94,7 +94,7 @@ class RoutedRequestState(RequestState):
 
 
 class RoutedOutputProcessor(HoldingOutputProcessor):
-    """vLLM's output processor, with results that are decoded in a pool of threads."""
+    """vLLM's output processor, extended to decode results in a pool of threads."""
 
     binding: Binding
     pool: DecodePool
@@ -102,7 +102,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     observer: Observer = SILENT
 
     def setup(self, binding: Binding) -> None:
-        """Set up the fields of this class. Must be called once, before the first request."""
+        """Initialize the fields of this class. Must be called once, before the first request."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = Decodings()
@@ -116,7 +116,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request as vLLM does. If its output is to be decoded, attach a `Request` to vLLM's state of it."""
+        """Add a request as vLLM does. If its output must be decoded, attach the decoding options to vLLM's state."""
         self._check_has_input(request)
         ours = ticket(Request)
         if ours is not None:  # set before vLLM adds the request, so that an interrupt in between can abort it
@@ -136,12 +136,12 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
-        """Trace a request as vLLM does. Do nothing with ``--disable-log-stats``, as vLLM's method would raise."""
+        """Trace a request as vLLM does. Do nothing with ``--disable-log-stats``, where vLLM's method would raise."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
     def _check_has_input(self, request: EngineCoreRequest) -> None:
-        """Raise if a request for a model of raw tensors lacks tensors. Such a request would crash the engine."""
+        """Raise if a request lacks tensors but the model takes only tensors. The engine would crash on it."""
         if self.binding.raw_input and not request.mm_features:
             raise InvalidInputError(
                 f"{self.binding.model} takes pictures or tensors, but the request has only"
@@ -149,7 +149,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             )
 
     def _read(self, pooling_params: PoolingParams | None) -> Request | None:
-        """Read and check the decoding options of a request that a client has sent without this package's `generate`.
+        """Read and check the decoding options that a client has put into ``pooling_params`` itself.
 
         Return None if the request has no such options. Its output then stays a raw tensor.
         """
@@ -165,7 +165,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Process the engine's outputs as vLLM does, after adding an empty tensor to finished outputs without one.
+        """Process outputs as vLLM does. A finished output without a tensor gets an empty tensor before that.
 
         vLLM would otherwise treat such an output as text and fail.
         """
@@ -182,7 +182,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Queue an output of a request for the decode pool, behind earlier outputs of the request.
+        """Queue an output for the decode pool, behind earlier outputs of the same request.
 
         The request counts as unfinished until its result is delivered.
         """
@@ -235,7 +235,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 self._put(decoding.state, decoding.request, shell)
 
     def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
-        """Put an output into the queue of its request, or among the ready results of ``LLM``."""
+        """Put an output into the queue of its request, or into the list from which ``LLM`` fetches results."""
         if not shell.finished:
             request.reports.append(shell)
         if state.queue is not None:
@@ -245,7 +245,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests as vLLM does, and cancel their pending decodes, which vLLM does not know of."""
+        """Abort requests as vLLM does, and cancel their pending decodes."""
         request_ids = list(request_ids)
         for request_id in request_ids:
             self._cancel_decodes(request_id, internal=internal)
@@ -253,7 +253,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
 
     def _cancel_decodes(self, request_id: str, *, internal: bool) -> None:
         with self.lock:
-            for decoding in self.pending.called(request_id, internal=internal):
+            for decoding in self.pending.for_request(request_id, internal=internal):
                 self.pending.take_out(decoding)
                 decoding.request.due.clear()
                 if decoding.job is not None:

@@ -1,4 +1,4 @@
-"""Bar, the progress bar of a call of ``LLM.generate``."""
+"""Progress bar of a call of ``LLM.generate``, which counts inputs and tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """Progress bar that counts the finished inputs of a call, and the finished tiles of its scenes."""
+    """Progress bar of a call of ``LLM.generate``. It counts the finished inputs, and the finished tiles of scenes."""
 
     def __init__(self, use_tqdm: Any, inputs: int) -> None:
         make = use_tqdm if callable(use_tqdm) else tqdm
@@ -20,14 +20,14 @@ class Bar:
         self._pixels = 0.0
         self._started: float | None = None
         self._shown: dict[Run, int] = {}
-        """Number of tiles that the bar has counted for each scene."""
+        """Number of tiles that the bar has counted, by scene."""
 
     def update(self, count: int = 1) -> None:
         """Advance the bar by ``count`` finished inputs or tiles."""
         self._tqdm.update(count)
 
     def show(self, run: Run) -> None:
-        """Count the tiles of a scene that were finished since the last call."""
+        """Advance the bar by the tiles of a scene that have finished since the last call."""
         if run.total and run not in self._shown:
             self._shown[run] = 0
             self._add_scene(run.total)
@@ -44,7 +44,7 @@ class Bar:
         return max(run.total, 1) - self._shown.get(run, 0)
 
     def _add_scene(self, tiles: int) -> None:
-        """Replace the input of a scene by its tiles in the bar's total."""
+        """Add ``tiles`` tiles to the bar's total, in place of the scene that was counted as a single input."""
         if self._started is None:
             self._started = time.monotonic()
             self._tqdm.unit = "tile"

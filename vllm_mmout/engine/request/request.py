@@ -1,4 +1,4 @@
-"""The class `Request`, which holds a request to the engine from the caller's options to the decoded result."""
+"""State of a request to the engine, from the caller's options to the decoded result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that adds the input's georeference to a decoded output, and saves the output if a path was given.
+"""Function that georeferences a decoded output like its input, and saves the output if a path was given.
 
 The second argument is the name of the output's processor, or None for a whole input with a single processor.
 """
@@ -38,37 +38,38 @@ def as_it_is(output: Any, _pick: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
-    """Input of one engine request, if a user's request needs several: a block of tiles, or another kind of part."""
+    """Block of tiles, or another part of a user's input, that one engine request computes."""
 
     parts: Sequence[Part]
-    """The parts of the request, without outputs."""
+    """Tiles or other parts that the request computes, without their outputs."""
     prompt: Any = None
-    """Rendered input of a single part, or None for a block of tiles, or for parts without valid pixels."""
+    """Rendered prompt of a single part. None for a block of tiles, and for parts without valid pixels."""
     tensors: Mapping[str, Any] | None = None
-    """Arrays or tensors of a block of tiles by keyword of ``forward``, with the tiles on axis 0, or None."""
+    """Keyword arguments of ``forward`` for a block of tiles, as arrays or tensors with the tiles on axis 0. None if
+    this is not a block.
+    """
     is_block: bool = False
     """Whether this is a block of tiles. The engine's output then has the tiles on axis 0."""
     name_of: Callable[[int], str] = "part {}".format
-    """Function that returns the name of a part in messages, given its index."""
+    """Function that returns the name of a part for error messages, given its index."""
     pooling: PoolingParams | None = None
-    """vLLM's params for the request, or None for the default of the model's pooling task."""
+    """vLLM's ``PoolingParams`` for the request, or None for the defaults."""
 
     @property
     def index(self) -> int:
-        """Index of the first part, which identifies this input within the user's request."""
+        """Index of the first part, which identifies this block within the user's request."""
         return self.parts[0].index
 
     @property
     def is_sent(self) -> bool:
-        """Whether the engine must see this input. It does not see parts without valid pixels."""
+        """Whether the engine must compute this input. Parts without valid pixels are not sent to the engine."""
         return self.prompt is not None or self.tensors is not None
 
     def __len__(self) -> int:
-        """Return the number of parts."""
         return len(self.parts)
 
     def cut(self, count: int) -> tuple[PartInput, PartInput | None]:
-        """Return a block of the first ``count`` tiles, and a block of the others or None. Both share the tensors."""
+        """Split off the first ``count`` tiles. Return both blocks, which share memory. The second may be None."""
         if self.tensors is None or count >= len(self):
             return self, None
         first, rest = (
@@ -78,11 +79,11 @@ class PartInput:
         return first, rest
 
     def without_input(self) -> PartInput:
-        """Return a copy without prompt and tensors, which need not stay in memory until the parts are decoded."""
+        """Return a copy without prompt and tensors, so that their memory is freed before the parts are decoded."""
         return replace(self, prompt=None, tensors=None)
 
     def named_in(self, error: BaseException) -> BaseException:
-        """Return an error of the same class whose message names the part, or the first and last part of a block.
+        """Return a copy of an error whose message names the failed part, or the first and last part of a block.
 
         If the error has a `tile`, the message names only that part of the block.
         """
@@ -115,49 +116,50 @@ class Request:
     request_id: str = ""
     lora_request: LoRARequest | None = None
     trace_headers: Mapping[str, str] | None = None
-    """``traceparent`` and ``tracestate`` of the caller."""
+    """OpenTelemetry headers ``traceparent`` and ``tracestate`` of the caller."""
     priority: int = 0
     """Priority of the request; lower values run earlier."""
     engine: int | None = None
-    """Index of the data-parallel engine, or None to let vLLM choose."""
+    """Index of the data-parallel engine that runs the request, or None to let vLLM choose."""
     place: int = 0
-    """Index of the input in a call of ``LLM.generate``."""
+    """Index of the input in the list passed to ``LLM.generate``."""
 
     prompt: Any = None
-    """Rendered ``mm_input``, or a prompt that vLLM renders. It is set to None after it is sent to the engine."""
+    """Prompt for vLLM, rendered or not. Set to None after it was sent to the engine, to free its memory."""
     nbytes: int = 0
-    """Size of the input's tensors in bytes, or 0 for a part of a larger input, which the `TileBudget` counts."""
+    """Size of the input's tensors in bytes. It is 0 for a part of a larger input, whose bytes `TileBudget` counts."""
     mark: Mapping[str, Any] = field(default_factory=dict)
-    """Entries to add to ``PoolingParams.extra_kwargs``. They tell the worker the request's options, see `wire.mark`."""
+    """Entries for ``PoolingParams.extra_kwargs``, which carry the request's options to the worker."""
     pooling: PoolingParams | None = None
-    """vLLM's params for the request, or None for the default of the model's pooling task."""
+    """vLLM's ``PoolingParams`` for the request, or None for the defaults."""
     finish: Finish = as_it_is
     assumed: tuple[str, ...] = ()
-    """Sentences about assumptions that were made about the input. Empty for a part of a larger input."""
+    """Sentences about the defaults that were assumed for the input. Empty for a part of a larger input."""
     run: object = None
-    """`Run` of the user's request that this request is a part of, or None for a whole input."""
+    """Scene (`Run`) to which this request belongs, or None for a whole input."""
     part: PartInput | None = None
-    """Tiles or other parts of a larger input that this request computes, or None for a whole input."""
+    """Tiles, or another part of a larger input, that this request computes. None for a whole input."""
 
     internal_id: str | None = None
-    """vLLM's id of the request, or None before the frontend has it. A request with an id must be delivered or aborted.
+    """vLLM's own id of the request, or None before vLLM has accepted the request. A request with an id must be
+    delivered or aborted.
     """
     loop: asyncio.AbstractEventLoop | None = None
-    """Event loop that waits for the result, or None for a request by ``LLM``, which works without event loops."""
+    """Event loop that awaits the result, or None for a request of the synchronous ``LLM``."""
     admitted: float = 0.0
     """Time when the frontend accepted the request, in seconds of ``time.monotonic``."""
     steps: int = 0
     """Number of steps that an iterative model takes for the request."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
-    """Early outputs that the caller has not taken. They are kept here, because vLLM's queue may keep only the last."""
+    """Early outputs that the caller has not fetched. vLLM's own queue may keep only the last."""
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Outputs and their tensors that wait for the decode of an earlier output."""
+    """Outputs, each with its tensor, that wait until an earlier output of the request is decoded."""
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
-    """Number of tiles for the `Backlog`."""
+    """Number of tiles of the request, from which `Backlog` counts the unfinished tiles."""
     done: int = 0
-    """Number of finished tiles for the `Backlog`."""
+    """Number of finished tiles of the request, from which `Backlog` counts the unfinished tiles."""
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:
@@ -165,7 +167,7 @@ class Request:
         return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:
-        """Return the progress for the next report, or None if no report is due before the result."""
+        """Return the progress to report with the next early output, or None if no early output is due."""
         shown_after = self.mark.get(wire.REPORTS, ())
         if self._shown == len(shown_after):
             return None
@@ -173,16 +175,16 @@ class Request:
         return Progress(shown_after[self._shown - 1], self.steps, self._shown - 1)
 
     def release(self) -> None:
-        """Drop the input, because tasks that vLLM started while adding the request keep this object alive."""
+        """Drop the input and the callback, because tasks of vLLM may keep this object alive after its end."""
         self.prompt, self.finish = None, as_it_is
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
-"""Request that the current task is adding to the engine, or None if vLLM's own code adds a request."""
+"""Request that the current task is adding to the engine, or None if the request does not come from this package."""
 
 
 def ticket(kind: type[Kind]) -> Kind | None:
-    """Return the request that the current task is adding to the engine, or None if it is not of this class."""
+    """Return the request that the current task is adding to the engine, or None if it is not of class ``kind``."""
     request = TICKET.get()
     return request if isinstance(request, kind) else None
 

@@ -1,4 +1,4 @@
-"""RequestSpan, the OpenTelemetry span of a user's request and the parent of the spans of its tiles."""
+"""OpenTelemetry span of a user's request, which is the parent of the spans of its tiles."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NAME: Final = "mmout_request"
 
 @dataclass(frozen=True, slots=True)
 class RequestSpan:
-    """OpenTelemetry span of a request, or a stand-in that does nothing if vLLM does not trace."""
+    """OpenTelemetry span of a user's request. Its methods do nothing if vLLM does not export traces."""
 
     headers: Mapping[str, str] | None
-    """Trace headers that make this span the parent of vLLM's own spans (``llm_request``)."""
+    """Trace headers to pass to vLLM, so that this span is the parent of vLLM's own spans (``llm_request``)."""
     _span: Any = None
 
     def tell(self, **attributes: str | int) -> None:
-        """Add attributes to the span, each under the name ``mmout.NAME``."""
+        """Add attributes to the span, with "mmout." before each name."""
         if self._span is not None:
             self._span.set_attributes({f"mmout.{name}": value for name, value in attributes.items()})
 
@@ -39,7 +39,7 @@ class RequestSpan:
 def request_span(
     router: RoutedOutputProcessor, request_id: str, headers: Mapping[str, str] | None
 ) -> Iterator[RequestSpan]:
-    """Open a span for the duration of a request, if vLLM exports traces.
+    """Open a span for the duration of a user's request, if vLLM exports traces.
 
     Args:
         router: the engine's output processor.

@@ -1,4 +1,4 @@
-"""Target, the file that a result is written to, and the checks of it before the model runs."""
+"""The file or folder for a result, and the checks of it before the model runs."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Target:
 
     path: Path | BucketPath
     folder: bool
-    """Whether ``path`` is a folder. The file in it is named after the input."""
+    """Whether ``path`` is a folder. The file in the folder is named after the input."""
     stem: str
     """Name of the input without its suffix."""
 
     @property
     def folder_here(self) -> Path | None:
-        """Folder of the result, or None if it is in a bucket."""
+        """Local folder of the result, or None if the result goes to a bucket."""
         folder = self.path if self.folder else self.path.parent
         return folder if isinstance(folder, Path) else None
 
     def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
-        """Return the path of an output's file.
+        """Return the path of the file for an output.
 
         Args:
             formats: suffixes of the possible formats. A file in a folder gets the first suffix.
@@ -68,7 +68,7 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
 
 
 def target_of(path: str | None, data: Any) -> Target | None:
-    """Return the target of ``path``, or None if ``path`` is None. Create the folder if ``path`` names a folder."""
+    """Return the file or folder for a result, or None if ``path`` is None. A missing folder is created."""
     if path is None:
         return None
     target, folder = place_of(path), is_folder(path)
@@ -87,7 +87,7 @@ def target_of(path: str | None, data: Any) -> Target | None:
 
 
 def spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
-    """Raise if the result would overwrite its own input."""
+    """Raise SaveError if the result would overwrite its own input."""
     if target is None or isinstance(params.processor, tuple):
         return  # with several processors each file's name has the name of its processor
     (name,) = binding.choice.pick(params.processor)
@@ -98,7 +98,7 @@ def spare_the_input(binding: Binding, params: OutputParams, target: Target | Non
 
 
 def finishing(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:
-    """Return a function that adds the input's georeference to an output, and saves the output if `target` is given."""
+    """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given."""
     if source is None and target is None:
         return as_it_is
 
@@ -115,7 +115,7 @@ def finishing(source: Source | None, target: Target | None, model: str = "", fir
 
 
 def check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
-    """Raise if the result cannot be saved in the format of the target's suffix. Called before a scene runs."""
+    """Raise if the result cannot be saved with the suffix of ``target``, before the model runs on a scene."""
     if target is None or target.folder:
         return
     for name in binding.choice.pick(params.processor):

@@ -1,1 +1,1 @@
-"""User requests that are cut into many engine requests, such as scenes of tiles, and the joining of their results."""
+"""Scenes: user requests that are cut into many tiles, whose results are joined again."""

@@ -1,4 +1,7 @@
-"""AsyncRuns, which performs the actions of an ``AsyncLLM``'s schedule, and AsyncRun, which yields a run's outputs."""
+"""Run scenes in an ``AsyncLLM``: send their tiles to the engines, report progress, and yield the result.
+
+A plugin's request of many prompts runs like a scene, and each of its prompts like a tile.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +28,29 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
-"""Function that sends a part's request to its engine and returns the answer. Cancelling the call aborts the part."""
+"""Coroutine function that sends a request for some tiles to its engine and returns the answer."""
 
 PAUSED_S = 300.0
 """Time in seconds that an engine may be paused, for example to load new weights, before its scenes fail."""
 ASKED_AGAIN_S = 0.5
-"""Time before a part is sent to a paused engine again, in seconds. Each retry doubles it, up to 5 seconds."""
+"""Delay in seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Time in seconds for which scenes send smaller blocks of tiles, after a request without tiles has arrived."""
+"""Time in seconds for which scenes send smaller blocks of tiles after a request without tiles has arrived."""
 
 
 class AsyncRuns:
-    """State that an ``AsyncLLM`` keeps for its requests if the model answers in a single forward pass."""
+    """State of an ``AsyncLLM`` for all its requests: their limits, and the schedule and progress of scenes."""
 
     def __init__(self, binding: Binding) -> None:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Limit for the inputs that are being read, or that wait until `credits` admits them."""
+        """Limit on the inputs that are being read, or that wait until `credits` admits them."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
         self.driven: dict[Run, AsyncRun] = {}
-        """Maps each run that has not ended to the object that sends its parts."""
+        """Scenes that have not ended, each with the object that sends its tiles."""
         self.backlog = Backlog()
         self.shut_down = False
         self._singles_until = 0.0
@@ -56,7 +59,7 @@ class AsyncRuns:
         self._woken = False
 
     def add(self, run: Run) -> None:
-        """Add a run to the schedule, and call `turn`."""
+        """Add a scene to the schedule, which may send its first tiles at once."""
         self._loop = asyncio.get_running_loop()
         try:
             self.schedule.add(run)
@@ -66,12 +69,12 @@ class AsyncRuns:
         self.turn()
 
     def remove(self, run: Run) -> None:
-        """Remove a run from the schedule, and call `turn`, because another run may now start."""
+        """Remove a scene from the schedule, so that a waiting scene may start."""
         self.schedule.remove(run)
         self.turn()
 
     def wake(self) -> None:
-        """Let the event loop call `turn` soon. May be called from any thread."""
+        """Make the event loop call `turn` soon. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -80,7 +83,7 @@ class AsyncRuns:
                 self._woken = False
 
     def single(self) -> None:
-        """Send smaller blocks of tiles for `SINGLES_S`, so that requests without tiles wait less."""
+        """Let scenes send smaller blocks of tiles for `SINGLES_S` seconds, because a request without tiles has come."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -88,12 +91,12 @@ class AsyncRuns:
         return time.monotonic() < self._singles_until
 
     def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
-        """Record the end of a block or part. ``nbytes`` is the answer's size, or 0 after a failure or an abort."""
+        """Record that an engine answered a block of tiles with ``nbytes`` bytes, or 0 after a failure or an abort."""
         self.schedule.answered(run, part, engine, nbytes)
         self.wake()
 
     def turn(self) -> None:
-        """Perform the schedule's actions: abort failed runs, end finished runs, send parts. Set a timer to repeat."""
+        """Abort failed scenes, end finished scenes, and send the next tiles. Set a timer for the next call."""
         self._woken = False
         self.backlog.look()
         try:
@@ -115,14 +118,14 @@ class AsyncRuns:
 
 
 class AsyncRun:
-    """Sender of a run's parts from an event loop. The run goes on even if nobody reads its progress reports."""
+    """Sender of a scene's tiles in an event loop. The scene goes on even if nobody reads its progress reports."""
 
     def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
         self.run = run
         self.news = asyncio.Event()
         """Event that is set when there may be new progress to report."""
         self.ended = asyncio.Event()
-        """Event that is set when the run has succeeded or failed."""
+        """Event that is set when the scene has succeeded or failed."""
         self._runs = runs
         self._send = send
         self._tasks: set[asyncio.Task[int]] = set()
@@ -130,7 +133,7 @@ class AsyncRun:
         self._running: asyncio.Task[None] | None = None
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Execute the run. Yield progress reports, some with a requested preview image, and then the result."""
+        """Run the scene. Yield progress reports, some with a preview image, and then the result."""
         self._running = running = asyncio.create_task(self._run())
         running.add_done_callback(lambda _: self.news.set())
         try:
@@ -153,7 +156,7 @@ class AsyncRun:
         yield result
 
     async def _reports(self, running: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Yield progress reports until the run has ended and all its preview images were yielded."""
+        """Yield progress reports until the scene has ended and all its preview images were yielded."""
         shown, pictures, growing = 0, 0, self.run.growing
         while True:
             ended = running.done()
@@ -188,20 +191,20 @@ class AsyncRun:
             growing.awaited = True
 
     def when_done(self, forget: Callable[[], object]) -> None:
-        """Call ``forget`` when the run's task has ended, or at once if it has ended or never began."""
+        """Call ``forget`` when the scene has ended and is cleaned up, or at once if it never began."""
         if self._running is None or self._running.done():
             forget()
         else:  # the caller was cancelled twice, and the task still cleans up
             self._running.add_done_callback(lambda _: forget())
 
     def abort(self) -> None:
-        """Abort the run."""
+        """Abort the scene."""
         self.run.stop(AbortedError("the request was aborted before its result was delivered"))
         self._runs.schedule.give_up(self.run)
         self._runs.wake()
 
     async def _run(self) -> None:
-        """Wait for the end of the run, then abort its parts, join its threads and close its input.
+        """Wait for the end of the scene, then abort its tiles, join its threads and close its input.
 
         The clean-up also runs if this task is cancelled.
         """
@@ -220,7 +223,7 @@ class AsyncRun:
                 self.run.close()
 
     def send(self, part: PartInput, engine: int) -> None:
-        """Send a block or part to an engine."""
+        """Send a block of tiles to an engine in a task, without waiting for the answer."""
         task = asyncio.create_task(self._answered(part, engine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -228,13 +231,13 @@ class AsyncRun:
         task.add_done_callback(lambda task: self._runs.answered(self.run, part, engine, _result(task)))
 
     async def _answered(self, part: PartInput, engine: int) -> int:
-        """Send a block or part, handle the engine's answer, and return the size of the answer in bytes."""
+        """Send a block of tiles, record the engine's answer, and return the size of the answer in bytes."""
         answer, nbytes = await self._answer(part, engine)
         self.run.answered(part, answer)
         return nbytes
 
     async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:
-        """Send a block or part. Return the engine's answer and its size in bytes, or the error and 0.
+        """Send a block of tiles. Return the engine's answer and its size in bytes, or the error and 0.
 
         Retry for up to `PAUSED_S` while the engine is paused.
 
@@ -265,7 +268,7 @@ class AsyncRun:
             wait_s = min(2 * wait_s, 5.0)
 
     def cancel_parts(self) -> None:
-        """Abort the parts that are in flight."""
+        """Abort the scene's tiles that were sent to engines and not answered."""
         for task in self._tasks:
             if not task.cancelling():  # a second cancellation would disturb the clean-up after the first
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Backlog, which counts the unfinished tiles of all requests, and measures how long a tile takes."""
+"""Count the unfinished tiles of all requests, and measure how long a tile takes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Protocol
 from vllm_mmout.engine.observer import SILENT, Observer
 
 MEMORY_S = 30.0
-"""Time of work in seconds after which an earlier measurement has about a third of its weight."""
+"""Seconds of work after which the weight of a measured tile time has fallen to about a third."""
 
 
 class Countable(Protocol):
-    """Request whose tiles the backlog counts."""
+    """Request whose tiles `Backlog` counts."""
 
     total: int
     """Number of tiles."""
@@ -26,7 +26,7 @@ class Countable(Protocol):
 
 @dataclass(slots=True)
 class Backlog:
-    """Counter of the unfinished tiles of all requests in this process. Not thread-safe.
+    """Counter of the unfinished tiles of all requests in this process, and of their expected time. Not thread-safe.
 
     The seconds of a tile are the time in which the backlog was not empty, divided by the number of tiles finished in
     that time. This counts all engines together, and includes reading and joining.
@@ -34,7 +34,7 @@ class Backlog:
 
     observer: Observer = SILENT
     _seen: dict[Countable, int] = field(default_factory=dict)
-    """Number of finished tiles of each request at the last `look`."""
+    """Number of finished tiles at the last `look`, by request."""
     _looked: float = 0.0
     _waiting: int = 0
     _seconds: float = 0.0

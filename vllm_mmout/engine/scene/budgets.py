@@ -1,4 +1,4 @@
-"""Credits and TileBudget, the limits for requests and parts in flight, by number and by bytes."""
+"""Limits on the number and the bytes of the requests and tiles in flight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class _Budget:
-    """Limit for the number of items and their bytes. A larger item is admitted if nothing else is in flight."""
+    """Limit on the number and bytes of items in flight. A single item is admitted even if it exceeds the limit."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.count = count
@@ -28,28 +28,28 @@ class _Budget:
 
 
 class Credits(_Budget):
-    """Limit for requests in flight without tiles, which are admitted in the order of arrival. Not thread-safe."""
+    """Limit on the requests without tiles in flight, which are admitted in the order of arrival. Not thread-safe."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, nbytes: int) -> bool:
-        """Take a credit if one is free and no other request waits. Return whether the credit was taken."""
+        """Admit a request if the limit allows it and no other request waits. Return whether it was admitted."""
         if self._waiting or not self._fits(nbytes):
             return False
         self._take(nbytes)
         return True
 
     def give(self, nbytes: int) -> None:
-        """Free the credit of a request of ``nbytes`` bytes, and admit waiting requests."""
+        """Count a request of ``nbytes`` bytes as finished, and admit waiting requests."""
         self.used_count -= 1
         self.used_bytes -= nbytes
         self._admit()
 
     @asynccontextmanager
     async def held(self, nbytes: int) -> AsyncIterator[None]:
-        """Wait for a credit, hold it while the ``with`` block runs, and free it at the end."""
+        """Wait until a request of ``nbytes`` bytes is admitted, and count it while the ``with`` block runs."""
         if not self.try_take(nbytes):
             await self._wait(nbytes)
         try:
@@ -80,7 +80,7 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit for the parts in memory, from before they are read until they are joined. Blocks wait in a queue."""
+    """Limit on the tiles in memory, from before they are read until they are joined. Threads wait in a queue for it."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -89,7 +89,7 @@ class TileBudget(_Budget):
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, stopped: Callable[[], bool], count: int = 1) -> bool:
-        """Wait until ``count`` more parts of ``nbytes`` bytes each fit, and count them.
+        """Wait until ``count`` more tiles of ``nbytes`` bytes each are admitted, and count them.
 
         Return False if ``stopped`` returns True. It is called again after each `wake`.
         """
@@ -108,17 +108,17 @@ class TileBudget(_Budget):
                 self._changed.notify_all()
 
     def give(self, nbytes: int, count: int = 1) -> None:
-        """Remove ``count`` parts of ``nbytes`` bytes each from the budget, after they were joined or dropped."""
+        """Remove ``count`` tiles of ``nbytes`` bytes each from the budget, after they were joined or dropped."""
         with self._lock:
             self.used_count -= count
             self.used_bytes -= nbytes * count
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """Return how many parts of ``nbytes`` bytes fit if nothing else is in flight, at least 1."""
+        """Return how many tiles of ``nbytes`` bytes an empty budget admits, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:
-        """Wake the threads that wait in `take`, so that they check whether their runs were stopped."""
+        """Wake the threads that wait in `take`, so that they check whether their scenes were stopped."""
         with self._lock:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Functions that decide whether an input is cut into tiles, and how the tiles are ordered for reading."""
+"""Decide whether an input is cut into tiles, and how the tiles are ordered for reading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _OPEN_BYTES = 48 << 20
-"""Size in bytes of the tiles of a group of tile columns that may be partly read.
+"""Size in bytes of the partly read tiles to keep in memory, which limits the number of tile columns in a group.
 
 A group may exceed it if the segments of the file are large.
 """
@@ -45,7 +45,7 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return the number of tile columns in a group. All tiles of a group are read before the next group.
+    """Return how many columns of tiles form a group. A group is read completely before the next group.
 
     A segment of the file is decoded into all rows of tiles that it overlaps, so fewer columns take less memory. A group
     is wide enough that each segment overlaps at most two groups.
@@ -60,7 +60,7 @@ def columns_at_once(grid: TileGrid, view: RasterView) -> int:
 
 
 def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:
-    """Return the error for an input that must be cut into tiles, which the processor cannot join."""
+    """Return the error for an input that must be cut into tiles although its processor cannot join tiles."""
     mapper = view.mapper
     if mapper.fits(view.size):
         return OptionError(

@@ -1,4 +1,4 @@
-"""EngineLoads, which chooses the engine for each block of tiles."""
+"""Choose the engine for each block of tiles, by the number of tiles that each engine still has to compute."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AHEAD = 2
-"""Number of full steps that are sent to an engine at a time: it computes one while the next arrives."""
+"""Number of full steps to send to an engine at a time: it computes one while the next arrives."""
 
 
 @dataclass(slots=True)
 class Load:
-    """Work in flight in one engine."""
+    """Work that was sent to an engine and is not answered."""
 
     tiles: int = 0
-    """Number of tiles and other parts."""
+    """Number of tiles, or of other requests, that the engine has not answered."""
     steps: float = 0.0
-    """Number of steps that the work needs. Each block needs a step, and other parts share steps."""
+    """Number of steps of the model for this work. Each block of tiles takes a step. Other requests share steps."""
     since: float = 0.0
     """Time of the engine's latest answer, or of the start of its work, in seconds of ``clock``."""
 
 
 @dataclass(slots=True)
 class EngineLoads:
-    """Counter of the tiles in flight in each engine. Not thread-safe.
+    """Counter of the tiles in flight in each engine, which selects the engine for further tiles. Not thread-safe.
 
     Args:
         count: number of engines.
@@ -47,11 +47,11 @@ class EngineLoads:
         self._next = self.first
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether an engine may get another block or part. If it ``gives_way``, only idle engines may."""
+        """Return whether an engine may get more tiles. With ``gives_way``, only idle engines may."""
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:
-        """Choose the engine for a ``block`` of tiles or for a single part, count the tiles, and return its index.
+        """Select the engine for ``tiles`` more tiles, add them to its count, and return its index.
 
         The engine with the fewest tiles in flight is chosen. Engines with equally few tiles take turns.
         """
@@ -66,7 +66,7 @@ class EngineLoads:
         return engine
 
     def give(self, engine: int, tiles: int, *, block: bool) -> float:
-        """Remove tiles that were answered or aborted from the count of an engine.
+        """Remove tiles that an engine answered or aborted from its count.
 
         Return the seconds since the engine's answer before, or since it began to work.
         """

@@ -1,4 +1,4 @@
-"""FanOut, which makes the parts of a request and joins their results in threads.
+"""Prepare the tiles of a request and join their results, in threads.
 
 A thread makes the parts ahead of the engine, as far as the budget allows. For each processor, another thread joins the
 results. In between, the `Schedule` sends the parts as ordinary requests.
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 ENDS_WITHIN_S = 30.0
-"""Longest wait for the threads of a stopped run, in seconds."""
+"""Longest wait for the threads of a stopped request to end, in seconds."""
 
 
 class FanOut(ABC):
-    """Base class of `Run` that manages the threads and the parts of a request."""
+    """Base class of `Run` that manages its threads: one thread prepares tiles, and others join the results."""
 
     pixels = 0
     """Number of the input's pixels, for the metrics, or 0 if they are not counted."""
 
     def __init__(self, picks: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
-        """Set up the parts of a request without starting the threads.
+        """Set up the request without starting its threads.
 
         Args:
             picks: names of the requested processors.
@@ -52,7 +52,7 @@ class FanOut(ABC):
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of joined parts, including parts that were not sent to the engine."""
+        """Number of joined tiles, or other parts, including parts that were not sent to the engine."""
         self.error: BaseException | None = None
         self.context = copy_context()
         """Copy of the caller's context variables, for the threads."""
@@ -65,37 +65,37 @@ class FanOut(ABC):
         self._delivering = False
         self._ready: list[PartInput] = []
         self._held = 0
-        """Number of parts that count against the budget. A part counts from `reserve` until it is joined."""
+        """Number of tiles that count against the memory budget, from `reserve` until they are joined."""
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """Threads that have not ended, by processor. The thread that makes the parts has the name None."""
+        """Threads that have not ended, by processor name. The thread that prepares the tiles has the name None."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod
     def measure(self) -> tuple[int, int]:
-        """Return the number of parts and the largest size of a part in bytes. Called in the thread that makes parts."""
+        """Return the number of tiles and the largest size of a tile in bytes. Called in the thread that makes tiles."""
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield all parts, in blocks of several or one by one. The caller closes the generator.
+        """Yield all tiles, or other parts of the request, in blocks or one by one.
 
-        Call `reserve` before each block or part is read. If that returns False, stop.
+        The caller closes the generator. Call `reserve` before each block or part is read. If that returns False, stop.
         """
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join a processor's decoded parts, which arrive in any order, and return the result. Runs in a thread."""
+        """Join the decoded tiles of processor ``pick``, which arrive in any order, to its result. Runs in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the results of all processors if the request has a path, and return them."""
+        """Save the results of all processors if the request has a path, and return them."""
         return results
 
     def stopping(self) -> None:  # noqa: B027 - most subclasses have nothing else to stop
-        """Stop work of a subclass after the run failed or was aborted. May be called repeatedly, from any thread."""
+        """Stop a subclass's work after the request failed or was aborted. May be called repeatedly, by any thread."""
 
     def start(self) -> None:
-        """Start the threads. If a thread cannot be started, stop the run and raise the system's error."""
+        """Start the threads. If the system cannot start a thread, stop the request and raise the system's error."""
         self._began = time.monotonic()
         works: dict[str | None, Callable[[], None]] = {None: self._make}
         works |= {pick: partial(self._join, lane) for pick, lane in self._lanes.items()}
@@ -113,21 +113,21 @@ class FanOut(ABC):
 
     @property
     def stopped(self) -> bool:
-        """Whether the run failed or was aborted."""
+        """Whether the request failed or was aborted."""
         return self._stopped_at is not None
 
     @property
     def reading(self) -> bool:
-        """Whether the thread that makes parts may add more of them. False while the number of parts is unknown."""
+        """Whether more tiles may still be read. False while the number of tiles is unknown."""
         return None in self._running and not self.stopped and self.total > 0
 
     @property
     def finished(self) -> bool:
-        """Whether all threads have ended, so that the run has succeeded or failed."""
+        """Whether all threads have ended, so that the request has succeeded or failed."""
         return not self._running
 
     def reserve(self, count: int = 1) -> bool:
-        """Wait until the budget admits ``count`` more parts, and count them. Return False if the run was stopped."""
+        """Wait until the budget admits ``count`` more tiles, and count them. Return False if the request is stopped."""
         if not self._budget.take(self.nbytes, lambda: self.stopped, count):
             return False
         with self._lock:
@@ -135,27 +135,27 @@ class FanOut(ABC):
         return True
 
     def take(self) -> list[PartInput]:
-        """Return the blocks and parts that became ready to be sent since the last call."""
+        """Return the blocks of tiles that became ready to be sent since the last call."""
         with self._lock:
             ready, self._ready = self._ready, []
         return ready
 
     def decoded(self, block: PartInput, pick: str, outputs: Sequence[Any]) -> None:
-        """Pass decoded parts, with an output for each, to the thread that joins them. Called by the decoding thread."""
+        """Pass decoded tiles to the thread that joins the outputs of processor ``pick``. Called by decoding threads."""
         self._lanes[pick].put(PartBlock(block.parts, outputs))
 
     def failed(self, block: PartInput, error: BaseException) -> None:
-        """End the run with the error of a block or part. The message names it."""
+        """Stop the request with the error of a block of tiles. The message names the failed tile."""
         self.stop(block.named_in(error))
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return the result of each processor, which the caller must close, or raise the error of a failed run."""
+        """Return the result of each processor, which the caller must close. Raise the error of a failed request."""
         if self.error is not None:
             raise self.error
         return {pick: lane.take_result() for pick, lane in self._lanes.items()}
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Stop the run, unless it has ended or is writing its results. Its threads end soon afterwards."""
+        """Stop the request, unless it has ended or is saving its results. Its threads end soon afterwards."""
         with self._lock:
             if self._delivering:
                 return
@@ -170,7 +170,7 @@ class FanOut(ABC):
         self.stopping()
 
     def check_time(self, limit_s: float) -> None:
-        """Give up threads that spend longer than the limit on a part in ``assemble``, or that ignore the run's stop."""
+        """Abandon threads that spend over ``limit_s`` seconds on a tile, or that ignore the stop of the request."""
         now = time.monotonic()
         for pick, lane in self._lanes.items():
             since = lane.busy_since
@@ -186,19 +186,19 @@ class FanOut(ABC):
                 self._give_up(name)
 
     def join_threads(self, timeout_s: float = ENDS_WITHIN_S) -> None:
-        """Wait for all threads that were not given up, at most ``timeout_s`` seconds in total."""
+        """Wait for all threads that were not abandoned, for at most ``timeout_s`` seconds in total."""
         deadline = time.monotonic() + timeout_s
         for thread in list(self._threads.values()):
             if thread.ident is not None:
                 thread.join(max(deadline - time.monotonic(), 0))
 
     def discard(self) -> None:
-        """Drop the results that were not taken, and remove their files."""
+        """Drop the results that were not fetched, and remove their files."""
         for lane in self._lanes.values():
             lane.close()
 
     def count_joined(self) -> None:
-        """Count the parts that all processors have joined, and remove them from the budget."""
+        """Count the tiles that all processors have joined, and remove them from the memory budget."""
         with self._lock:
             before, self.done = self.done, min(lane.joined for lane in self._lanes.values())
             done = self.done
@@ -216,7 +216,7 @@ class FanOut(ABC):
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """Record that a thread has ended or was given up. After the last thread, remove all parts from the budget."""
+        """Record that a thread has ended or was abandoned. After the last thread, remove all tiles from the budget."""
         with self._lock:
             if name not in self._running:
                 return
@@ -235,7 +235,7 @@ class FanOut(ABC):
             self._wake()
 
     def _make(self) -> None:
-        """Make the parts, and offer them to the schedule."""
+        """Prepare the tiles, and queue them for the engine. Runs in its own thread."""
         try:
             self.total, self.nbytes = self.measure()
             with closing(self.parts()) as parts:
@@ -249,7 +249,7 @@ class FanOut(ABC):
             self._ended(None)
 
     def _offer(self, block: PartInput) -> None:
-        """Offer parts to the schedule. Parts without valid pixels are passed to the joining threads instead."""
+        """Queue tiles for the engine. Tiles without valid pixels go to the joining threads instead."""
         with self._lock:
             if self.stopped:
                 return
@@ -262,7 +262,7 @@ class FanOut(ABC):
             lane.put(block.parts)
 
     def _join(self, lane: Lane) -> None:
-        """Run `join` for a processor, in its thread. The last processor delivers the results of all processors."""
+        """Join the tiles of a processor, in its own thread. The last processor delivers the results of all."""
         try:
             with tracing(TRACED.get()):
                 lane.result = self.join(lane.pick, lane)
@@ -280,7 +280,7 @@ class FanOut(ABC):
             self._ended(lane.pick)
 
     def _joined_all(self) -> None:
-        """Count a processor that has finished. After the last one, deliver the results of all processors."""
+        """Count a processor that has joined its tiles. After the last processor, deliver all results."""
         with self._lock:
             self._to_join -= 1
             if self._to_join or self.stopped:

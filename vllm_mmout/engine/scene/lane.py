@@ -1,4 +1,4 @@
-"""Lane, the queue from the threads that decode a processor's outputs to the thread that joins them.
+"""Queue from the threads that decode a processor's tiles to the thread that joins them.
 
 It is filled block by block and emptied part by part.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class StoppedError(BaseException):
-    """Exception that ends a processor's ``assemble`` from outside. ``except Exception`` does not catch it."""
+    """Exception that ends a processor's ``assemble`` if the request stops. ``except Exception`` does not catch it."""
 
 
 class Whole(Protocol):
-    """Request of many parts, as far as a `Lane` needs to know it."""
+    """Request that consists of many tiles, as far as `Lane` uses it."""
 
     total: int
 
@@ -31,40 +31,40 @@ class Whole(Protocol):
         """Whether the request failed or was aborted."""
 
     def count_joined(self) -> None:
-        """Count the parts that all processors have joined."""
+        """Count the tiles that all processors have joined."""
 
 
 class Lane:
-    """Queue of a processor's decoded parts. The thread that joins them iterates over it, in the order of arrival."""
+    """Queue of a processor's decoded tiles. The thread that joins them iterates over it, in the order of arrival."""
 
     def __init__(self, pick: str, whole: Whole) -> None:
         self.pick = pick
         self.result: Any = None
-        """Joined result of the processor. None before it is finished, and after `take_result`."""
+        """Joined result of the processor, or None before it is finished and after `take_result`."""
         self.busy_since: float | None = None
-        """Time when the processor began to work on a part, or None while it waits and after the last part."""
+        """Time when the processor began to join a tile, or None while it waits and after the last tile."""
         self.joined = 0
-        """Number of parts that the processor has joined."""
+        """Number of tiles that the processor has joined."""
         self.joined_at = 0.0
-        """Time when the latest part was joined."""
+        """Time when the latest tile was joined."""
         self._whole = whole
         self._queue: queue.SimpleQueue[Sequence[Part] | None] = queue.SimpleQueue()
         self._taken = 0
         self._block: Sequence[Part] = ()
         self._parts: Iterator[Part] = iter(())
-        """Parts of the current block that the processor has not taken yet."""
+        """Tiles of the current block that the processor has not fetched."""
         self._block_since = 0.0
 
     def put(self, block: Sequence[Part]) -> None:
-        """Add the parts of a block. May be called from any thread."""
+        """Add a block of decoded tiles. May be called from any thread."""
         self._queue.put(block)
 
     def stop(self) -> None:
-        """Wake the thread that waits for a part, after the request was stopped."""
+        """Wake the thread that waits for a tile, because the request was stopped."""
         self._queue.put(None)
 
     def take_result(self) -> Any:
-        """Return the result and drop it here. The caller must close it."""
+        """Return the result, and drop the reference to it. The caller must close the result."""
         result, self.result = self.result, None
         return result
 
@@ -87,7 +87,7 @@ class Lane:
         return part
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Yield the parts block by block instead of one by one."""
+        """Yield the tiles block by block, as they were decoded, instead of one by one."""
         with suppress(StopIteration):
             while True:
                 block = self._next_block()

@@ -1,35 +1,36 @@
-"""Pace, which chooses the size of a run's next block from the engine's answers to earlier blocks."""
+"""Choose the number of tiles in a scene's next block, from how long the engine took for earlier blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BLOCK_S = 0.05
-"""Time in seconds that an engine may work on a block. Other requests that arrive meanwhile wait this long."""
+"""Time in seconds that an engine should take for a block of tiles. Other requests that arrive meanwhile wait this long.
+"""
 ANSWER_BYTES = 64 << 20
-"""Largest planned size of an engine's answer to a block, in bytes."""
+"""Largest planned size of an engine's answer to a block of tiles, in bytes."""
 SHARE_BESIDE_SINGLES = 4
-"""Divisor of the block size while requests without tiles arrive: they must wait until the running step ends."""
+"""Divisor of the number of tiles in a block while requests without tiles arrive, so that they wait less."""
 _MEMORY = 0.7
-"""Factor that reduces the weight of earlier measurements when another is added."""
+"""Factor that reduces the weight of earlier measurements with each new measurement."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds and bytes that an engine's answers take for a tile of one run.
+    """Seconds and bytes that an engine's answers take for a tile of a scene, to choose the size of its next block.
 
     Tiles of another run may have another size, and results of another size, so each run starts with one tile. Blocks
     at most double from one answer to the next.
     """
 
     _largest: int = 0
-    """Largest number of tiles of a block that was answered."""
+    """Largest number of tiles in a block that was answered."""
     _seconds: float = 0.0
     _bytes: float = 0.0
     _tiles: float = 0.0
 
     def block_size(self, *, gives_way: bool = False) -> int:
-        """Return the largest number of tiles for the next block. If it ``gives_way`` to other requests, it is less."""
+        """Return the largest number of tiles for the next block. With ``gives_way`` the block is smaller."""
         most = max(1, 2 * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))
@@ -37,7 +38,7 @@ class Pace:
         return max(1, most // SHARE_BESIDE_SINGLES if gives_way else most)
 
     def add(self, tiles: int, seconds: float, nbytes: int) -> None:
-        """Add the answer to a block: its number of tiles, the time that it took, and its size in bytes."""
+        """Record the answer to a block: its number of tiles, the seconds that it took, and its size in bytes."""
         self._seconds = _MEMORY * self._seconds + seconds
         self._bytes = _MEMORY * self._bytes + nbytes
         self._tiles = _MEMORY * self._tiles + tiles

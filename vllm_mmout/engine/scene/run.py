@@ -1,4 +1,4 @@
-"""Run, a user request that consists of many engine requests, such as the tiles of a scene or a plugin's prompts."""
+"""User request that consists of many engine requests, such as the tiles of a scene or a plugin's prompts."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ class Run(FanOut):
     """
 
     can_wait = False
-    """Whether `pause` closes the input, so that a run holds no open file before it starts."""
+    """Whether `pause` closes the input, so that no file stays open while the request waits to start."""
     folder: Path | None = None
-    """Folder for unfinished files, or None for the system's temporary folder."""
+    """Folder for temporary files of the result, or None for the system's temporary folder."""
 
     def __init__(
         self, request: Request, picks: Sequence[str], part_params: OutputParams, total: int = 0, nbytes: int = 1
     ) -> None:
-        """Set up a run without starting it. ``part_params`` are the options of each part's request."""
+        """Set up the request without starting it. ``part_params`` are the options of each of its engine requests."""
         super().__init__(picks, total, nbytes)
         self.request = request
         self.part_params = part_params
         self.pace = Pace()
-        """Size of the next block, as far as the run's tiles are sent in blocks."""
+        """Measurements that determine the number of tiles in the next block."""
         self.limit_s = 0.0
-        """Longest time that ``assemble`` may work on a part, in seconds."""
+        """Longest time that ``assemble`` may take for a tile, in seconds."""
         self.growing: PartialImages | None = None
-        """Producer of preview images of the unfinished result, or None if no previews are requested."""
+        """Source of preview images of the unfinished result, or None if no previews are requested."""
         self._mark = wire.mark(part_params)
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Sentences about assumptions made about the input."""
+        """Sentences about the defaults that were assumed for the input."""
         return ()
 
     @abstractmethod
@@ -59,13 +59,13 @@ class Run(FanOut):
         """Close the input."""
 
     def check_tiles(self, most: int) -> None:
-        """Close the run and raise if it has more than ``most`` parts."""
+        """Close the input and raise an error if the request has more than ``most`` tiles."""
 
     def pause(self) -> None:
-        """Close the input until the run starts, if `can_wait`."""
+        """Close the input until the request starts, if `can_wait` is True."""
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return a producer of preview images of the unfinished result, or None if no previews are requested."""
+        """Return a source of preview images of the unfinished result, or None if no previews are requested."""
         return None
 
     def attach(
@@ -77,7 +77,7 @@ class Run(FanOut):
         observer: Observer = SILENT,
         watch: PreviewRequest | None = None,
     ) -> None:
-        """Connect the run to the process that schedules it.
+        """Connect the request to the schedule: its memory budget, wake-up callback, time limit and observer.
 
         Args:
             budget: limit for parts in flight, which all runs share.
@@ -92,15 +92,15 @@ class Run(FanOut):
 
     @property
     def progress(self) -> Progress:
-        """Number of joined parts and number of all parts."""
+        """Number of joined tiles and number of all tiles."""
         return Progress(self.done, self.total)
 
     def rendered(self, part: PartInput) -> Any:
-        """Return the engine's input for a block of tiles or a single part."""
+        """Return the engine's input for a block of tiles, or for another part of the request."""
         return part.prompt
 
     def part_request(self, part: PartInput, request_id: str, engine: int | None = None) -> Request:
-        """Return the engine request for a block of tiles or a single part.
+        """Create the engine request for a block of tiles, or for another part of this user request.
 
         Its priority value is higher by 1 than the user's, so that requests without tiles run earlier.
         """
@@ -123,13 +123,13 @@ class Run(FanOut):
         )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
-        """Stop the run if the engine answered a block or part with an error. Outputs have already gone to `decoded`."""
+        """Stop the request if the engine's answer to a block of tiles is an error."""
         error = answer if isinstance(answer, BaseException) else answer.error
         if error is not None:
             self.failed(part, error)
 
     def result(self) -> MultimodalRequestOutput:
-        """Return the result of a finished run. The caller must close its outputs."""
+        """Return the result of the finished request. The caller must close its outputs."""
         outputs: Any = None
         if self.error is None:
             results = self.outcome()

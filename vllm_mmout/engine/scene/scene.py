@@ -1,4 +1,4 @@
-"""Scene, a raster that does not fit one forward and is cut into tiles."""
+"""Scene, a user request whose raster is too large for one forward and is cut into tiles."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 _MOST_TILES = 128
-"""Largest number of tiles in a block."""
+"""Largest number of tiles that a single engine request computes."""
 _BLOCKS = 4
-"""Number of blocks that fit the budget at a time: one is read, one waits, one is computed, and one is joined."""
+"""Number of blocks of tiles that fit the memory budget: one is read, one waits, one is computed, and one is joined."""
 
 
 class Scene(Run):
-    """User request whose input is cut into tiles. It holds an open file until it is closed."""
+    """User request whose raster is cut into tiles. It holds an open file until it is closed."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Scene(Run):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Sentences about assumptions made about the input."""
+        """Sentences about the defaults that were assumed for the input."""
         return self.view.assumed
 
     def check_tiles(self, most: int) -> None:
-        """Close the scene and raise if it has more than ``most`` tiles."""
+        """Close the input and raise InputError if the scene has more than ``most`` tiles."""
         grid = self.grid
         if len(grid) > most:
             self.close()
@@ -98,7 +98,7 @@ class Scene(Run):
             )
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return a producer of preview images of the unfinished result, or None if no previews are requested."""
+        """Return a source of preview images of the unfinished result, or None if no previews are requested."""
         count = self.request.params.partial_images
         return PartialImages(count, len(self.grid), notify, watch) if count or watch is not None else None
 
@@ -117,7 +117,7 @@ class Scene(Run):
 
     @property
     def block_size(self) -> int:
-        """Largest number of tiles in a block.
+        """Largest number of tiles that an engine request may compute.
 
         A block has at most the pixels that vLLM measured memory for, and several blocks must fit the budget. A model
         that is written for vLLM, or that takes several steps, gets its tiles one by one.
@@ -129,7 +129,7 @@ class Scene(Run):
         return min(in_forward, _MOST_TILES, max(1, self._budget.room(self.nbytes) // (_BLOCKS * self.binding.engines)))
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Read and yield blocks of tiles, ordered so that each segment of the file is decoded at most twice."""
+        """Read and yield blocks of tiles, in an order that decodes each segment of the file at most twice."""
         count, sent, unread = self.block_size, False, len(self.grid)
         with self._opened() as view:
             for group in self.grid.groups(columns_at_once(self.grid, view)):
@@ -150,7 +150,7 @@ class Scene(Run):
     def _inputs_of(
         self, view: RasterView, tiles: TilePixels, indices: Sequence[int], places: Sequence[int]
     ) -> Iterator[PartInput]:
-        """Yield the tiles at ``places`` of the block as input for the engine, and the other tiles without input."""
+        """Yield the tiles at ``places`` of a block as inputs for the engine, and the other tiles without input."""
         pairs = zip(indices, tiles.valid, strict=True)
         parts = [Part(index, self.grid.window(index), None, valid) for index, valid in pairs]
         if len(places) < len(parts):
@@ -175,7 +175,7 @@ class Scene(Run):
             raise InputError(f"{self._name_of(group[error.tile])}: {error}") from error
 
     def _mapped(self, view: RasterView, planes: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
-        """Yield tiles as a block for the engine, or as several blocks if their tensors differ in shape or dtype.
+        """Map tiles to the model's inputs. Yield one block, or several if the tensors differ in shape or dtype.
 
         ``planes`` is [tiles, bands, height, width].
         """
@@ -196,7 +196,7 @@ class Scene(Run):
             yield PartInput([part], inputs.render(mapped, inputs.tokens(mapped, params)), name_of=self._name_of)
 
     def _name_of(self, index: int) -> str:
-        """Return the name of a tile in messages, with its window in the input."""
+        """Return the name of tile ``index`` for error messages, with the tile's window in the input."""
         return f"tile {index + 1} of {len(self.grid)} ({self.view.in_input(self.grid.window(index))})"
 
     @property
@@ -206,7 +206,7 @@ class Scene(Run):
         return self.binding.inputs
 
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of a processor, and return the result. Runs in its own thread."""
+        """Join the decoded tiles of processor ``pick`` to its result. Runs in its own thread."""
         processor = self.binding.processors[pick]
         view = self.view
         source = Source(
@@ -236,7 +236,7 @@ class Scene(Run):
         return joined.source.lay(output)
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Write the results if the request has a path, and return them. If writing fails, remove all their files."""
+        """Save the results if the request has a path, and return them. If saving fails, remove all their files."""
         params = self.request.params
         several = isinstance(params.processor, tuple)
         delivered: dict[str, Any] = {}
@@ -251,7 +251,7 @@ class Scene(Run):
         return delivered
 
     def _opened(self) -> RasterView:
-        """Return the opened input. Open it again after a pause, and raise if the file was changed meanwhile."""
+        """Return the opened input. Open it again after a pause, and raise if the file has changed meanwhile."""
         if not self.view.raster.closed or self.reopen is None:
             return self.view
         view = self.reopen()

@@ -1,4 +1,6 @@
-"""Schedule, which decides what to do next for all runs. A run is a request of many parts, such as the tiles of a scene.
+"""Decide which scenes run, and which of their tiles are sent to which engine next.
+
+A plugin's request of many prompts runs like a scene, and each of its prompts like a tile.
 
 It neither waits nor calls an engine. `LLM.generate` and `AsyncLLM.generate` call `Schedule.turn`, and perform the
 actions that it returns. They call it again when a thread wakes them, or after `Schedule.wait_s`.
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 _TICK_S = 1.0
-"""Time in seconds after which all runs are checked again, even if no thread has asked for it."""
+"""Time in seconds after which all scenes are checked again, even if no thread has asked for it."""
 
 
 @dataclass(slots=True)
@@ -26,61 +28,61 @@ class Turn:
     """Actions that the caller of `Schedule.turn` must perform, in the order of the fields."""
 
     failed: list[Run] = field(default_factory=list)
-    """Runs that have failed since the last call. Abort their requests in the engine."""
+    """Scenes that have failed since the last call. The caller must abort their requests in the engines."""
     ended: list[Run] = field(default_factory=list)
-    """Runs that have succeeded or failed, and were removed from the schedule."""
+    """Scenes that have succeeded or failed, and were removed from the schedule."""
     sendings: list[tuple[Run, PartInput, int]] = field(default_factory=list)
-    """Blocks and parts to send, each with its run and the index of its engine."""
+    """Blocks of tiles to send, each with its scene and the index of its engine."""
 
 
 class Schedule:
-    """Schedule of all runs in a process: requests of many parts, such as the tiles of a scene. Not thread-safe."""
+    """Schedule of all scenes of a process. It limits how many run at a time, and is not thread-safe."""
 
     def __init__(self, loads: EngineLoads, budget: TileBudget, most: int) -> None:
-        """Set up a schedule that runs up to ``most`` runs at a time."""
+        """Set up a schedule that runs at most ``most`` scenes at a time."""
         self.loads = loads
         self.budget = budget
         self.running: list[Run] = []
         self.waiting: deque[Run] = deque()
         self._most = most
         self._ready: deque[tuple[Run, PartInput]] = deque()
-        """Queue of the blocks and parts that are ready to be sent."""
+        """Queue of the blocks of tiles that are ready to be sent, each with its scene."""
         self._given_up: deque[Run] = deque()
-        self._told: set[Run] = set()
-        """Failed runs that an earlier `Turn` has reported, and that have not ended yet."""
+        self._reported: set[Run] = set()
+        """Failed scenes that an earlier `Turn` has reported, and that have not ended yet."""
 
     @property
     def room(self) -> int:
-        """Number of further runs that could start at the next `turn`. It is negative if runs must wait for others."""
+        """Number of further scenes that could start at the next `turn`. It is negative if scenes have to wait."""
         return self._most - len(self.running) - len(self.waiting)
 
     wait_s = _TICK_S
     """Time in seconds after which `turn` must be called again, even if no thread has asked for it."""
 
     def add(self, run: Run) -> None:
-        """Add a run. Pause it if it cannot start at the next `turn`."""
+        """Add a scene. If it cannot start at the next `turn`, close its input until it starts."""
         if self.room < 1:
             run.pause()
         self.waiting.append(run)
 
     def remove(self, run: Run) -> None:
-        """Remove a run, whether it has started or still waits."""
-        self._told.discard(run)
+        """Remove a scene, whether it has started or still waits."""
+        self._reported.discard(run)
         for runs in (runs for runs in (self.running, self.waiting) if run in runs):
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Let the next `turn` check a run even if it has not started, so that a run stopped before its start ends."""
+        """Let the next `turn` end a scene that was stopped, even if the scene has not started."""
         self._given_up.append(run)
 
     def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:
-        """Count a block or part that an engine answered with ``nbytes`` bytes, or 0 if it failed or was aborted."""
+        """Record that an engine answered a block of tiles with ``nbytes`` bytes, or 0 if the block failed."""
         seconds = self.loads.give(engine, len(part), block=part.is_block)
         if part.is_block and nbytes:
             run.pace.add(len(part), seconds, nbytes)
 
     def turn(self, *, gives_way: bool = False) -> Turn:
-        """Check all runs, start waiting runs if there is room, and choose the blocks and parts to send.
+        """Check all scenes, start waiting scenes if the limit allows it, and choose the tiles to send next.
 
         ``gives_way`` is True while requests without tiles arrive. Only idle engines then get blocks, and smaller ones.
         """
@@ -92,8 +94,8 @@ class Schedule:
                 run.check_time(run.limit_s)
             except Exception as error:  # noqa: BLE001 - closing an author's result may raise anything
                 run.stop(error)
-            if run.error is not None and run not in self._told:
-                self._told.add(run)
+            if run.error is not None and run not in self._reported:
+                self._reported.add(run)
                 turn.failed.append(run)
             if run.finished or (run.stopped and run in self.waiting):
                 self.remove(run)
@@ -111,7 +113,7 @@ class Schedule:
         return turn
 
     def _next(self, *, gives_way: bool) -> tuple[Run, PartInput, int]:
-        """Return the next block or part to send. If a block is too large, its other tiles stay first in the queue."""
+        """Return the next tiles to send. If a block is too large, its other tiles stay first in the queue."""
         run, part = self._ready.popleft()
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:

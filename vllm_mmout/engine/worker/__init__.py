@@ -1,1 +1,1 @@
-"""Code for the engine core and worker processes: pooler with ``reduce``, batch waits, step limit, tracing."""
+"""Code that runs in vLLM's engine core and worker processes, such as ``reduce`` and the time limit of a step."""

@@ -1,4 +1,4 @@
-"""BoundWorker, the class of a vLLM worker whose model has an output processor."""
+"""Class of vLLM's workers whose model has an output processor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.worker.worker_base import WorkerBase
 
-from vllm_mmout.engine.hooks.startup import telling
+from vllm_mmout.engine.hooks.startup import reporting_to_frontend
 from vllm_mmout.engine.memory import keep_freed_memory
 from vllm_mmout.engine.trace import Trace
 from vllm_mmout.engine.worker.resting import rest_between_steps
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BoundWorker(WorkerBase):
-    """Worker that tries the model out after loading it, and wraps the model's pooler in a `ReducingPooler`."""
+    """vLLM's worker for a model with output processors, which runs their ``reduce`` after each forward."""
 
     mmout: Mapping[str, OutputProcessor]
     compile: Compile
@@ -33,7 +33,7 @@ class BoundWorker(WorkerBase):
         """Load the model, try it out, wrap its pooler, and start tracing if the engine is traced."""
         from vllm_mmout.engine.worker.reduce import wrap_pooler  # imports vLLM's layers, which need the device
 
-        with telling():
+        with reporting_to_frontend():
             super().load_model(*args, **kwargs)
             model: Any = self.get_model()
             model.measuring = True
@@ -52,12 +52,12 @@ class BoundWorker(WorkerBase):
                 faulthandler.enable()  # writes the stacks if a step hangs and the core aborts this process
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run vLLM's step, and attach the reports of unfinished requests to its output."""
+        """Run a step as vLLM does, and attach the early outputs of unfinished requests to its output."""
         model: Any = self.get_model()
         return model.pooler.reports.sent_with(super().execute_model(*args, **kwargs))
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Run vLLM's ``sample_tokens``, and attach the reports to its output. Model Runner V2 pools in this call."""
+        """Run vLLM's ``sample_tokens``, which pools on Model Runner V2, and attach early outputs to its output."""
         model: Any = self.get_model()
         return model.pooler.reports.sent_with(super().sample_tokens(*args, **kwargs))
 

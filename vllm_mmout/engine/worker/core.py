@@ -1,4 +1,4 @@
-"""Set-up of vLLM's engine core for a model with output processors: step limit, sleep during steps, and trace."""
+"""Set up vLLM's engine core for a model with output processors: time limit of a step, sleep in waits, and trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_mmout.engine.worker.step_limit import StepLimit
 
 
 def bind_core(core: Any) -> None:
-    """Set up an engine core if its model has an output processor; leave other cores unchanged."""
+    """Set up an engine core if its model has output processors. Leave other cores unchanged."""
     choice = resolve_choice(core.vllm_config)
     if choice is None:
         return
@@ -31,7 +31,7 @@ def bind_core(core: Any) -> None:
 
 
 def trace_steps(core: Any, trace: Trace) -> None:
-    """Record the time of each step of an engine core in the trace."""
+    """Record the time of each step of an engine core in the trace file."""
     step = core._process_engine_step  # noqa: SLF001 - in the hook table
 
     def traced() -> Any:

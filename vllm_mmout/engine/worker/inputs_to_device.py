@@ -1,4 +1,4 @@
-"""Support for Model Runner V2: a ``ModelState`` for models of raw input tensors, and the pooling task ``plugin``."""
+"""Pass the tensors of requests to ``forward`` in vLLM's Model Runner V2."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
 _STATE_OF = "get_model_state_cls"
-"""Name of a model class's static method that returns its ``ModelState`` class to vLLM."""
+"""Name of the static method of a model class that returns the ``ModelState`` class for vLLM."""
 
 
 class RawInputState(ModelState):
-    """State that keeps each request's tensors until the request ends, and passes them to ``forward`` by keyword.
+    """ModelState that keeps each request's tensors until the request ends, and passes them to ``forward`` by keyword.
 
     The tensors are batched by vLLM's own rules, as in Model Runner V1.
     """
@@ -34,7 +34,7 @@ class RawInputState(ModelState):
         self._features: dict[str, list[MultiModalFeatureSpec]] = {}
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
-        """Keep a request's tensors."""
+        """Store the tensors of a new request."""
         self._features[new_req_data.req_id] = new_req_data.mm_features
 
     def remove_request(self, req_id: str) -> None:
@@ -78,7 +78,7 @@ class RawInputState(ModelState):
 
 
 def serve_by_v2(vllm_config: VllmConfig) -> None:
-    """Let Model Runner V2 load a model with output processors. If its class has a ``ModelState``, that is used."""
+    """Let Model Runner V2 run a model with output processors. A ``ModelState`` of the model's own class is kept."""
     pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
     config = vllm_config.model_config
     if not config.is_multimodal_raw_input_only_model:

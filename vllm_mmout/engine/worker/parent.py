@@ -1,4 +1,4 @@
-"""Shutdown of an engine core whose parent process has died. vLLM's own core does not notice the death."""
+"""End an engine core whose parent process has died, because vLLM's own core does not notice the death."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 _ORDERLY_S: Final = 20.0
-"""Time in seconds that the engine core process has for a clean shutdown before it ends at once."""
+"""Time in seconds for a clean shutdown of the engine core, after which the process is killed."""
 
 
 def end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""The pooler that wraps the model's own pooler and runs ``reduce`` in the worker.
+"""Wrap the model's own pooler, to run the output processors' ``reduce`` in the worker.
 
 An exception that leaves the pooler would crash the engine for all clients. A failure therefore becomes the result of
 the request that caused it.
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
 Pooled: TypeAlias = "torch.Tensor | Sequence[RequestOutcome | None]"
-"""Raw outputs of the requests, stacked or as a list. A request that does not finish in this step has None."""
+"""Raw output of each request of a step, stacked or as a list. The entry of an unfinished request is None."""
 
 
 class Stepped(list["Outcome | None"]):
-    """List of the raw outputs of a step, one for each request, with the early outputs of unfinished requests."""
+    """List of the raw output of each request in a step, with the early outputs of requests that are not finished."""
 
     def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
         super().__init__(outcomes)
         self.early = early
-        """Outputs of requests that are not finished, by row in the batch."""
+        """Early outputs of requests that are not finished, by row in the batch."""
 
 
 class ReducingPooler(Pooler):
-    """Pooler that runs the requested processors' ``reduce`` and packs the results.
+    """Pooler around the model's own pooler. It runs ``reduce`` of the requested processors and packs the results.
 
     It does so for marked requests, whose params hold `OutputParams`. Others get the output of the model's own pooler.
     """
@@ -63,7 +63,7 @@ class ReducingPooler(Pooler):
         return self.inner.get_supported_tasks()
 
     def get_pooling_updates(self, task: PoolingTask) -> PoolingParamsUpdate:
-        """Return the updates to the pooling params that the model's own pooler wants for a task."""
+        """Return the changes that the model's own pooler makes to the pooling params for a task."""
         return self.inner.get_pooling_updates(task)
 
     def forward(
@@ -130,7 +130,7 @@ class ReducingPooler(Pooler):
         return buffers
 
     def _reduce_group(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | list[torch.Tensor]:
-        """Reduce requests of equal shape and options together. If that fails, reduce each request alone."""
+        """Run ``reduce`` on requests of equal shape and options. If that fails, run it on each request alone."""
         outcome = self._reduce(raw, count, params)
         if not isinstance(outcome, wire.Failure):
             return outcome
@@ -140,7 +140,7 @@ class ReducingPooler(Pooler):
         return [self._reduce_group(request, 1, params)[0] for request in single]
 
     def _reduce_block(self, block: BlockOutput, params: OutputParams) -> torch.Tensor:
-        """Reduce a block of tiles, and pack all its results into one buffer, with the tiles on axis 0.
+        """Run ``reduce`` on a block of tiles, and pack the results into one buffer with the tiles on axis 0.
 
         If that fails, reduce each tile alone. The block fails with the error of the first tile that fails alone.
         """
@@ -211,7 +211,7 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
-    """Stack the raw outputs of the requests in ``rows`` on axis 0. A tensor of exactly these requests is not copied."""
+    """Stack the raw outputs in ``rows`` on axis 0. A tensor of exactly these rows is returned without a copy."""
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]

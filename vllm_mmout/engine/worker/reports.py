@@ -1,4 +1,4 @@
-"""Reports: outputs that an iterative model gives for a request before its final result.
+"""Send outputs of an iterative model from the worker before the final result of their request.
 
 vLLM's runners take only finished requests from the pooler. The reports of unfinished requests are therefore attached
 to the worker's output of a step, and the scheduler of iterative models sends them to the clients.
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
 
 _ATTRIBUTE: Final = "mmout_reports"
-"""Attribute of a `ModelRunnerOutput` that maps request ids to packed early outputs."""
+"""Name of the attribute, added to vLLM's `ModelRunnerOutput`, that maps request ids to packed early outputs."""
 
 
 class Reports:
-    """Buffer for the packed early outputs of a step, by row in the batch, until the worker sends them."""
+    """Packed early outputs of a step, by row in the batch, which wait until the worker sends the step's output."""
 
     def __init__(self) -> None:
         self._rows: dict[int, torch.Tensor] = {}
 
     def put(self, row: int, buffer: torch.Tensor) -> None:
-        """Keep the report of a row, uint8 [bytes]."""
+        """Store the early output of a row, packed as uint8 [bytes]."""
         self._rows[row] = buffer
 
     def sent_with(self, output: Any) -> Any:
-        """Return the worker's output of a step with the step's reports attached, and clear the reports."""
+        """Attach the stored early outputs to the worker's output of a step, clear them here, and return the output."""
         if not self._rows or output is None:
             return output
         rows, self._rows = self._rows, {}
@@ -40,14 +40,14 @@ class Reports:
 
 
 class _LateOutput(AsyncModelRunnerOutput):
-    """Output that is still being copied to the host, with the reports to attach to it."""
+    """Output of a step that is still being copied to the host, with the early outputs to attach to it."""
 
     def __init__(self, output: AsyncModelRunnerOutput, rows: dict[int, torch.Tensor]) -> None:
         self._output = output
         self._rows = rows
 
     def get_output(self) -> ModelRunnerOutput:
-        """Wait for the copy, and return the output with the reports attached."""
+        """Wait for the copy to the host, and return the output with the early outputs attached."""
         return _with(self._output.get_output(), self._rows)
 
 
@@ -58,7 +58,7 @@ def _with(output: ModelRunnerOutput, rows: dict[int, torch.Tensor]) -> ModelRunn
 
 
 def add_reports(outputs: dict[int, EngineCoreOutputs], output: ModelRunnerOutput, requests: dict[str, Any]) -> None:
-    """Add a step's reports to the outputs that the scheduler sends to each client, ahead of the finished requests.
+    """Insert the early outputs of a step before the results that the scheduler sends to each client.
 
     Reports of a request that is not in `requests`, the scheduler's own table, are dropped: the request was aborted.
     """

@@ -1,4 +1,4 @@
-"""Sleep instead of vLLM's busy polling while a process of an engine with output processors waits for a message."""
+"""Make processes sleep while they wait for a message, in place of vLLM's busy polling."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let a process that reads a queue sleep, or let a process that writes to it keep more wake-up calls.
+    """Let a process that reads a queue sleep, or let a process that writes to it queue more wake-up calls.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """

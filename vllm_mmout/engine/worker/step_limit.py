@@ -1,4 +1,4 @@
-"""StepLimit, which ends the process of an engine core if a step hangs.
+"""End the process of an engine core if a step of the model hangs.
 
 vLLM waits at most ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` for workers in processes of their own. On one device the
 worker usually runs in the core's process, and vLLM waits for it without a limit.
@@ -20,10 +20,10 @@ from typing import Any, Final
 from vllm_mmout.log import logger
 
 _LOOKS: Final = 4
-"""Number of checks of a running step within its time limit."""
+"""Number of times that a running step is checked within its time limit."""
 _LONGEST_PAUSE_S: Final = 1.0
 _STACKS_S: Final = 5.0
-"""Time that the workers have to write their stacks, in seconds."""
+"""Time in seconds for the workers to write their stack traces before they are killed."""
 
 
 class StepLimit:
@@ -41,7 +41,7 @@ class StepLimit:
         self._began: float | None = None
 
     def watch(self, core: Any) -> None:
-        """Time each step of a core from now on, and start the thread that checks the limit."""
+        """Time each step of an engine core from now on, and start the thread that checks the limit."""
         step = core._process_engine_step  # noqa: SLF001 - in the hook table
 
         def limited() -> Any:
@@ -55,7 +55,7 @@ class StepLimit:
         threading.Thread(target=self._look, name="mmout-step-limit", daemon=True).start()
 
     def _look(self) -> None:
-        """Check at intervals how long the current step takes. If it exceeds the limit, call the function `end`."""
+        """Check repeatedly how long the current step takes. If it exceeds the limit, call ``end`` with a message."""
         pause = min(self._seconds / _LOOKS, _LONGEST_PAUSE_S)
         while True:
             time.sleep(pause)
@@ -69,7 +69,7 @@ class StepLimit:
 
 
 def end_process(reason: str) -> None:
-    """Write the stacks of this process and its workers to standard error, then kill them all.
+    """Write the stack traces of this process and its workers to standard error, then kill them all.
 
     A hanging thread cannot be stopped, and would block a clean shutdown. A hanging worker would keep its inherited
     handles open: the server's port, and the pipe by which vLLM notices that this process has ended.

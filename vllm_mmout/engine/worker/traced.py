@@ -1,4 +1,4 @@
-"""StepTrace, which times the forward, the reduce and the copy to the host of each step in a traced engine's worker.
+"""Measure the forward, the reduce and the copy to the host of each step in the worker of a traced engine.
 
 On a GPU, tracing synchronizes with the device after each stage. An untraced step does not.
 """
@@ -27,7 +27,7 @@ _MAGIC = b"MMOTRACE"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times of the stages of a step, by ``time.monotonic()``. They are appended to each result of the step."""
+    """Times when a step began and when its stages ended, by ``time.monotonic()``. Each result of the step has them."""
 
     began: float
     forwarded: float
@@ -35,7 +35,7 @@ class Times:
     copied: float
 
     def behind(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Append these times to the result of a request, uint8 [bytes] in CPU memory, and return the longer tensor."""
+        """Append these times to a request's result, uint8 [bytes] in CPU memory, and return the longer tensor."""
         packed = bytearray(_FORM.pack(self.began, self.forwarded, self.reduced, self.copied, _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
 
@@ -49,7 +49,7 @@ class Times:
 
 
 class StepTrace:
-    """Recorder of the forward, reduce and copy times of each step. Only the worker that sends results is traced."""
+    """Recorder of the forward, reduce and copy times of each step, in the worker that sends the results."""
 
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self._trace = trace
@@ -58,7 +58,7 @@ class StepTrace:
         self._requests: Sequence[PoolingParams] = ()
 
     def watch(self, worker: Any, model: nn.Module) -> None:
-        """Start tracing the steps of a worker and its model."""
+        """Start to record the times of a worker's steps."""
         model.register_forward_pre_hook(self._forward_begins)
         pooler: Any = model.pooler
         pooler.register_forward_pre_hook(self._reduce_begins)
@@ -84,7 +84,7 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the worker's ``execute_model`` or ``sample_tokens``. If it ran the pooler, record the step's times.
+        """Call the worker's ``execute_model`` or ``sample_tokens``. Record the step's times if the pooler ran.
 
         The output may still be on its way to the host. The times are then recorded when the copy is complete.
         """
