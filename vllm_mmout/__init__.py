@@ -73,7 +73,7 @@ _of_ours, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """Import and return the public object ``name``, or the module of the extension package ``name``, on first use."""
+    """Import the public object or the extension package called ``name`` when it is first used, and return it."""
     try:
         return _of_ours(name)
     except AttributeError:

@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command of the program.
+    """Run the program ``vllm-mmout`` with the arguments ``argv``, and return its exit status.
 
     Args:
         argv: arguments without the program's name; by default the arguments of this process.

@@ -10,7 +10,7 @@ from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import SaveError
 
 ASKED_IOU = 0.9
-"""Smallest intersection over union (IoU) of the mapped and the true water for the demo to succeed."""
+"""Minimum intersection over union (IoU) of the mapped and the true water, below which the demo fails."""
 
 MODEL = "water-index"
 SCENE = "scene.tif"

@@ -14,7 +14,7 @@ from vllm_mmout.private_names import faults, third_party_faults
 from vllm_mmout.wing import failures, wings
 
 CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
-"""Most common GeoTIFF compressions, each checked for an installed codec."""
+"""Most common GeoTIFF compressions. The doctor command checks that ``imagecodecs`` can decode them."""
 TESTED = f"this version is tested with {', '.join(TESTED_RELEASES)}"
 GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 """Entry point groups through which vLLM loads the hooks and the server's routes."""
@@ -68,7 +68,7 @@ def _runner() -> tuple[bool, str]:
     except ImportError:
         return True, "runner: not checked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks
-    from vllm_mmout.engine.hooks.install import found, is_native
+    from vllm_mmout.engine.hooks.install import find_targets, is_native
 
     requested: bool | None = envs.VLLM_USE_V2_MODEL_RUNNER
     reason = (
@@ -83,7 +83,7 @@ def _runner() -> tuple[bool, str]:
     try:
         rows = [row for row in hooks() if row.wrap is not None]
         native += [row.name for row in rows if is_native(row)]
-        names = [] if found(hooks())[1] else [row.name for row in rows if row.name not in native]
+        names = [] if find_targets(hooks())[1] else [row.name for row in rows if row.name not in native]
     except (HookError, ImportError):
         names = []  # the line about the hooks gives the reason
     wrapped = ", ".join(names) or "nothing"
@@ -99,10 +99,10 @@ def _hooks() -> tuple[bool, str]:
     except ImportError:
         return False, "hooks: not checked, as there is no engine"
     from vllm_mmout.engine.hooks.hook_table import hooks, names
-    from vllm_mmout.engine.hooks.install import found
+    from vllm_mmout.engine.hooks.install import find_targets
 
     try:
-        missing = [*found(hooks())[1], *faults(names())]
+        missing = [*find_targets(hooks())[1], *faults(names())]
     except HookError as error:
         return False, f"hooks: {error}"
     if missing:

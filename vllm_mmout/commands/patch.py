@@ -99,7 +99,7 @@ def _series(release: str) -> list[Path]:
 
 
 def _hashes(series: list[Path]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return git's hash of each file that the patches change, before and after all of them."""
+    """Return the git hash of each file that the patches in ``series`` change, before and after all patches."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for path in series:
@@ -134,7 +134,7 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
 
 @contextmanager
 def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
-    """Yield a temporary folder with copies of the files to which the patches were applied, or reverted."""
+    """Yield a temporary folder with copies of the files, after the patches were applied to them or reverted."""
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)
         for file in names:

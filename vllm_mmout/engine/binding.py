@@ -41,19 +41,19 @@ class EngineBinding(ABC):
     """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """Output processors that the engine argument, ``config.json`` or the model's class selected."""
+    """Selected output processors. The engine argument, ``config.json`` or the model's class selects them."""
 
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""
     async_llm: ClassVar[str]
-    """Import path ("module:Class") of the replacement of ``AsyncLLM``. Its ``mmout_bound`` is called once afterwards.
+    """Import path ("module:Class") of the subclass of ``AsyncLLM`` to use. Its ``mmout_bound`` is called at the start.
     """
     llm_engine: ClassVar[str]
-    """Import path ("module:Class") of the class that replaces vLLM's ``LLMEngine`` in the engine."""
+    """Import path ("module:Class") of the subclass of vLLM's ``LLMEngine`` that the engine uses."""
     llm: ClassVar[str]
-    """Import path ("module:Class") of the class that replaces vLLM's ``LLM`` in the engine."""
+    """Import path ("module:Class") of the subclass of vLLM's ``LLM`` that the engine uses."""
     output_processor: ClassVar[str]
-    """Import path ("module:Class") of the replacement of ``OutputProcessor``, with ``setup`` and ``close`` methods."""
+    """Import path ("module:Class") of the subclass of ``OutputProcessor`` to use, with ``setup`` and ``close``."""
 
     @classmethod
     @abstractmethod
@@ -190,7 +190,7 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """Return the output processors selected for a model, or None for a text model. All processes select the same."""
+    """Return the output processors selected for a model, or None for a text model. Every process gets the same."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
@@ -226,7 +226,7 @@ def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: ty
 
 
 def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Call ``check_engine`` of each extension package, which raises an error if it cannot work with the engine.
+    """Call each extension package's ``check_engine``, which raises if the package cannot work with the engine.
 
     If an extension package cannot be imported, the error is only logged for a text model, which then still starts.
     """

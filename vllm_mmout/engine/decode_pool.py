@@ -99,9 +99,7 @@ class DecodePool:
         self._running: dict[threading.Thread, DecodeJob] = {}
         self._abandoned: dict[threading.Thread, DecodeJob] = {}
         self._put_off: deque[DecodeJob] = deque()
-        """Postponed jobs: jobs of their output processor hang, and further jobs of it already use its share of the
-        threads.
-        """
+        """Jobs that wait because other jobs of the same output processor hang, and it must not use more threads."""
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False

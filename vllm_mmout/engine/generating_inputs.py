@@ -98,7 +98,7 @@ class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
     def get_dummy_mm_data(
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
-        """Return dummy pictures of the largest size. Their number is that of "image" in ``mm_counts``."""
+        """Return ``mm_counts["image"]`` dummy pictures of the largest size."""
         return {IMAGE: self.info.inputs.dummy(mm_counts.get(IMAGE, 0))}
 
 
@@ -109,7 +109,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
         """Return the prompt with image tokens inserted, the tensors of its pictures, and the image token positions."""
-        pictures = [_as_seen(picture) for picture in _pictures(inputs.mm_data_items)]
+        pictures = [_normalized(picture) for picture in _pictures(inputs.mm_data_items)]
         if not pictures:
             return mm_input(inputs.prompt, mm_kwargs=MultiModalKwargsItems(), mm_hashes={}, mm_placeholders={})
         try:
@@ -194,7 +194,7 @@ def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[
     return {IMAGE: [uuid if old is new else None for uuid, old, new in zip(uuids, before, after, strict=True)]}
 
 
-def _as_seen(picture: Any) -> Any:
+def _normalized(picture: Any) -> Any:
     """Return a PIL image upright and in RGB, as vLLM passes images to processors. Return other data unchanged."""
     from PIL.Image import Image
 

@@ -19,7 +19,7 @@ def fit_halves(tensor: torch.Tensor) -> bool:
 
 
 def to_halves(rows: torch.Tensor) -> torch.Tensor:
-    """Pack each two uint8 elements of [requests, n] into one byte, uint8 [requests, (n + 1) // 2]."""
+    """Pack pairs of uint8 elements [requests, n] into single bytes, uint8 [requests, (n + 1) // 2]."""
     low = rows.clamp(max=_MOST + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))

@@ -70,7 +70,7 @@ def blame(error: Failed, processor: str) -> Failed:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return which of `KINDS` an error is. The cancellation of a caller is an "AbortedError"."""
+    """Return the kind of an error, a name in `KINDS`. A cancelled call counts as an "AbortedError"."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return "AbortedError"
     return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in KINDS), OTHER)

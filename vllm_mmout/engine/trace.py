@@ -135,12 +135,12 @@ class Traced:
 
 
 TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
-"""Request, or block of its tiles, whose times the current context records, or None if the engine is not traced."""
+"""Context variable with the request, or block of its tiles, to record times for, or None if tracing is off."""
 
 
 @contextmanager
 def tracing(traced: Traced | None) -> Iterator[None]:
-    """Record the stages and the file times in the ``with`` block for a request. Do nothing if ``traced`` is None."""
+    """Record stages and file access times of the ``with`` block for a request. Do nothing if ``traced`` is None."""
     request, files = TRACED.set(traced), FILES.set(None if traced is None else Stopwatch())
     try:
         yield

@@ -242,12 +242,12 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 KEY = "mmout"
 TRACED = "mmout_traced"
-"""Key in ``extra_kwargs`` of a request's trace entry: request id, first tile or None, number of tiles. Only this
-package's `generate` sets it.
+"""Key in a request's ``extra_kwargs`` for tracing. The value is the request id, the first tile or None, and the number
+of tiles. Only this package's `generate` sets it.
 """
 REPORTS = "mmout_reports"
-"""Key in ``extra_kwargs`` of the step numbers after which a request sends an early output. Only this package's
-`generate` sets it.
+"""Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output. Only
+this package's `generate` sets it.
 """
 
 
@@ -261,20 +261,20 @@ def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
 
 
 def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingParams:
-    """Add the entries of ``mark`` to the ``extra_kwargs`` of vLLM's params for a request, and return the params."""
+    """Add the entries of ``mark`` to the ``extra_kwargs`` of ``pooling_params``, and return the params."""
     pooling_params.extra_kwargs = {**(pooling_params.extra_kwargs or {}), **mark}
     return pooling_params
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Remove from a client's params the keys that only this package's `generate` may set."""
+    """Remove the keys from ``pooling_params`` that only this package's `generate` may set."""
     if pooling_params is not None and pooling_params.extra_kwargs:
         for key in (TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the options of a request from vLLM's params for it, or None if the params hold no options."""
+    """Return the request options that `marked` has stored in ``pooling_params``, or None if it holds no options."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None

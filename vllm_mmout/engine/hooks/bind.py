@@ -47,7 +47,7 @@ def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Make ``generate`` of an ``LLM`` return decoded results. Without output processors, change nothing."""
+    """Make ``generate`` of an ``LLM`` return decoded results if its engine has output processors."""
     binding = getattr(llm.llm_engine.output_processor, "binding", None)
     # A text engine runs none of our code, so vLLM itself refuses `OutputParams` there.
     if binding is None:
@@ -106,7 +106,7 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """Return the features of an engine's model that Model Runner V2 cannot run, in the words of vLLM's own list.
+    """Return the features that a model needs and Model Runner V2 lacks, named as in vLLM's own list of them.
 
     The list is empty for an engine with output processors if vLLM can build dummy inputs.
     """

@@ -1,4 +1,4 @@
-"""Differences between vLLM releases. The names that the installed vLLM has reveal them, not its version."""
+"""Differences between vLLM releases. They are detected by the names in vLLM's modules, not by its version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from vllm_mmout.errors import HookError
 
 TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
-"""vLLM releases that this version is tested with: the newest of each minor version at the time of the release."""
+"""vLLM releases that this package is tested with: the latest release of each minor version."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
 CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
 """Modules that define vLLM's ``ChatTemplateResolutionError``: since vLLM 0.33, in 0.32, and before 0.32.
@@ -19,7 +19,7 @@ The newest is tried first, because newer releases may still import the error in 
 
 
 def vllm_version() -> str:
-    """Return ``vllm.__version__``. The CPU build lacks an installed distribution ``vllm`` that would tell it."""
+    """Return ``vllm.__version__``, because vLLM's CPU build has another name in the package metadata."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))

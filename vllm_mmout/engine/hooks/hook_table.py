@@ -252,7 +252,7 @@ def hooks() -> tuple[Hook, ...]:
 
 
 def names() -> tuple[Contact, ...]:
-    """Return the other names of vLLM, without hooks, that this package or an extension package uses."""
+    """Return the names of vLLM that this package or an extension package uses, except callables with a hook."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

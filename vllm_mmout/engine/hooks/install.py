@@ -18,19 +18,19 @@ ABSENT = object()
 
 
 _installed: dict[str, tuple[Any, str, Any]] = {}
-"""Changed attributes of vLLM by full name, each with its module or class, its own name, and its original value.
+"""Changed attributes of vLLM by full name, as (module or class, attribute name, original value).
 
 The original value is ``ABSENT`` if the module or class itself did not have the attribute.
 """
 
 
 def is_frontend() -> bool:
-    """Return whether this process creates engines. Workers and engine cores do not import ``EngineArgs``."""
+    """Return whether this process creates engines. Only such a process has imported ``EngineArgs``."""
     return "vllm.engine.arg_utils" in sys.modules
 
 
 def is_core() -> bool:
-    """Return whether an engine core may run in this process. Workers do not import the core's module."""
+    """Return whether an engine core may run in this process. Only then is the core's module imported."""
     return "vllm.v1.engine.core" in sys.modules
 
 
@@ -99,7 +99,7 @@ def verify(
         HookError: vLLM lacks a callable, or a parameter that we use.
 
     """
-    places, faults = found(all_hooks() if hooks is None else hooks, attributes)
+    places, faults = find_targets(all_hooks() if hooks is None else hooks, attributes)
     if faults:
         raise HookError(
             f"vLLM {vllm_version()} differs from what vllm_mmout's hooks were written for, and no hook was installed: "
@@ -108,12 +108,12 @@ def verify(
     return places
 
 
-def found(
+def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Find the hooked callables and added names in vLLM, and return an error message for each that is missing.
+    """Return the owner of each hooked callable and added name, and a message for each that vLLM lacks.
 
-    The dict has the owner (a module or class) and the own name of each, by its full name.
+    The owner is a module or class. The dict maps full names to owners and names.
     """
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []

@@ -23,7 +23,7 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock that is held while an engine starts, because a variable in the environment of its processes is set then."""
+"""Lock that is held while an engine starts, because the environment variable can serve only a single engine."""
 
 
 @contextmanager

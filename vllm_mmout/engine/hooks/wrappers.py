@@ -101,7 +101,7 @@ def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: An
 
 @_around
 def v2_unsupported(original: Original, self: Any) -> list[str]:
-    """Return vLLM's list of features that Model Runner V2 lacks, with the features that our models need added."""
+    """Return vLLM's list of features that Model Runner V2 lacks, extended for the models of this package."""
     from vllm_mmout.engine.hooks.bind import v1_only_features
 
     return [*original(self), *v1_only_features(self)]

@@ -38,7 +38,7 @@ class BoundAsyncLLM(AsyncLLM):
     mmout: AsyncRuns
 
     def mmout_bound(self) -> None:
-        """Create the state of this package for the engine. Called once, when the engine has got this class."""
+        """Create this package's state for the engine. Called once, after the engine was changed to this class."""
         self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted

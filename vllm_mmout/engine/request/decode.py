@@ -134,7 +134,7 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode what processor ``name`` returned for a whole input, then georeference and save the result."""
+    """Decode the reduced output of processor ``name`` for a whole input, then georeference and save the result."""
     processor, params = decoding.binding.processors[name], decoding.request.params
     started = time.monotonic()
     with _blamed(processor, name):

@@ -10,7 +10,7 @@ from typing import Any
 from vllm.v1.engine.output_processor import OutputProcessor
 
 _WAIT_S = 1.0
-"""Longest single wait, in seconds. Python handles a Ctrl-C that comes just before a wait only after the wait."""
+"""Longest single wait, in seconds. It limits the delay of a Ctrl-C that comes just before a wait."""
 
 
 class HoldingOutputProcessor(OutputProcessor):

@@ -26,7 +26,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._before: Handler | None = None
-        """SIGINT handler that was installed before `noted`, or None outside `noted`."""
+        """SIGINT handler that `noted` has replaced, or None outside `noted`."""
         self._wake: Callable[[], object]
         self._came = False
 

@@ -55,7 +55,7 @@ class Call:
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """Next input to send, already read (`Request`) or opened (`Run`), while the limits do not allow to send it."""
+        """Next input to send, already read (`Request`) or opened (`Run`), until the limits allow sending it."""
         self.runs: list[Run] = []
         """Scenes, and other requests of many parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}

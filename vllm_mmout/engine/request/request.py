@@ -157,9 +157,9 @@ class Request:
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
-    """Number of tiles of the request, from which `Backlog` counts the unfinished tiles."""
+    """Number of tiles of the request, for the statistics of unfinished tiles."""
     done: int = 0
-    """Number of finished tiles of the request, from which `Backlog` counts the unfinished tiles."""
+    """Number of finished tiles of the request, for the statistics of unfinished tiles."""
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:

@@ -1,4 +1,4 @@
-"""The file or folder for a result, and the checks of it before the model runs."""
+"""Output file or folder of a request, and the checks of it before the model runs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def finishing(source: Source | None, target: Target | None, model: str = "", fir
 
 
 def check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
-    """Raise if the result cannot be saved with the suffix of ``target``, before the model runs on a scene."""
+    """Raise if the result cannot be saved with the suffix of ``target``. Called before the model runs on a scene."""
     if target is None or target.folder:
         return
     for name in binding.choice.pick(params.processor):
@@ -127,7 +127,7 @@ def check_suffix(binding: Binding, params: OutputParams, target: Target | None) 
 def check_place(
     binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
 ) -> None:
-    """Raise if the result's format cannot store the input's georeference, or needs a package that is not installed.
+    """Raise if the result's format cannot store the georeference ``place``, or needs a package that is missing.
 
     Called before the model runs. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever the result's
     format is, so a GeoTIFF must be able to store the georeference then.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _OPEN_BYTES = 48 << 20
-"""Size in bytes of the partly read tiles to keep in memory, which limits the number of tile columns in a group.
+"""Memory in bytes for tiles that are partly read. It limits how many columns of tiles are read as a group.
 
 A group may exceed it if the segments of the file are large.
 """

@@ -35,7 +35,7 @@ ENDS_WITHIN_S = 30.0
 
 
 class FanOut(ABC):
-    """Base class of `Run` that manages its threads: one thread prepares tiles, and others join the results."""
+    """Base class of scenes that manages the threads: one thread reads tiles, and others join the results."""
 
     pixels = 0
     """Number of the input's pixels, for the metrics, or 0 if they are not counted."""
@@ -74,7 +74,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def measure(self) -> tuple[int, int]:
-        """Return the number of tiles and the largest size of a tile in bytes. Called in the thread that makes tiles."""
+        """Return the number of tiles and the largest size of a tile in bytes. Called in the thread that reads tiles."""
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:

@@ -22,7 +22,7 @@ class StoppedError(BaseException):
 
 
 class Whole(Protocol):
-    """Request that consists of many tiles, as far as `Lane` uses it."""
+    """Interface of a request of many tiles, as far as `Lane` uses it."""
 
     total: int
 

@@ -10,14 +10,14 @@ BLOCK_S = 0.05
 ANSWER_BYTES = 64 << 20
 """Largest planned size of an engine's answer to a block of tiles, in bytes."""
 SHARE_BESIDE_SINGLES = 4
-"""Divisor of the number of tiles in a block while requests without tiles arrive, so that they wait less."""
+"""Reduction factor of a block's size while requests without tiles arrive, so that these requests wait less."""
 _MEMORY = 0.7
 """Factor that reduces the weight of earlier measurements with each new measurement."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds and bytes that an engine's answers take for a tile of a scene, to choose the size of its next block.
+    """Measured seconds and bytes per tile of a scene, from which the size of its next block of tiles is chosen.
 
     Tiles of another run may have another size, and results of another size, so each run starts with one tile. Blocks
     at most double from one answer to the next.

@@ -30,7 +30,7 @@ class BoundWorker(WorkerBase):
     trace: str | None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Load the model, try it out, wrap its pooler, and start tracing if the engine is traced."""
+        """Load the model, run it once as a test, wrap its pooler, and start to record times if the engine is traced."""
         from vllm_mmout.engine.worker.reduce import wrap_pooler  # imports vLLM's layers, which need the device
 
         with reporting_to_frontend():

@@ -1,4 +1,4 @@
-"""Set up vLLM's engine core for a model with output processors: time limit of a step, sleep in waits, and trace."""
+"""Add a time limit for steps, tracing, and sleep instead of polling to an engine core with output processors."""
 
 from __future__ import annotations
 

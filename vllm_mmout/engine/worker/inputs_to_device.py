@@ -78,7 +78,7 @@ class RawInputState(ModelState):
 
 
 def serve_by_v2(vllm_config: VllmConfig) -> None:
-    """Let Model Runner V2 run a model with output processors. A ``ModelState`` of the model's own class is kept."""
+    """Let Model Runner V2 run a model with output processors, by its own ``ModelState`` class or `RawInputState`."""
     pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
     config = vllm_config.model_config
     if not config.is_multimodal_raw_input_only_model:

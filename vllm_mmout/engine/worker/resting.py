@@ -61,7 +61,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let a process that reads a queue sleep, or let a process that writes to it queue more wake-up calls.
+    """Let the reader of a message queue sleep, or let its writer queue more wake-up calls for sleeping readers.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """

@@ -34,7 +34,7 @@ class Times:
     reduced: float
     copied: float
 
-    def behind(self, buffer: torch.Tensor) -> torch.Tensor:
+    def append_to(self, buffer: torch.Tensor) -> torch.Tensor:
         """Append these times to a request's result, uint8 [bytes] in CPU memory, and return the longer tensor."""
         packed = bytearray(_FORM.pack(self.began, self.forwarded, self.reduced, self.copied, _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
@@ -110,5 +110,5 @@ class StepTrace:
             traced.stage("forward", step.began, step.forwarded, requests=len(requests))
             traced.stage("reduce", step.forwarded, step.reduced)
             traced.stage("copy", step.reduced, step.copied)
-            output.pooler_output[row] = step.behind(buffer)
+            output.pooler_output[row] = step.append_to(buffer)
         return output
