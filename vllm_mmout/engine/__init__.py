@@ -1,1 +1,1 @@
-"""Integration with vLLM: all code that depends on vLLM's internals, from its hooks to decoding the results."""
+"""Integration with vLLM: all code that depends on vLLM's internals, from its hooks to its workers."""

@@ -141,7 +141,7 @@ class Binding(EngineBinding):
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
-        """Return a recorder of the times of a request or of its tiles from ``tile`` on, or None if tracing is off."""
+        """Return an object that records times of a request, or its tiles from ``tile`` on. None if tracing is off."""
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:

@@ -12,7 +12,7 @@ import msgspec
 from vllm_mmout.errors import OptionError
 
 OPTIONS_KEY = "mmout"
-"""Key of these settings in ``additional_config``."""
+"""Key of this package's settings in vLLM's ``additional_config``."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Compile: TypeAlias = Literal["off", "on", "auto"]

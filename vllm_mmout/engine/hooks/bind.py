@@ -1,4 +1,4 @@
-"""Make engines of vLLM decode results, by changing the classes of the engines' objects to subclasses.
+"""Make vLLM's engines return decoded results, by replacing the classes of their objects with subclasses.
 
 The new classes are subclasses of vLLM's. vLLM's own classes stay unchanged.
 """

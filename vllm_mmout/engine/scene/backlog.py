@@ -34,7 +34,7 @@ class Backlog:
 
     observer: Observer = SILENT
     _seen: dict[Countable, int] = field(default_factory=dict)
-    """Number of finished tiles at the last `look`, by request."""
+    """Number of finished tiles by request, at the latest update of the counts."""
     _looked: float = 0.0
     _waiting: int = 0
     _seconds: float = 0.0

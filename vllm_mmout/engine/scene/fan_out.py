@@ -52,7 +52,7 @@ class FanOut(ABC):
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of joined tiles, or other parts, including parts that were not sent to the engine."""
+        """Number of tiles that all processors have joined, including tiles that were not sent to the engine."""
         self.error: BaseException | None = None
         self.context = copy_context()
         """Copy of the caller's context variables, for the threads."""
@@ -149,7 +149,7 @@ class FanOut(ABC):
         self.stop(block.named_in(error))
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return the result of each processor, which the caller must close. Raise the error of a failed request."""
+        """Return the results by processor name, or raise the error of a failed request. The caller must close them."""
         if self.error is not None:
             raise self.error
         return {pick: lane.take_result() for pick, lane in self._lanes.items()}
@@ -262,7 +262,7 @@ class FanOut(ABC):
             lane.put(block.parts)
 
     def _join(self, lane: Lane) -> None:
-        """Join the tiles of a processor, in its own thread. The last processor delivers the results of all."""
+        """Join the tiles of a processor, in its own thread. The last processor to finish delivers all results."""
         try:
             with tracing(TRACED.get()):
                 lane.result = self.join(lane.pick, lane)

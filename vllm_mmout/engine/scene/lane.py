@@ -87,7 +87,7 @@ class Lane:
         return part
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Yield the tiles block by block, as they were decoded, instead of one by one."""
+        """Yield whole blocks of tiles, as they were decoded, instead of single tiles."""
         with suppress(StopIteration):
             while True:
                 block = self._next_block()
