@@ -1,4 +1,4 @@
-"""Georeferenced rasters, their tiles and their polygons: a library that knows nothing of torch or vLLM.
+"""Library for georeferenced rasters, their tiles and their polygons. It works without torch and vLLM.
 
 The other layers import names from this package, never from its submodules.
 """
@@ -143,6 +143,6 @@ _HOMES = {
     "vllm_mmout.geo.vectors.polygon": "Lattice PIXEL_TRANSFORM Polygons",
     "vllm_mmout.geo.vectors.trace": "trace_polygons",
 }
-"""Module path -> the public names defined in that module, separated by spaces."""
+"""Lazily imported public names: module path -> names that the module defines, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

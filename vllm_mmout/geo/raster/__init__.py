@@ -1,1 +1,1 @@
-"""Reading and writing georeferenced rasters as arrays."""
+"""Read and write georeferenced rasters as NumPy arrays."""

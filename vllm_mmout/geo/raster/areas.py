@@ -1,4 +1,4 @@
-"""Ground areas of pixels and rasters."""
+"""Compute the ground area of pixels and of whole rasters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _E = math.sqrt(_F * (2 - _F))
 
 
 def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.float64] | None:
-    """Return the area of a pixel in each row of a raster, float64 [height], in square metres, or None if it is unknown.
+    """Return the ground area of a pixel in each row of a raster in m², float64 [height], or None if it is unknown.
 
     In a projected system this is the area on the map: exact for an equal-area projection, nearly exact in UTM, and too
     large away from the equator in Web Mercator. In a geographic system it is the exact area of a cell between two
@@ -43,14 +43,14 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
 
 
 def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float | None:
-    """Return the area of a raster of ``size`` (height, width) in square kilometres, or None if it is unknown."""
+    """Return the ground area of a raster of ``size`` (height, width) in km², or None if it is unknown."""
     height, width = size
     areas = pixel_areas(georeference, height)
     return None if areas is None else float(areas.sum()) * width / 1e6
 
 
 def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the areas between adjacent latitudes (radians), per radian of longitude, in square metres.
+    """Return the area between each two adjacent latitudes (radians), in m² per radian of longitude.
 
     The area element of the ellipsoid (Snyder 1987, 4-18 to 4-20) is integrated by Gauss-Legendre quadrature, which is
     exact to all digits. The difference of two closed-form values would lose most digits for small cells.
@@ -63,7 +63,7 @@ def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _unit(crs: str) -> float | None:
-    """Return the unit of a coordinate system in metres, 0 for degrees, None for any other or an unreadable system."""
+    """Return the metres per coordinate unit of a coordinate system, 0 for degrees, or None for any other unit."""
     try:
         system = rasterio_crs(crs)
     except InputError:

@@ -1,4 +1,4 @@
-"""Atomic writing of a file together with its sidecar files."""
+"""Write a file and its sidecar files atomically, on the local disk or in a bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vllm_mmout.geo.raster.places import place_of
 
 @contextlib.contextmanager
 def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside ``target``, and rename the file written there to ``target`` at the end.
+    """Yield a temporary path to write to. When the block ends, the file there is renamed to ``target``.
 
     For an address in a bucket, the temporary file is on this machine and is uploaded at the end. After an error the
     temporary file is removed, and files that existed before are unchanged.
@@ -58,7 +58,7 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
 
 
 def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
-    """Rename temporary files to their names, in order, and remove ``old`` files; undo everything after an error."""
+    """Rename temporary files to their final names in order, and remove ``old`` files. Undo all of it after an error."""
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:
@@ -87,7 +87,7 @@ def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
 
 
 def _kept(name: Path) -> Path:
-    """Give a file a hidden second name and return it. Without hard links, the file is renamed instead."""
+    """Make a hidden hard link to a file, or rename the file if links are not supported. Return the hidden path."""
     hidden = _hidden(name, "old")
     try:
         os.link(name, hidden, follow_symlinks=False)

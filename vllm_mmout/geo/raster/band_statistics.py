@@ -1,4 +1,4 @@
-"""Statistics of the bands of a raster, as the metadata items that GDAL stores.
+"""Compute statistics of the bands of a raster, in the form of GDAL's metadata items (STATISTICS_MEAN, ...).
 
 GDAL's own statistics are not used, because they include a VRT's nodata, infinities, and sometimes NaN.
 """
@@ -17,7 +17,7 @@ from vllm_mmout.geo.raster.nodata import as_pixels_have_it
 
 
 class Moments(NamedTuple):
-    """Statistics of some or all valid pixels of a band."""
+    """Count, range, mean and variance of some or all valid pixels of a band."""
 
     pixels: int
     low: float
@@ -27,7 +27,7 @@ class Moments(NamedTuple):
 
 
 def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
-    """Return the statistics items of each band of the raster file ``name``, without nodata pixels and NaN."""
+    """Return the statistics of each band of a raster file as GDAL metadata items. Nodata and NaN do not count."""
     import rasterio
 
     with rasterio.open(name) as file, np.errstate(all="ignore"):
@@ -36,21 +36,21 @@ def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> li
 
 
 def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
-    """Return the statistics items of each band from its `histogram`, without nodata pixels."""
+    """Compute each band's statistics from its `histogram`, as GDAL metadata items. Nodata pixels do not count."""
     values = np.arange(counts.shape[1], dtype=f"u{dtype.itemsize}").view(dtype)
     hidden = _hidden(nodata, dtype, dtype)
     return [_items([_moments(values[times > 0], times[times > 0], hidden)], int(times.sum())) for times in counts]
 
 
 def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
-    """Count each value of 8 or 16 bits in pixels [height, width]. The index is its bits as an unsigned integer."""
+    """Count how often each 8-bit or 16-bit value occurs in ``plane``. The index is the value as unsigned integer."""
     if plane.itemsize == 1:
         return np.array(Image.fromarray(plane.view(np.uint8)).histogram(), np.int64)  # three times as fast as numpy's
     return np.bincount(plane.view(np.uint16).ravel(), minlength=2**16).astype(np.int64, copy=False)
 
 
 def _hidden(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
-    """Convert nodata to ``kept``, the dtype of the stored pixels. Return NaN for None."""
+    """Convert a nodata value to ``kept``, the dtype of the stored pixels. Return NaN if ``nodata`` is None."""
     return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
 
 
@@ -65,7 +65,7 @@ def _of_windows(file: Any, band: int, hidden: float | np.generic) -> Iterable[Mo
 
 
 def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.generic) -> Moments | None:
-    """Return the moments of values that occur ``times`` times each, without NaN and ``hidden``.
+    """Return the statistics of values that occur ``times`` times each. NaN and the nodata value ``hidden`` are skipped.
 
     If no value is left, return None.
     """
@@ -80,7 +80,7 @@ def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.gener
 
 
 def _items(parts: Iterable[Moments | None], pixels: int) -> dict[str, str]:
-    """Return a band's statistics as GDAL's items, or an empty dict if no pixel is valid or a result is not finite."""
+    """Combine a band's partial statistics into GDAL metadata items; empty without valid pixels or finite results."""
     moments = [part for part in parts if part is not None]
     if not moments:
         return {}

@@ -1,4 +1,4 @@
-"""Interpretation of band names: the part of the spectrum, or the polarisation, that a name means.
+"""Find out which part of the spectrum, or which polarisation, a band name such as "B04" or "VV" means.
 
 The results are the common names of STAC's EO extension (``common_name``), such as "red", "nir08" and "swir16".
 """
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Meaning: TypeAlias = frozenset[str]
-"""Bands that a name can mean: "NIR" can be the broad or the narrow band. Empty if the name is not understood."""
+"""Common names of the bands that a name can mean: "NIR" can be the broad or the narrow band. Empty if the name is
+unknown."""
 
 NOTHING: Final[Meaning] = frozenset()
 NIR_BANDS: Final[Meaning] = frozenset({"nir", "nir08"})
-"""The broad and the narrow near-infrared band."""
+"""Common names of the broad and the narrow near-infrared band."""
 RED, GREEN, BLUE = (frozenset({name}) for name in ("red", "green", "blue"))
 
 SENTINEL_2, LANDSAT_8, LANDSAT_4, MODIS = "Sentinel-2", "Landsat 8 or 9", "Landsat 4 to 7", "MODIS"
@@ -34,13 +35,15 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "1": "red", "2": "nir nir08", "3": "blue", "4": "green", "5": "swir12", "6": "swir16", "7": "swir22",
     },
 }  # fmt: skip
-"""Sensor -> band number -> common name of the band, or several names if the band covers several common bands.
+"""Maps a sensor and a band number to the common name of the band, or to several names if the band covers several common
+bands.
 
 HLS uses the numbers of Landsat 8 for its L30 products, and the numbers of Sentinel-2 for its S30 products.
 """
 
 _COLLECTION_2: Final = {LANDSAT_8: {"sr": "1234567", "st": "10"}, LANDSAT_4: {"sr": "123457", "st": "6"}}
-"""Band numbers with surface reflectance (SR_B4) and with surface temperature (ST_B10), by sensor."""
+"""Numbers of the bands that Landsat Collection 2 has as surface reflectance (SR_B4) or surface temperature (ST_B10), by
+sensor."""
 
 _WORDS: Final[Mapping[str, str]] = {
     "coastal": "coastal coastalaerosol aerosol coastalblue ultrablue deepblue",
@@ -69,10 +72,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "lwir12": "lwir12 tirs2 tir2 thermal2 thermalinfrared2 themralinfrared2",
     "vv": "vv", "vh": "vh", "hh": "hh", "hv": "hv",
 }  # fmt: skip
-"""Words for each band or group of bands, in lower case without separators."""
+"""Maps each common band name, or group of names, to the words that mean it, in lower case without separators."""
 _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.items() for word in words.split()}
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
-"""Short name -> bands that it can mean. Short names are understood only if a raster has all of "r", "g" and "b"."""
+"""Maps a short name to the bands that it can mean. Short names only count if a raster has all of "r", "g" and "b"."""
 
 _FILLING: Final = frozenset(
     {
@@ -81,7 +84,7 @@ _FILLING: Final = frozenset(
         *("sigma0", "gamma0", "beta0", "sigma", "gamma", "beta", "amplitude", "intensity", "db", "rtc", "linear"),
     }
 )
-"""Words in band names that do not tell which band it is."""
+"""Words that occur in band names but do not tell which band it is."""
 _ALPHA: Final = re.compile(r"alpha|opacity|transparen|mask|valid|nodata", re.IGNORECASE)
 _PIECE: Final = re.compile(r"[,;:()\[\]/|=]| - ")
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -91,7 +94,7 @@ _NO_NAME: Final = re.compile(r"(band|layer|channel|image|b)?[\W_]*\d*", re.IGNOR
 
 
 def understood(name: str, sensor: str = "") -> Meaning:
-    """Return the bands that a name can mean for a sensor; empty if the name is not understood.
+    """Return the common band names that ``name`` can mean for a sensor; empty if the name is not understood.
 
     ``sensor`` is a sensor with a table of band numbers, or "" to ignore band numbers.
     """
@@ -110,7 +113,7 @@ def understood(name: str, sensor: str = "") -> Meaning:
 
 
 def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the sensors that fit the band numbers in all the names, such as the 4 in "B4" or "SR_B4".
+    """Return the sensors that have all the band numbers in ``names``, such as the number 4 in "B4" or "SR_B4".
 
     The result is ("",) if no sensor fits, or if the names contain no band numbers.
     """
@@ -124,7 +127,7 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _may_be(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a sensor has the band number in ``code``, in the spelling of the sensor's products."""
+    """Return whether a sensor has the band number in ``code`` and its products write the number in this way."""
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):
         return False
@@ -156,7 +159,7 @@ def _pieces(name: str) -> list[str]:
 
 
 def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Meaning]:
-    """Return the common names, such as "red", that fit all the names of a band, as a set for each band of a raster.
+    """Return, for each band of a raster, the set of common names, such as "red", that fit all names of the band.
 
     A set is empty if the names of the band contradict each other or are not understood. ``sensors`` has an item for
     each band.
@@ -179,7 +182,7 @@ def says_nothing(name: str) -> bool:
 
 
 def is_alpha(description: str | None) -> bool:
-    """Return whether a band tagged as alpha is alpha by its description, which may be None or meaningless."""
+    """Return whether a band tagged as alpha really is alpha. Only a description such as "red" contradicts the tag."""
     return description is None or says_nothing(description) or _ALPHA.search(description) is not None
 
 

@@ -1,4 +1,4 @@
-"""Conversion of bounding boxes in coordinates to windows of a raster."""
+"""Convert bounding boxes in coordinates to pixel windows of a raster."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -
 
 
 def is_way(there: CRS, own: CRS) -> bool:
-    """Return whether PROJ can transform coordinates of ``there`` to ``own``; it cannot between two celestial bodies."""
+    """Return whether PROJ can transform coordinates from ``there`` to ``own``. It cannot between Earth and Mars."""
     try:
         transform(there, own, [0.0], [0.0])
     except CPLE_NotSupportedError:
@@ -109,7 +109,6 @@ def is_way(there: CRS, own: CRS) -> bool:
 
 
 def _is_geographic(crs: str | None) -> bool:
-    """Return whether x is a longitude in a coordinate system."""
     try:
         return crs is not None and bool(rasterio_crs(crs).is_geographic)
     except InputError:  # refused as it may name a file
@@ -136,7 +135,7 @@ def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -
 
 
 def _joined(windows: Sequence[Window]) -> Window | None:
-    """Return the window around windows that touch each other, or None if there is a gap between them."""
+    """Return the smallest window around all ``windows``, or None if there is a gap between them."""
     whole, *others = sorted(windows, key=lambda window: (window.col, window.row))
     for other in others:
         apart = other.row > whole.row + whole.height or whole.row > other.row + other.height

@@ -1,4 +1,4 @@
-"""Checks of the headers of encoded pictures (JPEG, PNG, JPEG 2000, ...) before a decoder reads them.
+"""Check the headers of encoded pictures (JPEG, PNG, JPEG 2000, ...) before a decoder reads them.
 
 A strip or tile of a TIFF may be a complete encoded picture. Its decoder allocates memory for the size in the picture's
 own header, not for the tile size in the TIFF, so that some kilobytes could fill the memory.
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
 _JPEG_SIZES = (frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}) | {0xF7}
-"""JPEG markers that start a frame. 0xF7 is that of JPEG-LS (ITU-T T.87)."""
+"""JPEG markers that start a frame and are followed by its size. 0xF7 starts a frame of JPEG-LS (ITU-T T.87)."""
 _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _START_OF_SCAN = 0xDA
 _RATIOS = ((1, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-"""Ratio of width to height by its number in a JPEG XL header. Number 0 means that the width is stated explicitly."""
+"""Ratios of width to height, indexed by their number in a JPEG XL header. With number 0 the header states the width
+itself."""
 _JXL_BITS = (9, 13, 18, 30)
 _JXR_WIDTH, _JXR_HEIGHT = 0xBC80, 0xBC81
 _LERC = b"Lerc2 "
 
 
 def coded_size(data: bytes) -> tuple[int, int, int] | None:
-    """Return height, width and number of values of the picture in an encoded segment, or None if the size is unknown.
+    """Return height, width and number of values of an encoded picture, or None if its header does not state them.
 
     For a JPEG 2000 of many tiles, the number is at least the bytes that its decoder allocates for the table of tiles.
     """
@@ -50,7 +51,7 @@ def _of_png(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_jpeg(data: bytes) -> tuple[int, int, int] | None:
-    """Read the size of a JPEG (ITU-T T.81, annex B)."""
+    """Read height, width and number of values from a JPEG header (ITU-T T.81, annex B)."""
     at = 2
     while (at := data.find(0xFF, at)) >= 0:  # decoders skip bytes between markers
         marker = data[at + 1]
@@ -77,7 +78,7 @@ def _of_jpeg2000(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_jpeg_xl(data: bytes) -> tuple[int, int, int] | None:
-    """Read the size of a JPEG XL (ISO/IEC 18181-1, SizeHeader), and count four bands, the most that a picture has."""
+    """Read the size from a JPEG XL header (ISO/IEC 18181-1, SizeHeader). Assume four bands, the maximum."""
     at = 0
     if data.startswith(b"\0"):
         whole = _content(data, b"jxlc")
@@ -103,7 +104,7 @@ def _of_jpeg_xl(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_jpeg_xr(data: bytes) -> tuple[int, int, int] | None:
-    """Read the size of a JPEG XR (ITU-T T.832, annex A), whose container resembles TIFF."""
+    """Read the size from a JPEG XR header (ITU-T T.832, annex A), similar to TIFF. Assume four bands, the maximum."""
     (at,) = struct.unpack_from("<I", data, 4)
     (count,) = struct.unpack_from("<H", data, at)
     tags = {}
@@ -115,7 +116,7 @@ def _of_jpeg_xr(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_webp(data: bytes) -> tuple[int, int, int] | None:
-    """Read the size of a WebP (RFC 9649, 2.5 to 2.7)."""
+    """Read the size from a WebP header (RFC 9649, 2.5 to 2.7). Assume four bands, the maximum."""
     kind, header = data[12:16], data[20:30]
     if len(header) < 10:
         return None
@@ -132,7 +133,7 @@ def _of_webp(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_lerc(data: bytes) -> tuple[int, int, int]:
-    """Read the size in the header of Lerc2, as its reference implementation writes it; each band may have a header."""
+    """Read height, width and number of values from LERC data, which has one header for all bands or one per band."""
     (version,) = struct.unpack_from("<i", data, 6)
     height, width, depth = struct.unpack_from("<iii", data, 14 if version >= 3 else 10)
     bands = data.count(_LERC) * (max(depth, 1) if version >= 4 else 1)
@@ -140,7 +141,7 @@ def _of_lerc(data: bytes) -> tuple[int, int, int]:
 
 
 def _content(data: bytes, box_kind: bytes) -> int | None:
-    """Return the offset of the contents of the first box of a kind, or None without such a box."""
+    """Return the offset of the content of the first box of type ``box_kind``, or None without such a box."""
     return next((at for kind, at in boxes(lambda at, count: data[at : at + count]) if kind == box_kind), None)
 
 
@@ -158,19 +159,19 @@ _FORMATS = (
 
 
 _CODESTREAM = b"\xff\x4f\xff\x51"
-"""First bytes of a JPEG 2000 codestream, which begins with its size."""
+"""First bytes of a JPEG 2000 codestream."""
 _TILE_BYTES, _TILE_BAND_BYTES = 6144, 1280
-"""Bytes that OpenJPEG allocates for each tile, and for each band of a tile, before it decodes any."""
+"""Bytes that OpenJPEG allocates for each tile of a JPEG 2000, and for each band of a tile, before it decodes any."""
 _KINDS = (b"asoc", b"xml ")
-"""Kinds of JPEG 2000 boxes that hold XML."""
+"""Types of JPEG 2000 boxes that contain XML."""
 _LARGEST = 2**24
-"""Largest number of bytes of all XML in a file. Files of Sentinel-2 have about 3000."""
+"""Largest accepted size of all XML in a JPEG 2000 file, in bytes. Files of Sentinel-2 have about 3000."""
 _PROJ_STRING = re.compile(r"[\s+\"'>](init|proj)\s*=", re.IGNORECASE)
 _APART = re.compile(r"<!\[CDATA\[|\]\]>|<!--.*?-->", re.DOTALL)
 
 
 def check_gml(file: SharedFile) -> None:
-    """Raise InputError for a JPEG 2000 file whose GML may make PROJ open a file."""
+    """Raise InputError if a JPEG 2000 file contains GML that could make PROJ open another file."""
     left = _LARGEST
     all_boxes = list(boxes(file.read_at))
     for kind, at in all_boxes:
@@ -192,19 +193,19 @@ def check_gml(file: SharedFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Codestream:
-    """The size in the header of a JPEG 2000 codestream (ISO/IEC 15444-1, A.5.1), in pixels."""
+    """Size of the image and its tiles, from the header of a JPEG 2000 codestream (ISO/IEC 15444-1, A.5.1)."""
 
     height: int
     width: int
     bands: int
     tile: tuple[int, int]
-    """Height and width of a tile, at most the height and width of the image."""
+    """Height and width of a tile in pixels, at most the height and width of the image."""
     table_bytes: int
-    """Bytes that OpenJPEG allocates for the table of tiles before it decodes any."""
+    """Bytes that OpenJPEG allocates for its table of tiles before it decodes the first tile."""
 
 
 def codestream(head: bytes) -> Codestream | None:
-    """Parse the size in the first 42 bytes of a codestream, or return None if they are invalid or declare 0 pixels."""
+    """Parse the first 42 bytes of a JPEG 2000 codestream. Return None if they are invalid or declare 0 pixels."""
     if len(head) < 42 or not head.startswith(_CODESTREAM):
         return None
     right, lower, left, upper, tile_width, tile_height = struct.unpack_from(">6I", head, 8)
@@ -218,9 +219,9 @@ def codestream(head: bytes) -> Codestream | None:
 
 
 def boxes(read_at: Callable[[int, int], bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield the kind and the content offset of each box of a file (ISO/IEC 14496-12).
+    """Yield the type and the content offset of each box of a JPEG 2000 or JPEG XL file (ISO/IEC 14496-12).
 
-    A bare codestream counts as one box of kind "jp2c".
+    A JPEG 2000 codestream without boxes counts as one box of type "jp2c".
     """
     if read_at(0, 4) == _CODESTREAM:
         yield b"jp2c", 0

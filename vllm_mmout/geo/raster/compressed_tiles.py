@@ -1,4 +1,4 @@
-"""Tiles of a cloud-optimised GeoTIFF of classes, compressed by threads while the raster's blocks arrive.
+"""Compress the tiles of a cloud-optimised GeoTIFF of class ids in threads, while the pixels are still arriving.
 
 GDAL writes the header, as that of an empty, sparse COG with the same metadata. The compressed tiles follow, and their
 offsets are filled in. The file equals the one that GDAL's COG driver makes of all pixels
@@ -35,29 +35,31 @@ from vllm_mmout.geo.raster.geotiff import (
 )
 
 _AROUND = 4
-"""Bytes before a tile (GDAL's leader, the tile's size) and after it (the trailer, which repeats its last bytes)."""
+"""Number of bytes that GDAL adds before each tile of a COG (the tile's size) and after it (a copy of the tile's last
+bytes)."""
 
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""Metadata item of an overview's bands. GDAL 3.12 derives the item OVERVIEW_RESAMPLING of the file from it."""
+"""Metadata item of an overview's bands, from which GDAL 3.12 derives the file's item OVERVIEW_RESAMPLING."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
-    """Return whether `CompressedTiles` supports such pixels: class ids, whose overviews use the nearest pixel.
+    """Return whether `CompressedTiles` can store pixels of ``dtype``: class ids (``classes``) of at most 16 bits.
 
-    It counts the pixels of each value for the statistics, so values may have at most 16 bits.
+    Overviews of class ids take the nearest pixel. The pixels of each value are counted for the statistics, so there
+    must be few values.
     """
     return classes and dtype.itemsize <= 2
 
 
 class CompressedTiles:
-    """The compressed tiles of a raster and its overviews, in a temporary file without a name.
+    """Writer of a GeoTIFF of class ids that compresses tiles and overviews while blocks of pixels are still arriving.
 
     Memory holds the blocks that threads compress, and the unfinished tiles of overviews. If blocks arrive row by row,
     these tiles need at most the bytes of a row of blocks. One thread at a time may use the object.
     """
 
     def __init__(self, folder: Path | None, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-        """Begin a raster of ``shape`` (bands, height, width); ``folder`` None keeps the tiles in memory.
+        """Create a writer for a raster of ``shape`` (bands, height, width). ``folder`` None keeps the tiles in memory.
 
         ``dtype`` is the dtype of the pixels before `stored_dtype`.
         """
@@ -77,7 +79,7 @@ class CompressedTiles:
         self._pool = ThreadPoolExecutor(THREADS, "mmout-compress") if self._levels[1:] else None
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Add a whole block of pixels [bands, height, width] at a row and a column of the raster, in pixels.
+        """Add a block of pixels [bands, height, width] whose upper left pixel is at ``row`` and ``col`` of the raster.
 
         An error of a thread is raised by a later call.
         """
@@ -90,7 +92,7 @@ class CompressedTiles:
         self._jobs.append(self._pool.submit(self._add_tile, 0, place, pixels.astype(self._dtype)))
 
     def save(self, target: str | BinaryIO, metadata: RasterMetadata) -> None:
-        """Write the GeoTIFF to a path, or to an open file."""
+        """Write the finished GeoTIFF to a path or to an open file."""
         if isinstance(target, str):
             with Path(target).open("wb") as file:
                 self.save(file, metadata)
@@ -105,14 +107,14 @@ class CompressedTiles:
                 target.write(self._file.read(size + 2 * _AROUND))
 
     def discard(self) -> None:
-        """Remove all tiles. May be called repeatedly."""
+        """Delete the temporary file with the tiles. May be called repeatedly."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock, suppress(OSError):  # of a full disk, which was raised before
             self._file.close()
 
     def _add_tile(self, number: int, place: tuple[int, int], pixels: NDArray[Any]) -> None:
-        """Compress a tile of level ``number``, and the tiles of smaller overviews that it completes."""
+        """Compress a tile of level ``number`` (0 is the full image), and all overview tiles that it completes."""
         if number == 0:
             counts = np.stack([histogram(plane) for plane in pixels])
             with self._lock:
@@ -133,7 +135,7 @@ class CompressedTiles:
                     self._add_tile(number + 1, tile, complete)
 
     def _compressed(self, pixels: NDArray[Any]) -> bytes:
-        """Pad a tile to its full size, and compress it with TIFF's deflate and horizontal differences."""
+        """Pad a tile to its full size, and compress it with deflate and TIFF's horizontal differences."""
         bands, height, width = pixels.shape
         tile = np.zeros((self._side, self._side, bands), self._dtype)
         tile[:height, :width] = pixels.transpose(1, 2, 0)
@@ -143,7 +145,7 @@ class CompressedTiles:
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Return the file that GDAL writes for a raster without pixels: a header that lacks the offsets of tiles."""
+        """Return the header of the GeoTIFF, which GDAL writes for a raster without pixels. Tile offsets are missing."""
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 
@@ -166,7 +168,7 @@ class CompressedTiles:
         return file
 
     def _with_tile_places(self, file: BytesIO) -> bytes:
-        """Return the header with the offsets of the tiles, which follow the header. The smallest overview is first."""
+        """Return the header with the tile offsets filled in. The tiles follow the header, smallest overview first."""
         header = bytearray(file.getbuffer())
         with TiffFile(file) as tiff:
             pages: list[Any] = list(tiff.pages)
@@ -186,30 +188,30 @@ class CompressedTiles:
 
 
 class _PyramidLevel:
-    """The image or an overview: the positions of its tiles in the temporary file, and its unfinished tiles."""
+    """The full image or one overview: offsets of its finished tiles in the temporary file, and its unfinished tiles."""
 
     def __init__(self, size: tuple[int, int], side: int, below: tuple[int, int]) -> None:
-        """Begin a level of (height, width) ``size`` whose pixels are taken from the level of size ``below``."""
+        """Create a level of ``size`` (height, width) with pixels copied from the next finer level of size ``below``."""
         self.size = size
         self._side = side
         self.starts = np.zeros([-(-length // side) for length in size], np.int64)
         self.sizes = np.zeros_like(self.starts)
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps a tile to its pixels and the number of pixels still missing."""
+        """Maps the row and column of a tile to its pixels and the number of pixels still missing."""
         self._nearest = [_nearest(*lengths) for lengths in zip(size, below, strict=True)]
-        """Indices of the rows, and of the columns, in the level below that this level's pixels are taken from."""
+        """Indices of the rows, and of the columns, of the next finer level that this level's pixels are copied from."""
 
     def shares(
         self, place: tuple[int, int], pixels: NDArray[Any]
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
-        """Yield each tile to which a tile of the level below adds pixels, with the slices in it and the pixels."""
+        """Yield each tile that gets pixels from the finer tile at ``place``, with the slices to fill and the pixels."""
         rows, cols = (list(self._along(*axis)) for axis in zip(self._nearest, place, strict=True))
         for row, there_rows, from_rows in rows:
             for col, there_cols, from_cols in cols:
                 yield (row, col), (there_rows, there_cols), pixels[:, from_rows][:, :, from_cols]
 
     def paint(self, tile: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
-        """Write pixels into a tile. Return the tile if it is then complete, else None."""
+        """Write pixels into the slices ``there`` of a tile. Return the tile once it is complete, else None."""
         if tile not in self._unfinished:
             shape = [min(self._side, length - at * self._side) for length, at in zip(self.size, tile, strict=True)]
             self._unfinished[tile] = np.empty((len(pixels), *shape), pixels.dtype), shape[0] * shape[1]
@@ -222,9 +224,10 @@ class _PyramidLevel:
         return None
 
     def _along(self, nearest: NDArray[np.intp], at: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield the tiles along one axis to which tile ``at`` of the level below adds pixels.
+        """Yield the tiles along one axis that get pixels from tile ``at`` of the next finer level.
 
-        Yields the index of the tile, the slice in it, and the place of each of its pixels in the tile below.
+        Each item is the index of the tile, the slice to fill in it, and the index in the finer tile of each pixel to
+        copy.
         """
         first, last = np.searchsorted(nearest, (at * self._side, (at + 1) * self._side)).tolist()
         while first < last:
@@ -236,5 +239,5 @@ class _PyramidLevel:
 
 
 def _nearest(length: int, below: int) -> NDArray[np.intp]:
-    """Return, for each of ``length`` pixels in a line, the index of the pixel that GDAL takes from ``below`` pixels."""
+    """Return, for each of ``length`` pixels of an overview row, which of ``below`` source pixels GDAL copies."""
     return (0.5 + np.arange(length) * (below / length)).astype(np.intp)

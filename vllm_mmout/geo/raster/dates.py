@@ -1,4 +1,4 @@
-"""Acquisition dates from the metadata items and names of rasters."""
+"""Find the acquisition date of a raster in its metadata items and its name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ITEMS: Final = (
     "DATATAKE_1_DATATAKE_SENSING_START",
     "PRODUCT_START_TIME",
 )
-"""Metadata items that hold the acquisition time of an image."""
+"""Names of metadata items that hold the acquisition time of an image."""
 FILE_ITEM: Final = "TIFFTAG_DATETIME"
-"""Metadata item with the date of a file, which may be the day on which the file was written."""
+"""Metadata item with the date of a file, which may be the day of writing instead of the day of acquisition."""
 
 _MONTH, _DAY = r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
 _NAMES: Final = tuple(
@@ -43,19 +43,19 @@ _COARSE: Final = tuple(
         r"(?<!\d)(?P<year>(?:19|20)\d\d)(?!\d)",
     )
 )
-"""Patterns for names with a doubtful date, or with only a month or a year, which suffice to sort files."""
+"""Patterns of names with a doubtful date, or with only a month or a year. Such dates suffice to sort files by time."""
 _TEXT: Final = re.compile(r"\s*(?P<year>\d{4})[-:/]?(?P<month>\d\d)[-:/]?(?P<day>\d\d)(?!\d)")
 _EARLIEST: Final = 1950
 
 
 def date_of_items(metadata: Mapping[str, str]) -> date | None:
-    """Return the acquisition date in metadata items, or None if they hold none."""
+    """Return the acquisition date that a raster's metadata items state, or None."""
     items = {key.upper(): value for key, value in metadata.items()}
     return _first(_TEXT.match(items[item]) for item in _ITEMS if item in items)
 
 
 def date_of_file_item(metadata: Mapping[str, str]) -> date | None:
-    """Return the date in the item TIFFTAG_DATETIME, which may be the day of writing, or None without a valid date."""
+    """Return the date in the item TIFFTAG_DATETIME, or None. It may be the day on which the file was written."""
     return _first([_TEXT.match(metadata.get(FILE_ITEM, ""))])
 
 
@@ -70,12 +70,12 @@ def date_of_name(name: str, *, coarse: bool = False) -> date | None:
 
 
 def date_of_raster(metadata: Mapping[str, str], name: str) -> date | None:
-    """Return the acquisition date of a raster from its metadata items, else its name, else the date of its file."""
+    """Return a raster's acquisition date from its metadata items, else its name, else the date of its file."""
     return date_of_items(metadata) or date_of_name(name) or date_of_file_item(metadata)
 
 
 def _first(matches: Iterable[re.Match[str] | None]) -> date | None:
-    """Return the date of the first match that is a day in the calendar, or None if there is none."""
+    """Return the date of the first match that is a valid calendar date, or None."""
     for match in matches:
         if match is None:
             continue

@@ -1,4 +1,4 @@
-"""File objects that several threads can read, and lookup of the files beside a raster (sidecars, masks)."""
+"""Read files from several threads, and find the files beside a raster (sidecars, masks)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from typing import BinaryIO, TypeAlias, cast
 from vllm_mmout.errors import InputError
 
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
-"""Exceptions of a file read at an impossible offset, which damaged data may contain."""
+"""Exceptions of reading at an impossible offset, which a damaged file may contain."""
 
 THREADS = min(8, os.cpu_count() or 1)
-"""Threads that read and decode a local file. On 16 cores, 4 threads read 91 Mpx/s, 8 read 143 and 16 read 123."""
+"""Number of threads that read and decode a local file. On 16 cores, 4 threads read 91 Mpx/s, 8 read 143 and 16 read
+123."""
 
 
 class ManyReadersFile(io.RawIOBase):
-    """A file that any number of threads may read at the same time, each at its own offset."""
+    """Base class of files that any number of threads may read at the same time, each at its own offset."""
 
     def read_at(self, at: int, count: int) -> bytes:
         """Read ``count`` bytes at offset ``at``, fewer at the end of the file."""
@@ -38,7 +39,7 @@ class ManyReadersFile(io.RawIOBase):
 
 
 class SharedFile:
-    """A seekable binary file that several threads may read, and that a single reader may use as a file object.
+    """Binary file that several threads may read at any offset, and that a single thread may use as a file object.
 
     If ``owned``, read errors become `InputError`. A caller's file object may raise any exception; the exception is
     kept in ``failure`` too, since decoders may wrap or swallow it. An offset or count that is not an integer, as
@@ -54,7 +55,7 @@ class SharedFile:
         self._lock = threading.Lock()
         self._many = file if isinstance(file, ManyReadersFile) else None
         self._descriptor = owned and isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
-        """Whether the file can be read by its descriptor, at any offset and by several threads at once."""
+        """Whether several threads can read the file at once through its file descriptor."""
         try:
             self.size = self.seek(0, 2)
             self.seek(0)
@@ -64,11 +65,11 @@ class SharedFile:
 
     @property
     def far(self) -> bool:
-        """Whether reading the file is so slow (over a network) that fetching bytes ahead pays off."""
+        """Whether reads go over a network and are so slow that fetching bytes ahead pays off."""
         return self._many is not None
 
     def fetch(self, at: int, count: int) -> None:
-        """Start to fetch ``count`` bytes at ``at`` that will be read soon, without waiting; local files do nothing."""
+        """Start to fetch bytes that will be read soon, without waiting for them. Does nothing for local files."""
         if self._many is not None:
             self._many.fetch(at, count)
 
@@ -83,7 +84,7 @@ class SharedFile:
             return self.read(count)
 
     def view_at(self, at: int, buffer: memoryview) -> memoryview:
-        """Return the bytes at offset ``at``, as many as ``buffer`` has or fewer at the end of the file.
+        """Return up to ``len(buffer)`` bytes at offset ``at``, fewer only at the end of the file.
 
         An owned local file is read into ``buffer`` without a lock. A remote file returns a view of its cache.
         """
@@ -106,7 +107,7 @@ class SharedFile:
             return self._file.seek(offset, whence)
 
     def read(self, count: int = -1) -> bytes:
-        """Read ``count`` bytes from the current position, fewer at the end of the file; all that remain if negative."""
+        """Read ``count`` bytes, fewer at the end of the file, or all remaining bytes if ``count`` is negative."""
         count = operator.index(count)
         with self._watched():
             data = self._file.read(count)
@@ -120,7 +121,7 @@ class SharedFile:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file if ``owned``, else move it to its end. May be called repeatedly."""
+        """Close the file if it is owned, else move it to its end for the caller. May be called repeatedly."""
         with self._lock:
             if self._owned:
                 self._file.close()
@@ -146,26 +147,29 @@ class SharedFile:
 PAM, MASK = ".aux.xml", ".msk"
 """Suffixes that GDAL appends to a file's name for its PAM (metadata) file and its mask."""
 REMEDY = "correct the file, or remove it to read the raster without it"
-"""End of the error messages about a faulty file beside a raster."""
+"""End of error messages about an invalid file beside a raster, such as a sidecar file."""
 Opener: TypeAlias = Callable[[str], SharedFile | None]
-"""Function that opens a file of a folder by the file's name, and returns None if the file is missing."""
+"""Function that opens a file in a raster's folder by its name, and returns None if the file is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The files beside a file that was given by its path. An upload or a remote file does not have neighbours."""
+    """Access to the files beside a local file, such as its sidecar files and its mask.
+
+    An upload or a remote file does not have neighbours.
+    """
 
     name: str
-    """Name of the file, without its folder."""
+    """Name of the file whose neighbours are opened, without its folder."""
     opener: Opener
     """Function that opens a file in the same folder by its name, and returns None if the file is missing."""
 
     def appended(self, suffix: str) -> SharedFile | None:
-        """Open the file ``name`` + ``suffix`` (suffix as given or in capitals), or return None if it is missing."""
+        """Open the neighbour called ``name + suffix``, with ``suffix`` as given or in capitals, or return None."""
         return self._first([self.name + suffix, self.name + suffix.upper()])
 
     def replaced(self, suffixes: Iterable[str]) -> SharedFile | None:
-        """Open the first existing file called ``name`` with its suffix replaced, or return None without such a file.
+        """Open the first neighbour whose name has one of ``suffixes`` in place of the file's own, or return None.
 
         Each of the suffixes is tried in lower case, then in capitals.
         """
@@ -177,14 +181,14 @@ class Neighbours:
 
 
 class FileWithNeighbours:
-    """Base class of file objects that also give access to the files beside them."""
+    """Base class of file objects that also give access to the files beside them, such as sidecar files."""
 
     neighbours: Neighbours | None = None
-    """The files beside this file, or None if they may not be read."""
+    """Access to the files beside this file, or None if they may not be read."""
 
 
 def neighbours_of(path: Path) -> Neighbours:
-    """Return an object that opens the files beside a local file on demand."""
+    """Return an object that opens the files beside a local file, such as sidecar files, when they are needed."""
     return Neighbours(path.name, partial(_beside, path))
 
 

@@ -1,4 +1,4 @@
-"""Recognition of files by name (addresses, GDAL names, band names, rasters in folders) and by their first bytes."""
+"""Recognise addresses, GDAL names, band files and raster folders by name, and formats by a file's first bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SCHEMES = ("http://", "https://")
 _LONGEST_NAME = 200
-"""Characters kept of a file name that a client sent."""
+"""Largest number of characters kept of a file name that a client sent."""
 _DATA_WITHIN = re.compile(r'(?:netcdf|hdf5):(?:"(?P<file>[^"]*)"|(?P<plain>[^":]*)):(?P<data>.*)', re.IGNORECASE)
 """Pattern of GDAL's names of datasets inside a file, such as ``NETCDF:"file.nc":variable``."""
 
@@ -29,7 +29,7 @@ def is_address(source: Any) -> bool:
 
 
 BUCKETS = {"s3": "a bucket of S3", "gs": "a bucket of Google Cloud Storage", "az": "a container of Azure"}
-"""URL schemes of buckets, with the name of each kind of bucket for messages."""
+"""Maps the URL scheme of a bucket to the kind of bucket, as words for messages."""
 
 
 def in_bucket(source: Any) -> bool:
@@ -44,7 +44,7 @@ def printable_name(name: str) -> str:
 
 
 def without_secrets(address: str) -> str:
-    """Return an address without user, password, query and fragment, which may be secrets, for use in messages."""
+    """Return an address for use in messages, without user, password, query and fragment, which may be secrets."""
     if not is_address(address) and not in_bucket(address):
         return address
     scheme, _, rest = address.strip().partition("://")
@@ -54,7 +54,7 @@ def without_secrets(address: str) -> str:
 
 
 def file_stem(source: Any) -> str:
-    """Return the file name, without its suffix, of a path or an address; "" if it is not the name of a file.
+    """Return the name, without suffix, of the file at a path or address, or "" if the source does not name a file.
 
     For a dataset inside a file, such as ``NETCDF:"file.nc":group/variable``, it is ``file_group_variable``.
     """
@@ -107,10 +107,11 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 RASTER_SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
-"""Suffixes of the rasters in a folder. Other files, such as metadata, overviews and quicklooks, are skipped."""
+"""File suffixes that count as rasters when a folder is listed. Metadata, quicklooks and other files are skipped."""
 
 _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/IMG_DATA/R*m")
-"""Glob patterns of a Sentinel-2 product's band folders, from any folder of it; level 2 has one per resolution."""
+"""Glob patterns of a Sentinel-2 product's band folders, relative to any folder of it. Level 2 has a folder per
+resolution."""
 
 
 def rasters_in(folder: Path) -> list[Path]:
@@ -119,7 +120,7 @@ def rasters_in(folder: Path) -> list[Path]:
 
 
 def rasters_of(folder: Path) -> list[Path]:
-    """Return the rasters of the scene in a folder: its own rasters, else the bands of the Sentinel-2 product in it."""
+    """Return the rasters in a folder or, if there are none, the band files of the Sentinel-2 product in it."""
     paths = rasters_in(folder)
     for pattern in _PRODUCT:
         if paths:
@@ -145,12 +146,12 @@ def _inside(folder: Path, condition: Callable[[Path], bool]) -> list[Path]:
 _STORES = {"s3://": "/vsis3/", "gs://": "/vsigs/", "az://": "/vsiaz/"}
 _VSI = "/vsi"
 _WITHIN = {"netcdf:": "netCDF", "hdf5:": "HDF5Image"}
-"""Prefixes of GDAL's names of datasets inside a file, and the driver for each."""
+"""Maps the prefix of GDAL's name of a dataset inside a file to the GDAL driver that opens it."""
 _NAMED = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG", "HFA", "PCIDSK", "ENVI")
-"""GDAL drivers allowed for files in object stores and in GDAL's virtual file systems."""
+"""GDAL drivers that may open files in buckets and in GDAL's virtual file systems."""
 
 Drivers: TypeAlias = tuple[tuple[str, ...], ...]
-"""Groups of names of the GDAL drivers that may open a file. The first group that can open it is used."""
+"""GDAL drivers that may open a file, in groups. The groups are tried in order until one of them can open it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class GdalFormat:
     drivers: Drivers
     """GDAL drivers that are allowed to open files of this format; empty if the format is refused."""
     alone: bool
-    """Whether a file of this format never refers to other files (as HDF5 may do), so that it may be given as bytes."""
+    """Whether files of this format never refer to other files (HDF5 may do so), so that they may be given as bytes."""
 
 
 JPEG = b"\xff\xd8"
@@ -195,7 +196,7 @@ _HEADERS = (
     (".hdr", re.compile(rb"\s*ENVI\b"), _ENVI),
     (".hdr", re.compile(rb"(?s).*\b(nrows|NROWS)\s+\d"), _EHDR),
 )
-"""Suffix of the header file beside a raw raster, pattern of the header's beginning, and format of the raster."""
+"""Formats of raw rasters: suffix of the header file, pattern of the header's beginning, and the format."""
 _HEADER_BYTES = 4096
 
 
@@ -211,7 +212,7 @@ def is_gdal_name(name: str) -> bool:
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
-    """Return the name to pass to GDAL for a name accepted by `is_gdal_name`, and the drivers that may open it."""
+    """Convert a name accepted by `is_gdal_name` to the name to pass to GDAL and the drivers that may open it."""
     for beginning, system in _STORES.items():
         if name.lower().startswith(beginning):
             return system + name[len(beginning) :], (_NAMED,)
@@ -233,7 +234,7 @@ def gdal_format(head: bytes) -> GdalFormat | None:
 
 
 def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
-    """Return the format of a raw raster by the header file beside it, or None without a header of a known kind."""
+    """Return the format of a raw raster according to the header file beside it, or None without a known header."""
     for header, beginning, file_format in _HEADERS:
         file = neighbours.replaced([header]) or neighbours.appended(header)
         if file is None:

@@ -1,4 +1,4 @@
-"""Reading by windows, through rasterio, of formats that only GDAL can read."""
+"""Read windows of files in formats that only GDAL can read, through rasterio."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
-"""Source of the valid pixels: only the values (nodata), an alpha band, one mask of the dataset, or masks per band."""
+"""Source that tells which pixels are valid: only nodata values, an alpha band, one mask for all bands, or a mask per
+band."""
 _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESOLUTION", "TIFFTAG_RESOLUTIONUNIT"})
-"""Metadata items of GDAL that are not copied: whether pixels are areas or points, and the resolution for printing."""
+"""GDAL metadata items that are not copied: whether pixels are areas or points, and the resolution for printing."""
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
-    """Open a file through GDAL.
+    """Open a raster file through GDAL.
 
     Args:
         name: name of the file in error messages.
@@ -59,7 +60,7 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
 
 
 def open_raw(name: str, target: str, header_format: GdalFormat, nbytes: int) -> OpenRaster:
-    """Open a raw raster of ``nbytes`` bytes by the header beside it, or raise InputError if the header does not fit."""
+    """Open a raw raster through GDAL by the header beside it. Raise InputError if the raster is smaller than stated."""
     opened = open_gdal(name, target, header_format.drivers)
     needed = math.prod(opened.size) * opened.count * opened.dtype.itemsize
     if nbytes >= needed:
@@ -73,7 +74,7 @@ def open_raw(name: str, target: str, header_format: GdalFormat, nbytes: int) -> 
 
 
 def open_gdal_name(name: str) -> OpenRaster:
-    """Open a raster by a GDAL dataset name (see `is_gdal_name`)."""
+    """Open a raster by a GDAL dataset name, such as ``NETCDF:"file.nc":variable`` (see `is_gdal_name`)."""
     target, drivers = gdal_target(name)
     return open_gdal(name, target, drivers)
 
@@ -130,7 +131,7 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that GDAL read each part of the image, then each part of the mask, int64 [2 * parts].
+        """Number of times that GDAL read each part of the image, followed by each part of the mask, int64 [2 * parts].
 
         The parts are the rectangles that the raster is read in. They are listed row by row.
         """
@@ -157,14 +158,14 @@ def _dtype(text: str) -> np.dtype[Any]:
 
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:
-    """Return the palette of the first band as `OpenRaster.palette`, or None if the band does not have a palette."""
+    """Return the colours of the first band's palette, or None if the band does not have a palette."""
     if dataset.colorinterp[0].name != "palette" or not dataset.dtypes[0].startswith("uint"):
         return None
     return colours_of_palette(dataset.colormap(1))
 
 
 def _validity(dataset: Any, alpha: int | None) -> _Validity:
-    """Return the source of a dataset's valid pixels (GDAL RFC 15)."""
+    """Return the source that tells which pixels of a dataset are valid (GDAL RFC 15)."""
     data = [band for band in dataset.indexes if band != alpha]
     flags = [{flag.name for flag in dataset.mask_flag_enums[band - 1]} for band in data]
     if alpha is None:  # GDAL's alpha band may be described as something else
@@ -180,18 +181,19 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
 
 
 _LARGEST = 512 << 20
-"""Largest number of decoded bytes of a part. Larger parts are refused, since a part must fit into memory."""
+"""Largest size of a part of a raster that is read at once, in decoded bytes. Larger parts are refused, since a part
+must fit into memory."""
 _WORTH_A_CALL = 2**18
 """Smallest number of decoded bytes that one GDAL call should read."""
 _SIDE = 1024
-"""Largest height and width of a part of a VRT, in pixels, unless its blocks are larger."""
+"""Largest height and width, in pixels, of the parts that a VRT is read in, unless its blocks are larger."""
 _WORTH_A_SEARCH = 32 << 20
-"""Largest number of decoded bytes of a VRT part, unless one block is larger. Parts are nearly this large, since GDAL
-searches all sources of the VRT in each read."""
+"""Largest size, in decoded bytes, of the parts that a VRT is read in, unless one block is larger. Parts are nearly this
+large, since GDAL searches all sources of the VRT in each read."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel: int) -> tuple[int, int]:
-    """Return the height and width, in pixels, of the parts to read a raster in.
+    """Return the height and width, in pixels, of the parts that a raster is read in through GDAL.
 
     A part is a GDAL block, or several rows of blocks if a block is small, as in formats that are decoded row by row.
     The parts of a VRT are larger: its blocks say nothing about the blocks of its sources, and each source block is
@@ -214,7 +216,7 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
 
 
 class GdalParts:
-    """The parts of some bands of a raster, or of their common mask (one bool band), for `read_windows`.
+    """Adapter through which `read_windows` reads bands of a GDAL dataset, or their common mask, in large parts.
 
     ``decoded``, int64 [rows, columns] of parts, counts how often each part was read.
     """
@@ -243,16 +245,16 @@ class GdalParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window of the raster that a part covers."""
+        """Return the window of the raster that the part at ``place`` covers."""
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return empty placeholders, since GDAL reads and decodes in one step."""
+        """Return empty placeholders instead of stored bytes, since GDAL reads and decodes in one step."""
         del scratch
         return [memoryview(b"")] * len(places)
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Read a part from GDAL and return its pixels [rows, columns, bands], ignoring the other arguments."""
+        """Read the part at ``place`` through GDAL and return its pixels [rows, columns, bands]."""
         del data, scratch
         with self._counting:
             self._decoded[place[1:]] += 1

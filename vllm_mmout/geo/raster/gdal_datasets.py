@@ -1,4 +1,4 @@
-"""The pool of GDAL datasets that are open for one file.
+"""Share a few open GDAL datasets of one file between threads.
 
 Only one thread at a time may use a dataset, so each reading thread gets its own, from a pool of a few datasets. GDAL
 caches decoded blocks for the whole process. The cache limit `GDAL_CACHEMAX` (5 % of the memory) cannot be set per file,
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.tags import GeoTag
 
 _AT_ONCE = min(4, os.cpu_count() or 1)
-"""Largest number of datasets that are open for one file at the same time."""
+"""Largest number of GDAL datasets that are open for one file at the same time."""
 _SHARE = 16 << 20
-"""Bytes that a dataset may decode before it is closed."""
+"""Number of decoded bytes after which a dataset is closed, since its blocks may fill GDAL's cache."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 
 class Datasets:
-    """A pool of GDAL datasets of one file or GDAL name, for use by several threads."""
+    """Pool of open GDAL datasets of one file, for use by several threads."""
 
     def __init__(self, name: str, target: str, drivers: Drivers, data: bytes | None = None) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """Yield a dataset (rasterio's ``DatasetReader``) for the calling thread, which will decode ``nbytes`` bytes."""
+        """Yield a rasterio ``DatasetReader`` to this thread alone. The caller will decode ``nbytes`` bytes from it."""
         with self._turns, _environment(self._target), _errors(self.name):
             dataset, decoded = self._taken()
             try:
@@ -63,7 +63,7 @@ class Datasets:
                 self._given_back(dataset, decoded + nbytes)
 
     def close(self) -> None:
-        """Close all datasets, those in use as soon as they are returned. May be called repeatedly."""
+        """Close all datasets. Datasets in use are closed when they are returned. May be called repeatedly."""
         with self._lock:
             self.closed = True
             idle, self._idle = self._idle, []
@@ -119,7 +119,7 @@ class Datasets:
 
 @contextmanager
 def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
-    """Yield a dataset (rasterio's ``DatasetReader``) of a GeoTIFF of 1 x 1 pixel, so that GDAL parses its ``tags``."""
+    """Yield a GDAL dataset of a GeoTIFF with one pixel and the given ``tags``, so that GDAL parses the tags."""
     file = BytesIO()
     extra = [(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags]
     tifffile.imwrite(file, np.zeros((1, 1), np.uint8), metadata=None, software=False, extratags=extra)
@@ -133,7 +133,7 @@ def one_pixel(tags: Iterable[GeoTag]) -> Iterator[Any]:
 
 @contextmanager
 def _environment(target: str) -> Iterator[None]:
-    """Set GDAL's options and log handler for the current thread while it reads."""
+    """Set GDAL's options and error handler for the current thread while it reads the file ``target``."""
     options = {"GDAL_NUM_THREADS": "1"}  # this package starts the threads itself
     if target.startswith(_REMOTE):
         options["GDAL_DISABLE_READDIR_ON_OPEN"] = "EMPTY_DIR"  # do not list the objects beside it
@@ -151,7 +151,7 @@ def _errors(name: str) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """Return GDAL's original message, since rasterio's own only refers to "the previous exception"."""
+    """Return the message of GDAL's original error, since rasterio's own error only refers to it."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip() or type(error).__name__

@@ -1,4 +1,4 @@
-"""Running GDAL code that writes files: its options, and its errors as the system's."""
+"""Run GDAL code that writes files, with suitable options, and turn its errors into OSError."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 IN_MEMORY = "/vsimem/"
-"""Prefix of GDAL's names of files in memory."""
+"""Prefix of the names that GDAL gives to files in memory."""
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
 """GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
 
 
 @contextmanager
 def gdal_writes(name: str, nbytes: int = 0) -> Iterator[None]:
-    """Run GDAL code that adds up to ``nbytes`` bytes to the file ``name``, and turn GDAL's errors into OSError."""
+    """Set GDAL's options for code that adds up to ``nbytes`` bytes to file ``name``. Turn its errors into OSError."""
     from rasterio import Env
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError
@@ -32,7 +32,7 @@ def gdal_writes(name: str, nbytes: int = 0) -> Iterator[None]:
 
 
 def system_error(name: str, nbytes: int, error: BaseException) -> OSError:
-    """Return the system's error if the file cannot grow by ``nbytes``, as on a full disk, else GDAL's message."""
+    """Return an OSError for a failed write: "disk full" if the file cannot grow by ``nbytes``, else GDAL's message."""
     if sys.platform == "linux" and not name.startswith(IN_MEMORY):
         path = Path(name)
         try:

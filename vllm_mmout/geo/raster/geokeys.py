@@ -1,4 +1,4 @@
-"""The GeoTIFF keys of a coordinate system (OGC 19-008, 7.1.1, annex D), checked before GDAL reads them.
+"""Check the GeoTIFF keys that define a coordinate system (OGC 19-008, 7.1.1, annex D) before GDAL reads them.
 
 A malicious text could make PROJ open a file, and a huge count could keep GDAL busy.
 """
@@ -23,31 +23,32 @@ _READ = range(1024, 4097)
 """Numbers of the GeoTIFF keys that are passed to GDAL: keys of the horizontal coordinate system, and 4096, the vertical
 coordinate system. With 4979 in key 4096, GDAL adds WGS 84 heights to the coordinate system."""
 _TELLING = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
-"""GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of these keys does
-not define a coordinate system."""
+"""Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
+these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest number of floating-point values, and of characters, read for all GeoTIFF keys of a file together."""
+"""Largest number of floats, and of characters, that are read for all GeoTIFF keys of a file together."""
 _MOST_NUMBERS, _LONGEST = 16, 1000
-"""Largest number of values in a numeric GeoTIFF key, and of characters in a name. Real files stay below both."""
+"""Largest accepted number of values of a numeric GeoTIFF key, and of characters of a name. Real files stay below
+both."""
 _WKT_MARK = "ESRI PE String = "
-"""Prefix of a WKT in the key for the projected citation. Esri's software and GDAL write it if other keys cannot define
-the coordinate system."""
+"""Text before a WKT in GeoTIFF key 3073, the citation. Esri's software and GDAL write a WKT there if other keys cannot
+define the coordinate system."""
 
 
 @dataclass(frozen=True, slots=True)
 class GeoKeys:
-    """The GeoTIFF keys of one file."""
+    """GeoTIFF keys of one file, which define its coordinate system."""
 
     values: Keys
     """Value of each key by its number: an integer for SHORT, a tuple for DOUBLE, a text without the closing "|" for
     ASCII."""
     tags: tuple[GeoTag, ...]
-    """TIFF tags to pass to GDAL. They hold only the harmless keys."""
+    """TIFF tags that hold only the harmless keys, to be passed to GDAL."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:
-        """Read the keys from a file's tags by number. As in GDAL, a key that points outside its tag is skipped."""
+        """Read the GeoTIFF keys from TIFF tags. As in GDAL, a key that points outside its tag is skipped."""
         directory, doubles, texts = (tags.get(code, GeoTag.shorts(code, ())) for code in KEY_TAGS)
         rows = [int(n) for n in directory.numbers] if directory.dtype == SHORT else []
         numbers = doubles.numbers[:_MOST]
@@ -74,10 +75,7 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """The citation's WKT if it is invalid or may name a file, else None.
-
-        GDAL does not get this text.
-        """
+        """WKT in the file's citation key that is invalid or may name a file, else None. GDAL does not get this text."""
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
         return wkt if wkt and not _is_wkt(wkt) else None

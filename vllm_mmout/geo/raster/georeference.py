@@ -1,4 +1,4 @@
-"""The class `Georeference`, the coordinate system and position of a raster."""
+"""Class `Georeference`: coordinate system and position of a raster, read from files and written to them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
 
 _MOST_KEPT = 1000
-"""Largest count of numbers in the tags of a file for which the parsed georeference is cached."""
+"""Largest number of values in the georeference tags of a file for which the parsed georeference is cached."""
 _FARTHEST = 1e100
-"""Largest coordinate of a corner. Squares of such coordinates are still finite."""
+"""Largest accepted coordinate of a raster's corner. The square of such a number is still finite."""
 PLACING_TAGS = (33550, 33922, 34264, 50844)
-"""Tags that tie pixels to coordinates: pixel scale, tie points, matrix, and RPC coefficients (GDAL RFC 22)."""
+"""Numbers of the TIFF tags that tie pixels to coordinates: pixel scale, tie points, matrix and RPCs (GDAL RFC 22)."""
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
-"""All tags of a georeference."""
+"""Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Prefixes of the coordinate systems that GDAL returns for GeoTIFF keys that it understands. For other keys, it returns
-a local coordinate system, which does not place a pixel on Earth."""
+"""Beginnings of the coordinate systems that GDAL returns for GeoTIFF keys that it understands. For other keys, GDAL
+returns a local coordinate system, which does not place a pixel on Earth."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -51,7 +51,7 @@ class Georeference:
     """
 
     crs: str | None = None
-    """Coordinate system of ``transform`` as "EPSG:n", as WKT if its code is unknown, or None if unknown."""
+    """Coordinate system of ``transform`` as "EPSG:n", as WKT if it lacks an EPSG code, or None if unknown."""
     transform: Affine | None = None
     """Transform (a, b, c, d, e, f) of pixel corners to coordinates, as rasterio's ``Affine``, or None if unknown."""
     gcps: tuple[GroundControlPoint, ...] = ()
@@ -59,11 +59,12 @@ class Georeference:
     gcps_crs: str | None = None
     """Coordinate system of ``gcps``."""
     pixel_is_point: bool = False
-    """Whether a pixel's value belongs to the point at its centre. ``transform`` refers to pixel corners anyway."""
+    """Whether a pixel's value belongs to the point at its centre instead of its area. ``transform`` refers to pixel
+    corners anyway."""
     rpcs: RPC | None = field(default=None, repr=False)
-    """RPC coefficients as rasterio's ``RPC``; lines and samples count as in GDAL (RFC 22)."""
+    """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Lines and samples count as in GDAL (RFC 22)."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """GeoTIFF keys of a coordinate system that is not understood, so that ``crs`` is None; empty otherwise."""
+    """GeoTIFF keys of a coordinate system that GDAL does not understand, so that ``crs`` is None; empty otherwise."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):
@@ -80,7 +81,7 @@ class Georeference:
 
     @classmethod
     def from_tags(cls, tags: Iterable[GeoTag]) -> Georeference | None:
-        """Read the geo tags of a TIFF, as GDAL does.
+        """Read the georeference from TIFF tags, as GDAL does.
 
         Args:
             tags: tags of one directory; tags that are not in `GEO_TAGS` are ignored.
@@ -96,7 +97,7 @@ class Georeference:
 
     @classmethod
     def from_rasterio(cls, dataset: Any) -> Georeference | None:
-        """Return the georeference of rasterio's ``DatasetReader``, or None if the dataset states none."""
+        """Read the georeference from rasterio's ``DatasetReader``, or return None if the dataset has none."""
         transform = tuple(dataset.transform)[:6]
         placed = transform != _IDENTITY and all(map(math.isfinite, transform))
         points, points_crs = dataset.gcps
@@ -137,7 +138,7 @@ class Georeference:
 
     @property
     def why_no_crs(self) -> str:
-        """Words for an error message that say why ``crs`` is None: no system, or a system that is not understood."""
+        """Reason why ``crs`` is None, for an error message: the system is missing or is not understood."""
         if not self.unread_keys:
             return "no coordinate system"
         return (
@@ -146,7 +147,7 @@ class Georeference:
         )
 
     def is_usable(self, size: tuple[int, int]) -> bool:
-        """Return whether the coordinates of a raster's corners are small enough to compute with.
+        """Return whether the coordinates of the raster's corners are small enough to compute with.
 
         Args:
             size: (height, width) of the raster, in pixels.
@@ -160,7 +161,7 @@ class Georeference:
         return all(abs(place) <= _FARTHEST for place in places)  # false for NaN
 
     def shifted(self, row: int, col: int) -> Georeference:
-        """Return the georeference of a part of the raster, with pixels of the same size.
+        """Return the georeference of a part of the raster that begins at pixel ``row``, ``col``.
 
         Args:
             row: first row of the part.
@@ -183,7 +184,7 @@ class Georeference:
         )
 
     def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
-        """Return the georeference of a raster that covers the same extent with another number of pixels.
+        """Return the georeference of the same extent after the raster is resampled to another number of pixels.
 
         Args:
             old: (height, width) of the raster of this georeference, in pixels.
@@ -211,7 +212,7 @@ class Georeference:
 
 @lru_cache(maxsize=64)
 def _of_tags(tags: tuple[GeoTag, ...]) -> Georeference:
-    """Return the georeference that GDAL reads from geo tags. It is cached, since this takes a millisecond."""
+    """Return the georeference that GDAL parses from TIFF tags. It is cached, since parsing takes a millisecond."""
     by_code = {tag.code: tag for tag in tags}
     keys = GeoKeys.from_tags(by_code)
     placing = [GeoTag.doubles(code, by_code[code].numbers) for code in PLACING_TAGS if code in by_code]
@@ -271,14 +272,14 @@ def crs_text(crs: CRS | None) -> str | None:
 
 
 def epsg_code(text: str) -> int | None:
-    """Return the EPSG code of "EPSG:n", or of a WKT that ends with its EPSG authority, or None for any other text."""
+    """Return the EPSG code in "EPSG:n", or at the end of a WKT, or None for any other text."""
     closing = r'(?:AUTHORITY\["EPSG","|ID\["EPSG",)(\d+)"?\]\s*\]\s*$'
     match = re.fullmatch(r"\s*EPSG:(\d+)\s*", text, re.IGNORECASE) or re.search(closing, text)
     return int(match[1]) if match else None
 
 
 def _placing(crs: CRS) -> dict[str, Any] | None:
-    """Return a coordinate system as PROJJSON without its shift to WGS 84, or None if it does not refer to the Earth."""
+    """Return a CRS as PROJJSON without its shift to WGS 84, or None if it does not place pixels on Earth."""
     described: dict[str, Any] = crs.to_dict(projjson=True)
     described = described.get("source_crs", described)
     return described if described.get("type") in _SYSTEMS else None

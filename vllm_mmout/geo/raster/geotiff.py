@@ -1,4 +1,4 @@
-"""The metadata of a GeoTIFF, passed to GDAL as a VRT: an XML text that names the file of the pixels and describes them.
+"""Describe the metadata of a GeoTIFF to GDAL as a VRT: XML that names the file with the pixels and describes them.
 
 https://gdal.org/drivers/raster/vrt.html lists the elements. rasterio's setters are not used: they convert a 64-bit
 nodata value to float, and if nodata is set after writing, GDAL's GTiff driver reads blocks of zeros as nodata.
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
 BLOCK_SIDE = 512
-"""Height and width of a block in pixels, if the raster is larger than a block."""
+"""Height and width of a GeoTIFF's blocks in pixels, unless the whole raster is smaller."""
 
 _LARGEST = 8
-"""Largest number of bytes per value that GDAL reads."""
+"""Largest number of bytes of a pixel's value that GDAL can read."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""Characters that end the name of a metadata item for GDAL, each with its temporary replacement."""
+"""Characters that would end the name of a metadata item for GDAL, each with a temporary replacement."""
 
 
 class RasterMetadata(TypedDict, total=False):
-    """The metadata of a raster to write. All keys are optional."""
+    """Metadata of a raster to write. All keys are optional."""
 
     nodata: float | None
     """Value of pixels without a result."""
     georeference: Georeference | None
     """Coordinate system and position of the raster."""
     band_names: Sequence[str | None]
-    """Name of each band, None for a band without a name; GDAL calls the names descriptions."""
+    """Name of each band, or None for a band without a name. GDAL calls the names descriptions."""
     units: Sequence[str | None]
-    """Unit of each band's values ("Mg/ha"), None for a band without a unit."""
+    """Unit of each band's values ("Mg/ha"), or None for a band without a unit."""
     class_names: Sequence[str] | None
     """Name of each class, from class 0. A GeoTIFF holds them as items CLASS_0, CLASS_1, ... of the first band."""
     palette: NDArray[np.uint8] | None
@@ -56,7 +56,7 @@ def are_classes(
 ) -> bool:
     """Return whether pixels are class numbers, which must not be averaged.
 
-    Pixels of dtype bool are, and integers with class names or a palette.
+    Pixels of dtype bool are class numbers. Integers are class numbers if there are class names or a palette.
     """
     named = class_names is not None or palette is not None
     return dtype == np.bool_ or (dtype.kind in "iu" and named)
@@ -80,12 +80,12 @@ def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def block_side(size: tuple[int, int]) -> int:
-    """Return the side of the blocks of a raster of (height, width): a multiple of 16, from 128 to 512 pixels."""
+    """Return the side of a raster's square blocks in pixels: a multiple of 16, from 128 to 512."""
     return min(BLOCK_SIDE, max(128, -(-max(size) // 16) * 16))
 
 
 def overview_sizes(size: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return (height, width) of each overview that GDAL's COG driver makes of a raster of (height, width)."""
+    """Return the (height, width) of each overview that GDAL's COG driver makes of a raster of ``size``."""
     sizes: list[tuple[int, int]] = []
     height, width = size
     while max(height, width) > BLOCK_SIDE:
@@ -95,7 +95,7 @@ def overview_sizes(size: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, metadata: RasterMetadata) -> dict[str, str]:
-    """Return the options of GDAL's COG driver (https://gdal.org/drivers/raster/cog.html) for a raster.
+    """Return the options to pass to GDAL's COG driver (https://gdal.org/drivers/raster/cog.html) for a raster.
 
     Args:
         shape: (bands, height, width) of the pixels.
@@ -127,7 +127,7 @@ def source_xml(
     items_of_bands: Sequence[Mapping[str, str]] = (),
     overviews: Sequence[str] = (),
 ) -> str:
-    """Return the XML of a VRT with all metadata of a raster.
+    """Return the XML of a GDAL VRT that names a raster's pixel file and holds all its metadata.
 
     Args:
         pixels: name of the file that holds the pixels; None if all pixels are nodata, or 0 without nodata.
@@ -169,7 +169,7 @@ def source_xml(
 
 
 def _source(band: Element, kind: str, name: str, number: int) -> None:
-    """Add a band of the raster ``name`` to ``band``, as an element of this kind. ``number`` counts from 0."""
+    """Add an element ``kind`` to the XML of a band. It refers to band ``number`` (from 0) of the raster ``name``."""
     source = SubElement(band, kind)
     SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = name
     SubElement(source, "SourceBand").text = str(number + 1)
@@ -193,7 +193,7 @@ def _place(root: Element, georeference: Georeference) -> None:
 def _band(
     root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], metadata: RasterMetadata
 ) -> Element:
-    """Add the element of a band (``number`` counts from 0), without its metadata items, and return it."""
+    """Add the XML element of band ``number`` (from 0) to ``root``, without metadata items, and return it."""
     nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape[1:]))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)
@@ -230,7 +230,7 @@ def _items(element: Element, items: Mapping[str, str], **attributes: str) -> Non
 
 
 def restore_names(file: BinaryIO | str, metadata: RasterMetadata) -> None:
-    """Restore ":" and "=" in the names of metadata items of a written file, since GDAL would end a name at them."""
+    """Restore ":" and "=" in a written file's metadata names. They were replaced, since GDAL cuts names at them."""
     if any(name.translate(_SPLITTING) != name for name in metadata.get("metadata") or ()):
         with TiffFile(file, mode="r+") as tiff:
             tag = tiff.pages.first.tags[GDAL_METADATA]
@@ -241,7 +241,7 @@ def restore_names(file: BinaryIO | str, metadata: RasterMetadata) -> None:
 
 
 def is_whole(file: str) -> bool:
-    """Return whether a file holds all its pixels. GDAL reports no error if the disk is full at the file's end."""
+    """Return whether a TIFF contains all its pixels. GDAL reports no error if the disk is full at the file's end."""
     size = Path(file).stat().st_size
     with TiffFile(file) as tiff:
         return all(np.add(page.dataoffsets, page.databytecounts).max() <= size for page in tiff.pages)

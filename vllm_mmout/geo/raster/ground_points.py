@@ -1,4 +1,4 @@
-"""Types for affine transforms of pixels to coordinates, and for ground control points."""
+"""Types for affine transforms from pixels to coordinates, and for ground control points."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Affine: TypeAlias = tuple[float, float, float, float, float, float]
-"""(a, b, c, d, e, f) with x = a * column + b * row + c and y = d * column + e * row + f, as in rasterio's Affine."""
+"""Transform (a, b, c, d, e, f) of pixels to coordinates, as in rasterio: x = a * column + b * row + c, y = d * column +
+e * row + f."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroundControlPoint:
-    """A point of the raster whose coordinates are known."""
+    """Point of a raster whose position on the ground is known."""
 
     row: float
-    """Distance from the upper edge, in pixels."""
+    """Distance of the point from the raster's upper edge, in pixels."""
     col: float
-    """Distance from the left edge, in pixels."""
+    """Distance of the point from the raster's left edge, in pixels."""
     x: float
-    """Coordinate x in the coordinate system of the points."""
+    """Easting or longitude of the point, in the units of its coordinate system."""
     y: float
-    """Coordinate y in the coordinate system of the points."""
+    """Northing or latitude of the point, in the units of its coordinate system."""
     z: float = 0.0
     """Height."""

@@ -1,4 +1,4 @@
-"""Decoding of LERC in TIFF, including the masks that represent NaN and alpha.
+"""Decode LERC-compressed strips and tiles of a TIFF, including the masks that mark NaN and alpha.
 
 LERC cannot store NaN, so libtiff stores the positions of NaN as a mask, one for all bands or one per band. An alpha
 band of 0 and 255 in interleaved uint8 pixels is stored as a mask too (libtiff's tif_lerc.c). tifffile ignores the
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
-"""First bytes of data compressed with deflate and with Zstandard."""
+"""First bytes of data compressed with deflate, and of data compressed with Zstandard."""
 
 
 def unwrapped(data: bytes, most: int) -> bytes:
-    """Return LERC data without the deflate or Zstandard compression that may be around it, at most ``most`` bytes."""
+    """Undo the deflate or Zstandard compression around LERC data, if any. The result has at most ``most`` bytes."""
     if data.startswith(_ZSTANDARD):
         return bytes(imagecodecs.zstd_decode(data, out=most))
     if not data.startswith(_DEFLATE):
@@ -31,7 +31,7 @@ def unwrapped(data: bytes, most: int) -> bytes:
 
 
 def decode_lerc(data: bytes, samples: int, *, swapped: bool) -> NDArray[Any]:
-    """Decode a strip or tile to pixels [rows, columns, samples], with NaN and alpha restored from the mask.
+    """Decode a LERC strip or tile to pixels [rows, columns, samples], with NaN and alpha restored from the mask.
 
     ``swapped`` means that the TIFF's byte order is not the machine's.
     """

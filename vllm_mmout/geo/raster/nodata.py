@@ -1,4 +1,4 @@
-"""Nodata values: their text in files, the dtypes that can hold them, and the pixels that they hide."""
+"""Convert nodata values between files and pixels, and find the pixels that they mark."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ by less than this counts as the largest float."""
 
 
 def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float | None) -> NDArray[np.bool_] | None:
-    """Return which pixels of [bands, height, width] were observed in all bands, or None if all were.
+    """Return which pixels are valid in all bands of ``planes`` [bands, height, width], or None if all are valid.
 
-    A pixel is not observed if any band is nodata, NaN or infinite, or if the mask [height, width] excludes it.
+    A pixel is invalid if any band is nodata, NaN or infinite, or if the mask [height, width] excludes it.
     """
     value = None if nodata is None else as_pixels_have_it(nodata, planes.dtype)
     tested = value is not None and can_hold(planes.dtype, value)
@@ -36,7 +36,7 @@ def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float
 
 
 def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
-    """Return the value of a GDAL_NODATA tag, or None if it is not a number or pixels of ``dtype`` cannot hold it."""
+    """Parse the text of a GDAL_NODATA tag. Return None if it is not a number or pixels of ``dtype`` cannot hold it."""
     text = text.strip(" \0")
     pixels = np.dtype(dtype)
     try:
@@ -52,7 +52,7 @@ def parse_nodata(text: str, dtype: DTypeLike) -> float | None:
 
 
 def format_nodata(value: float, dtype: DTypeLike) -> str:
-    """Return nodata as the text of a GDAL_NODATA tag, or raise SaveError if pixels of ``dtype`` cannot hold it."""
+    """Format nodata as the text of a GDAL_NODATA tag, or raise SaveError if pixels of ``dtype`` cannot hold it."""
     pixels = np.dtype(dtype)
     if pixels.kind in "iu":
         if not _is_integer_of(value, pixels):
@@ -66,7 +66,7 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
 
 
 def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """Return ``value``, or the largest or lowest number of a float ``dtype`` if ``value`` is only just beyond it.
+    """Return ``value``, moved to the limit of a float ``dtype`` if it is only just beyond this limit.
 
     Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects it too.
     """

@@ -1,4 +1,4 @@
-"""Opening rasters from paths, addresses, bytes, open files or arrays, and reading the size that a header declares."""
+"""Open rasters from paths, addresses, bytes, open files or arrays, and read the size that a header declares."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEAD = 512  # bytes read to recognise the format
 
 
 def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
-    """Open a raster to read it by windows: a TIFF with the tags of GeoTIFF and GDAL, or a picture (PNG, JPEG, ...).
+    """Open a raster for reading by windows: a TIFF with the tags of GeoTIFF and GDAL, or a picture (PNG, JPEG, ...).
 
     JPEG 2000, VRT, NetCDF, ENVI, ERDAS IMAGINE, PCIDSK and GDAL's own names (`is_gdal_name`) are read through GDAL. A
     file that refers to other files, such as a VRT, must be given by its path.
@@ -129,7 +129,7 @@ def _open_file(file: BinaryIO) -> OpenRaster:
 
 
 def _in_place(file: BinaryIO) -> bool:
-    """Return whether a file can be read without a copy: it can seek, is at position 0, and yields bytes."""
+    """Return whether an open file can be read without a copy: it can seek, is at position 0, and yields bytes."""
     if not all(hasattr(file, method) for method in ("seekable", "seek", "tell")):
         return False
     return file.seekable() and file.tell() == 0 and isinstance(file.read(0), bytes)
@@ -166,7 +166,7 @@ def _open(
 def _open_through_gdal(
     file_format: GdalFormat, file: SharedFile, path: Path | None, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a file through GDAL: by its path if known, so that GDAL finds the files beside it, else by its bytes."""
+    """Open a file through GDAL, by its path if known, so that GDAL finds its sidecar files, else by its bytes."""
     if file_format is JPEG2000:
         check_gml(file)
     if path is None and neighbours is not None and _are_there(neighbours):
@@ -182,7 +182,7 @@ def _open_through_gdal(
 def _open_odd_tiff(
     file: SharedFile, path: Path | None, refusal: UnknownStorageError, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a TIFF whose encoding only GDAL may be able to decode. Raise ``refusal`` if GDAL cannot read it either."""
+    """Open a TIFF in an unusual encoding through GDAL. Raise ``refusal`` if GDAL cannot read it either."""
     try:
         return _open_through_gdal(TIFF, file, path, neighbours)
     except InputError:
@@ -198,18 +198,19 @@ def _are_there(neighbours: Neighbours) -> bool:
 
 
 _MOST_BYTES: Final = 2**25
-"""Largest number of bytes in a header. The tables of 500 million pixels in tiles of 16 x 16 need half of this."""
+"""Largest number of bytes read for a header. The tables of 500 million pixels in tiles of 16 x 16 need half of this."""
 _WHOLE: Final = 2**28
-"""Largest size of an AVIF file in bytes. Pillow reads the whole file to get the header, so larger files are refused."""
+"""Largest accepted size of an AVIF file in bytes. Pillow reads the whole file to get the header."""
 _MOST_READS: Final = 20_000
 """Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
-"""Largest decoded TIFF segment in bytes. Larger segments are refused later, so their offset tables are not read."""
+"""Largest accepted strip or tile of a TIFF in decoded bytes. If strips or tiles are larger, their offset table is not
+read."""
 
 
 def declared_size(file: BinaryIO) -> DeclaredSize:
-    """Return the size that the header of a seekable file declares, for any format that `open_raster` reads.
+    """Return the raster size that a file's header declares, for any format that `open_raster` reads.
 
     A file of some kilobytes can declare a thousand billion pixels, a table that fills the memory, or a thousand
     directories at one offset, so time and memory do not depend on such numbers. Wherever possible the header is parsed
@@ -240,7 +241,7 @@ def _declared(file: BinaryIO, name: str) -> DeclaredSize:
 
 
 class _HeaderFile:
-    """A file object that raises InputError once more is read than the header of an image needs."""
+    """File object that raises InputError if more bytes are read than the header of any image needs."""
 
     def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
         self._file = file
@@ -264,7 +265,7 @@ class _HeaderFile:
 
 
 def _of_tiff(file: SharedFile) -> DeclaredSize:
-    """Return the declared size of a TIFF's first image: from its tags, and if they are sane, from the TIFF reader."""
+    """Return the size that a TIFF declares for its first image, by its tags or, if they are sane, the TIFF reader."""
     binary = cast("BinaryIO", file)
     directory = read_directories(binary, file.name)[0]
     size = _by_tags(directory, file)

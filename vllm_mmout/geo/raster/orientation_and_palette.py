@@ -1,4 +1,4 @@
-"""Conversion of a raster to the view that an image viewer shows: turned upright, with its palette applied."""
+"""Turn rasters upright and apply their palettes, so that they look as in an image viewer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm_mmout.geo.raster.raster import Raster, Window
 from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, OpenView
 
 EXIF_ORIENTATION = "EXIF_Orientation"
-"""GDAL's name of the metadata item that holds the orientation."""
+"""Name of the metadata item that holds the EXIF orientation in GDAL."""
 ORIENTATION_TAG = 0x0112
 """Number of the orientation tag in EXIF and in TIFF."""
 _TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -25,17 +25,17 @@ _TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "7": lambda array: array.swapaxes(-1, -2)[..., ::-1, ::-1],
     "8": lambda array: array.swapaxes(-1, -2)[..., ::-1, :],
 }
-"""Function that turns an array [..., height, width] upright, by EXIF orientation."""
+"""Maps an EXIF orientation to the function that turns an array [..., height, width] upright."""
 _ROWS_BECOME_COLUMNS = frozenset("5678")
-"""Orientations that swap rows and columns."""
+"""EXIF orientations that swap rows and columns."""
 _FROM_THE_RIGHT = frozenset("2367")
-"""Orientations whose first displayed column is the last stored column or row."""
+"""EXIF orientations whose first displayed column is the last stored column or row."""
 _FROM_THE_BOTTOM = frozenset("3478")
-"""Orientations whose first displayed row is the last stored row or column."""
+"""EXIF orientations whose first displayed row is the last stored row or column."""
 
 
 def orientation_facts(orientation: object) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the metadata item for an EXIF orientation of 2 to 8, and the assumption made about it.
+    """Return the metadata item for an EXIF orientation of 2 to 8, and a sentence that says it was not applied.
 
     Both are empty for any other orientation.
     """
@@ -69,7 +69,7 @@ def _bands_of_values(raster: OpenRaster) -> int:
 
 
 class _AsSeen(OpenView):
-    """An open raster that turns the windows of another raster and replaces its values by their colours."""
+    """Open raster that shows another raster upright and in the colours of its palette."""
 
     def __init__(self, raster: OpenRaster, turn: str, colours: NDArray[np.uint8] | None) -> None:
         swapped = turn in _ROWS_BECOME_COLUMNS
@@ -123,14 +123,14 @@ class _AsSeen(OpenView):
                 )
 
     def _source(self, place: int, channels: int) -> int:
-        """Return the index of the stored band that the displayed band ``place`` is made from.
+        """Return the index of the stored band from which the displayed band ``place`` is made.
 
         The first ``channels`` displayed bands are colours, made from the only data band. The next band is alpha.
         """
         return self._values[0] if place < channels else (self._raster.alpha or 1) - 1
 
     def _stored(self, window: Window) -> Window:
-        """Return the window of the stored raster for a window of the displayed raster."""
+        """Convert a window of the displayed raster to the window of the stored raster."""
         row, col, height, width = window.row, window.col, window.height, window.width
         if self._turn in _FROM_THE_RIGHT:
             col = self.size[1] - col - width

@@ -1,4 +1,4 @@
-"""The class `Packing`, the scale and offset of a band's stored numbers."""
+"""Class `Packing`: scale and offset that convert the stored numbers of a band to measured values."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The scale and offset of one band, stated by its file or by the product that the file belongs to.
+    """Scale and offset of one band: measured value = stored number * scale + offset.
 
-    The measured value is number * scale + offset.
+    They are stated by the band's file, or by the satellite product that the file belongs to.
     """
 
     scale: float = 1.0
     offset: float = 0.0
     said_by: str = ""
-    """Name of the source of scale and offset, for messages."""
+    """Source of scale and offset as shown in messages, such as "its tags"."""
     applied: bool = False
-    """Whether software that reads this file format applies scale and offset by default, as for NetCDF."""
+    """Whether other readers of this file format apply scale and offset by default, as for NetCDF."""
     shift: int = 0
-    """Integer added to the numbers by default. It converts counts of a newer product release to older counts."""
+    """Integer added to the stored numbers by default. It converts counts of newer Sentinel-2 products to older
+    counts."""
 
     doubt: str = ""
-    """Sentence that says why scale and offset are unknown although such numbers usually have them; "" if known."""
+    """Sentence that tells the user why scale and offset are unknown where files usually state them; "" if they are
+    known."""
 
     @property
     def told(self) -> bool:
-        """Whether scale or offset changes the numbers."""
+        """Whether scale or offset changes the stored numbers."""
         return (self.scale, self.offset) != (1.0, 0.0)

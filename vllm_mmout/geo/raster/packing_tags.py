@@ -1,4 +1,4 @@
-"""Scale and offset of bands from GDAL's tags in TIFF and PAM, and from the attributes of NetCDF and HDF5."""
+"""Read scale and offset of bands from GDAL's tags in TIFF and PAM, and from NetCDF and HDF5 attributes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vllm_mmout.geo.raster.sidecars import Pam
 from vllm_mmout.geo.raster.tags import GdalMetadata
 
 _SCALE, _OFFSET = "scale_factor", "add_offset"
-"""Names of scale and offset in the CF conventions."""
+"""Names of the attributes for scale and offset in the CF conventions."""
 _UNPACKED: Final = frozenset({"netCDF", "HDF5", "HDF5Image"})
 """GDAL drivers of formats whose readers, such as xarray, apply scale and offset by default."""
 
 
 def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
-    """Return the packing of each band of a TIFF, from its GDAL tags or else from CF attributes of the file, as in HLS.
+    """Return the scale and offset of each band of a TIFF, from its GDAL tags, else from CF attributes, as in HLS.
 
     The result is empty if neither scale nor offset changes the numbers.
     """
@@ -35,7 +35,7 @@ def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
 
 
 def packing_of_pam(pam: Pam, own: tuple[Packing, ...], count: int) -> tuple[Packing, ...]:
-    """Return the packing of each band of a raster; the values in PAM take precedence over the raster's own."""
+    """Return the scale and offset of each band. Values in the PAM file take precedence over the file's ``own``."""
     packings = list(own or (Packing(),) * count)
     for band in ({*pam.scales, *pam.offsets}) & set(range(1, count + 1)):
         previous = packings[band - 1]
@@ -45,7 +45,7 @@ def packing_of_pam(pam: Pam, own: tuple[Packing, ...], count: int) -> tuple[Pack
 
 
 def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
-    """Return the packing of each band of a rasterio dataset; empty if no band has scale or offset."""
+    """Return the scale and offset of each band of a rasterio dataset; empty if no band has any."""
     applied, packings = dataset.driver in _UNPACKED, []
     for band, scale, offset in zip(dataset.indexes, dataset.scales, dataset.offsets, strict=True):
         said_by = f"{_SCALE} and {_OFFSET}" if applied else "its tags"
@@ -57,7 +57,7 @@ def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
 
 
 def fill_of_attributes(tags: Mapping[str, str]) -> str | None:
-    """Return the fill value in the attributes of an HDF5 dataset, as text, or None without a single value."""
+    """Return the fill value of an HDF5 dataset from its attributes, as text, or None without a single value."""
     text = _ending(tags, "_FillValue")
     return None if text is None else text.split()[0].strip("{}")
 
@@ -71,7 +71,10 @@ def _of_attributes(tags: Mapping[str, str], packing: Packing) -> Packing:
 
 
 def _ending(tags: Mapping[str, str], name: str) -> str | None:
-    """Return the value of an attribute, which GDAL prefixes with its group and dataset names, or None if ambiguous."""
+    """Return the value of the attribute ``name``, or None if it is missing or ambiguous.
+
+    GDAL prefixes the names of attributes with the names of their group and dataset.
+    """
     pattern = re.compile(rf"(?:.*_)?{re.escape(name)}")
     values = {text.strip() for key, text in tags.items() if pattern.fullmatch(key) and text.strip()}
     return values.pop() if len(values) == 1 else None

@@ -1,4 +1,4 @@
-"""Reading of pictures (PNG, JPEG, WebP, ...) and of their declared sizes, through Pillow."""
+"""Read pictures (PNG, JPEG, WebP, ...), or only the sizes that they declare, through Pillow."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
 PICTURE_ERRORS = (*OF_SEGMENTS, SyntaxError)
-"""Exceptions of Pillow's decoders on damaged data. For a broken PNG it is a SyntaxError."""
+"""Exceptions that Pillow's decoders raise for damaged data. For a broken PNG it is a SyntaxError."""
 
 _NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
-"""Exceptions of Pillow's plugins when a file is of another format."""
+"""Exceptions that Pillow's plugins raise for a file of another format."""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-"""Exceptions of those Pillow plugins that check the size of a picture when they open it."""
+"""Exceptions of Pillow plugins that refuse a picture as too large when they open it."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
-"""Pillow formats that are read. Pillow's other formats are refused: EPS would run a PostScript interpreter."""
+"""Picture formats that are read through Pillow. Its other formats are refused, since EPS would run a PostScript
+interpreter."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSize:
-    """The size of a raster as declared by its header."""
+    """Size of a raster as declared by its header."""
 
     height: int
     """Number of rows."""
@@ -48,7 +49,8 @@ class DeclaredSize:
     itemsize: int
     """Bytes of one value."""
     at_once: int
-    """Bytes that must be in memory at once to decode it: the largest segment of a TIFF, or the whole picture."""
+    """Bytes of memory that decoding needs at once: for the largest strip or tile of a TIFF, or for the whole
+    picture."""
 
     @property
     def pixels(self) -> int:
@@ -112,13 +114,13 @@ def read_picture(file: BinaryIO, name: str) -> Raster | None:
 
 
 def picture_raster(image: Image.Image) -> Raster:
-    """Return a picture opened with Pillow as a raster with the same bands that `read_picture` returns for its file."""
+    """Convert a picture opened with Pillow to a raster with the same bands that `read_picture` returns."""
     image.load()  # before reading its orientation, as Pillow turns a TIFF upright when it loads it
     return _raster(np.asarray(_plain(image)), *_exif_orientation(image))
 
 
 def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, ...]) -> Raster:
-    """Return pixels [height, width] or [height, width, bands] as a raster. The last of 2 or 4 bands is alpha."""
+    """Convert pixels [height, width] or [height, width, bands] to a raster. The last of 2 or 4 bands is alpha."""
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0
@@ -127,12 +129,12 @@ def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, .
 
 
 def picture_colours(count: int) -> tuple[str | None, ...]:
-    """Return the band colours of a picture with ``count`` bands: red, green, blue and alpha, or empty for grey."""
+    """Return the colour names of a picture's ``count`` bands: red, green, blue and alpha. Empty for a grey picture."""
     return ("red", "green", "blue", "alpha")[:count] if count >= len("rgb") else ()
 
 
 def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the `orientation_facts` of a loaded picture's EXIF data; both empty if it states no orientation.
+    """Return the `orientation_facts` for the EXIF data of a loaded picture, both empty without an orientation.
 
     Pillow turns a TIFF upright when it loads it, and removes the orientation.
     """
@@ -144,7 +146,7 @@ def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ..
 
 
 def _check_size(image: Image.Image, name: str) -> None:
-    """Raise InputError for a picture that Pillow would refuse. Its limit is twice the size it warns about."""
+    """Raise InputError if a picture exceeds Pillow's limit, which is twice the size that Pillow warns about."""
     width, height = image.size
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and height * width > 2 * most:
@@ -169,7 +171,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
-    """Return the samples of a 16-bit PNG with several bands, which Pillow cuts to 8 bits; other pictures give None."""
+    """Decode a 16-bit PNG with several bands, which Pillow would cut to 8 bits. Return None for other pictures."""
     if image.format != "PNG" or image.mode not in ("RGB", "RGBA", "LA"):
         return None
     file.seek(24)
@@ -182,7 +184,7 @@ def _deep_png(image: Image.Image, file: BinaryIO) -> NDArray[Any] | None:
 
 
 def declared_picture(head: bytes, file: SharedFile) -> DeclaredSize | None:
-    """Return the declared size of a picture from its header, or None if its format is not known."""
+    """Return the size that the header of a picture declares, or None if the format is not known."""
     if gdal_format(head) is JPEG2000:
         return _of_jpeg2000(file)
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
@@ -201,7 +203,7 @@ def declared_picture(head: bytes, file: SharedFile) -> DeclaredSize | None:
 
 
 def _of_webp(head: bytes, file: SharedFile) -> DeclaredSize:
-    """Return the declared size of a WebP without Pillow, which would read the whole file and allocate its pixels."""
+    """Read the size that a WebP declares, without Pillow, which would read the whole file and allocate its pixels."""
     size = coded_size(head)
     if size is None:
         raise _damaged(file.name, f"it begins with {head[12:16]!r}")
@@ -214,7 +216,7 @@ def _damaged(name: str, reason: object) -> InputError:
 
 
 def _whole(file: SharedFile, size: tuple[int, int], bands: int, itemsize: int) -> DeclaredSize:
-    """Return the declared size of a picture of ``size`` (width, height), which is read and decoded whole."""
+    """Return the declared size of a picture of ``size`` (width, height) that can only be decoded as a whole."""
     width, height = size
     pixel = max(bands * itemsize, 4 if bands > 1 else 1)
     return DeclaredSize(height, width, bands, itemsize, height * width * pixel + file.size)

@@ -1,4 +1,4 @@
-"""Splitting of uncompressed TIFF segments into pieces of some rows, so that a window reads few other rows."""
+"""Split uncompressed TIFF strips and tiles into pieces of a few rows, so that a window reads few other rows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import tifffile
 from numpy.typing import NDArray
 
 PIECE = 3 * 2**17
-"""Bytes above which an uncompressed segment is split into pieces of some rows, each read separately."""
+"""Bytes above which an uncompressed strip or tile is split into pieces of a few rows, each read separately."""
 
 
 def block_of(page: tifffile.TiffPage) -> tuple[int, int]:
-    """Return the height and width of a segment, in pixels."""
+    """Return the height and width, in pixels, of a strip or tile of a TIFF page."""
     if page.is_tiled:
         return page.tilelength, page.tilewidth
     return page.rowsperstrip, page.imagewidth
 
 
 def row_bytes_of(page: tifffile.TiffPage) -> int:
-    """Return the bytes of one row of an uncompressed segment; 0 if bit depths differ or chroma is subsampled."""
+    """Return the bytes of a row of an uncompressed strip or tile; 0 if bit depths differ or chroma is subsampled."""
     if isinstance(page.bitspersample, tuple) or page.is_subsampled:
         return 0
     return -(-block_of(page)[1] * page.shaped[4] * page.bitspersample // 8)
@@ -29,7 +29,7 @@ def row_bytes_of(page: tifffile.TiffPage) -> int:
 def cut(
     page: tifffile.TiffPage, offsets: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[tifffile.TiffPage, NDArray[np.int64], NDArray[np.int64]]:
-    """Split large uncompressed segments into pieces of some rows and join small adjacent segments.
+    """Split large uncompressed strips and tiles into pieces of a few rows, and join small adjacent strips.
 
     Returns:
         The page, offsets and byte counts of a TIFF stored in these pieces. Compressed pages are returned unchanged.
@@ -58,14 +58,14 @@ def cut(
 
 
 def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: int, total: int) -> bool:
-    """Return whether the strips of each plane are adjacent in the file and, except the last, of equal size."""
+    """Return whether the strips of each plane are adjacent in the file and have equal size, except the last."""
     others, last = counts[:, :-1], counts[:, -1]
     stored = bool(offsets.all()) and bool((others == size).all()) and bool((others.sum(axis=1) + last >= total).all())
     return stored and bool((np.diff(offsets, axis=1) == size).all())
 
 
 def _of_pieces(page: tifffile.TiffPage, rows: int) -> tifffile.TiffPage:
-    """Return a copy of the page whose segments have ``rows`` rows."""
+    """Return a copy of a TIFF page whose strips or tiles have ``rows`` rows."""
     piece = copy.copy(page)
     for cached in ("decode", "hash"):
         piece.__dict__.pop(cached, None)

@@ -1,1 +1,1 @@
-"""Parsing of coordinate systems from untrusted texts, which are checked before PROJ reads them."""
+"""Parse coordinate systems from untrusted text, which is checked before PROJ reads it."""

@@ -1,4 +1,4 @@
-"""Checks that PROJ strings, WKT and PROJJSON name no file that PROJ would open."""
+"""Check that PROJ strings, WKT and PROJJSON name no file that PROJ would open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ approx algo geoc m n q W M s lsat path o_proj o_lat_p o_lon_p o_alpha o_lon_c o_
 north_square south_square orient aperture resolution mode sym shape
 """
 _KEYS = frozenset(_PARAMETERS.split())
-"""Allowed PROJ parameters: projections, ellipsoids and units, but not init, grids, geoidgrids, file, model or step."""
+"""PROJ parameters that are accepted: projections, ellipsoids and units, but not init, grids, geoidgrids, file, model or
+step."""
 _VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
 _NO_GRID = "@null"
@@ -25,20 +26,21 @@ _LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGN
 _METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
 """Pattern of PROJ's names for projections that EPSG does not define."""
 _REMARK = "PROJ CRS string: "
-"""Prefix of a REMARK in WKT. PROJ writes it before the PROJ string from which a coordinate system was made."""
+"""Prefix of a WKT remark that quotes the PROJ string from which a coordinate system was made. PROJ writes such
+remarks."""
 
 
 class CrsTextError(ValueError):
-    """The error of a text that may make PROJ open a file or cannot be parsed; its message is the reason."""
+    """Error for the text of a coordinate system that is invalid or may make PROJ open a file."""
 
 
 def shown(text: str) -> str:
-    """Return a text quoted for a message, cut to 60 characters."""
+    """Return a text in quotes for an error message, cut to 60 characters."""
     return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def checked_proj_string(text: str) -> str:
-    """Return a PROJ string in normal form ("+key=value ..."), or raise CrsTextError if a parameter is not allowed."""
+    """Return a PROJ string in the form "+key=value ...", or raise CrsTextError if a parameter is not allowed."""
     parameters: list[str] = []
     for word in text.split() if "=" in text else ():
         key, equals, value = word.removeprefix("+").partition("=")
@@ -52,20 +54,14 @@ def checked_proj_string(text: str) -> str:
 
 
 def check_words(words: Iterable[str]) -> None:
-    """Check the names and remarks in the text of a coordinate system.
-
-    Raise CrsTextError if PROJ would read a name or remark as a PROJ string with parameters that are not allowed.
-    """
+    """Raise CrsTextError if PROJ would read a name or remark in a coordinate system as a forbidden PROJ string."""
     for word in words:
         if _LIKE.search(word):
             checked_proj_string(word.removeprefix(_REMARK))
 
 
 def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
-    """Check the names of a coordinate system's projections and of their parameters.
-
-    Raise CrsTextError if a name could make PROJ open a file.
-    """
+    """Raise CrsTextError if the name of a projection or of its parameter could make PROJ open a file."""
     of_proj = False
     for method in methods:
         match = _METHOD.fullmatch(method)
@@ -93,7 +89,7 @@ def _is_harmless(key: str, value: str) -> bool:
 
 
 _DEEPEST = 24
-"""Allowed levels of nested brackets. PROJ allows 16."""
+"""Largest accepted depth of nested brackets in WKT or PROJJSON. PROJ accepts 16."""
 _WKT_SYSTEMS = """
 PROJCS GEOGCS GEOCCS LOCAL_CS COMPD_CS VERT_CS VERTCS PROJCRS PROJECTEDCRS GEOGCRS GEOGRAPHICCRS GEODCRS GEODETICCRS
 VERTCRS VERTICALCRS COMPOUNDCRS ENGCRS ENGINEERINGCRS DERIVEDPROJCRS
@@ -118,7 +114,7 @@ _TOKEN = re.compile(
 
 
 def check_wkt(text: str) -> None:
-    """Check each part of a WKT, and raise CrsTextError if it may name a file or is malformed."""
+    """Raise CrsTextError if a WKT is malformed or any part of it may name a file."""
     methods, parameters = [], []
     nodes = _nodes(text)
     if nodes[0][0] not in _ROOTS:  # pyproj might read it as a PROJ string
@@ -177,11 +173,12 @@ _TYPES = _JSON_SYSTEMS | frozenset(_JSON_PARTS.split())
 """PROJJSON types that are accepted. BoundCRS and coordinate operations are refused, since they can make PROJ open a
 file."""
 _OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "proj", "init"})
-"""Refused PROJJSON keys: keys of BoundCRS and operations, and keys that pyproj turns into a PROJ string."""
+"""PROJJSON keys that are refused: keys of BoundCRS and coordinate operations, and keys that pyproj turns into a PROJ
+string."""
 
 
 def checked_projjson(text: str) -> str:
-    """Return PROJJSON without duplicate keys, which parsers read differently. Raise CrsTextError if it is unsafe."""
+    """Check PROJJSON, and return it without duplicate keys. Raise CrsTextError if it is invalid or may name a file."""
     try:
         system = json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:
@@ -205,7 +202,7 @@ def checked_projjson(text: str) -> str:
 
 
 def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an object and all objects nested in it, except under "method", which `check_methods` checks."""
+    """Yield a JSON object and all objects nested in it, except below the key "method", which `check_methods` checks."""
     waiting: list[tuple[Any, int]] = [(whole, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -220,7 +217,7 @@ def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list, or a single object as a list."""
+    """Return the objects in a JSON list, or a list of one if ``value`` is a single object."""
     values = value if isinstance(value, list) else [value]
     return [table for table in values if isinstance(table, dict)]
 

@@ -1,4 +1,4 @@
-"""Conversion of texts to coordinate systems, the only place where a text is passed to PROJ.
+"""Convert text to coordinate systems. No other module passes such text to PROJ.
 
 A text in a request or a file is not trusted. ``+init=/path:name``, ``+nadgrids=/path`` and some parts of WKT and
 PROJJSON make PROJ open a path, which may be a pipe that blocks forever. Therefore every text goes through
@@ -20,7 +20,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.syntax import CrsTextError, check_wkt, checked_proj_string, checked_projjson, shown
 
 _LONGEST = 2**15
-"""Largest number of characters in the text of a coordinate system. Real WKT has at most a third of this."""
+"""Largest accepted length of the text of a coordinate system, in characters. Real WKT has at most a third of this."""
 REMEDY = 'give "EPSG:n", the code of another authority, or WKT'
 _AUTHORITY = r"(EPSG|ESRI|IAU_\d{4}|IGNF|NKG|NRCAN|OGC|PROJ)"
 _CODE = r"([A-Za-z0-9_.-]{1,32})"
@@ -34,14 +34,15 @@ _NAMES = tuple(
         r"()([0-9]{1,10})",
     )
 )
-"""Patterns of the codes in PROJ's database. GDAL takes any other name for the name of a file, and looks for it."""
+"""Patterns of the codes in PROJ's database, such as "EPSG:4326". For any other name GDAL would look for a file of that
+name."""
 _WELL_KNOWN = {"WGS84": "EPSG:4326", "NAD27": "EPSG:4267", "NAD83": "EPSG:4269"}
 _WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
 """Beginning of a WKT."""
 
 
 def proj_crs(text: str) -> Any:
-    """Return a text's coordinate system as pyproj's ``CRS``, or raise InputError."""
+    """Convert the text of a coordinate system to pyproj's ``CRS``, or raise InputError."""
     harmless = checked_text(text)
     from pyproj import CRS
     from pyproj.exceptions import CRSError
@@ -53,7 +54,7 @@ def proj_crs(text: str) -> Any:
 
 
 def checked_text(text: str) -> str:
-    """Return a text in a form that is safe for PROJ, or raise InputError.
+    """Return the text of a coordinate system in a form that is safe for PROJ, or raise InputError.
 
     The form is "AUTHORITY:CODE[+CODE of the vertical system]", WKT, PROJJSON, or a PROJ string that begins with "+".
     """
@@ -75,7 +76,7 @@ def checked_text(text: str) -> str:
 
 
 def _code(text: str) -> str | None:
-    """Return the code "AUTHORITY:CODE[+CODE]" for a code, URN, address or well-known name, or None for other texts."""
+    """Return "AUTHORITY:CODE[+CODE]" for a code, URN, URL or well-known name, or None for other texts."""
     code_match = next((match for name in _NAMES if (match := name.fullmatch(text)) is not None), None)
     if code_match is None:
         return _WELL_KNOWN.get(text.upper().replace(" ", ""))
@@ -87,7 +88,7 @@ def _code(text: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def rasterio_crs(text: str) -> CRS:
-    """Return a text's coordinate system as rasterio's ``CRS``, or raise InputError.
+    """Convert the text of a coordinate system to rasterio's ``CRS``, or raise InputError.
 
     The text is a code, an OGC URN or address, WKT, PROJJSON, or a PROJ string that names no file.
     """
@@ -102,13 +103,13 @@ def rasterio_crs(text: str) -> CRS:
 
 
 _SHOWN = 60
-"""Largest number of characters in each excerpt of a long text that a message shows."""
+"""Length, in characters, of each excerpt of a long text that an error message shows."""
 _PART = re.compile(r"[A-Za-z_]\w*\[")
-"""Beginning of a part of WKT."""
+"""Pattern of the beginning of a WKT node, such as ``DATUM[``."""
 
 
 def same_system(one: str | None, other: str | None) -> bool:
-    """Return whether two texts mean the same coordinate system for PROJ, in x, y order. None only equals None."""
+    """Return whether two texts define the same coordinate system for PROJ, in x, y order. None only equals None."""
     if one is None or other is None or one == other:
         return one == other
     try:
@@ -118,7 +119,7 @@ def same_system(one: str | None, other: str | None) -> bool:
 
 
 def shown_beside(one: str, other: str) -> str:
-    """Shorten the text ``one`` of a coordinate system for a message that also shows the text ``other``.
+    """Shorten the text of a coordinate system for a message that compares it with the text ``other``.
 
     The result is the beginning of ``one``, followed by the part where the two texts begin to differ.
     """
