@@ -97,7 +97,7 @@ class SharedFile:
         with self._watched():
             while count < len(buffer) and (more := os.preadv(self._file.fileno(), [buffer[count:]], at + count)):
                 count += more
-            self._file.fileno()  # raises if the file was closed meanwhile: the bytes may be those of another file
+            self._file.fileno()  # raises if the file was closed meanwhile: the bytes may belong to another file
         return buffer[:count]
 
     def seek(self, offset: int, whence: int = 0) -> int:

@@ -205,8 +205,7 @@ _MOST_READS: Final = 20_000
 """Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
-"""Largest accepted strip or tile of a TIFF in decoded bytes. If strips or tiles are larger, their offset table is not
-read."""
+"""Largest accepted strip or tile of a TIFF in decoded bytes. The offset table of larger strips is not read."""
 
 
 def declared_size(file: BinaryIO) -> DeclaredSize:

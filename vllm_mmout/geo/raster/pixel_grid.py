@@ -1,4 +1,4 @@
-"""Search for the pixels of a raster inside a box, in the raster's coordinates or in any system that PROJ knows.
+"""Find the pixels of a raster inside a box, in the raster's coordinates or in any system that PROJ knows.
 
 GDAL's windows are not used, since they enclose the whole box in pixel coordinates. For a rotated raster, or a box that
 extends far beyond a raster in a curved system, that window is much larger than the part that box and raster share.
@@ -25,34 +25,36 @@ if TYPE_CHECKING:
 
 
 Box: TypeAlias = tuple[float, float, float, float]
-"""(west, south, east, north): x and y of two corners; x is the longitude, whatever axis order a system defines."""
+"""Box (west, south, east, north) in coordinates. x is the longitude, whatever axis order a coordinate system
+defines."""
 Points: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
 """x and y of points."""
 
 STEPS = 4096
-"""Number of straight pieces that approximate a curved edge. For a box around Europe the error is below 5 cm."""
+"""Number of straight pieces that approximate each curved edge of a box. For a box around Europe the error is below 5
+cm."""
 _ROUNDING = 1e-6
-"""Tolerance of borders in pixels. A pixel that is covered by less is not counted."""
+"""Tolerance in pixels. A pixel is not counted if a box covers less of it than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelGrid:
-    """The position of a raster's pixels: its transform and its size."""
+    """Position and size of a raster's pixel grid."""
 
     transform: Affine
-    """Transform of pixels to coordinates; the area of a pixel must not be 0."""
+    """Transform of pixels to coordinates. The area of a pixel must not be 0."""
     size: tuple[int, int]
-    """Height and width, in pixels."""
+    """Height and width of the raster, in pixels."""
 
     @property
     def extent(self) -> Box:
-        """The smallest box around the raster, in its coordinates."""
+        """Smallest box around the raster, in the raster's coordinates."""
         a, b, c, d, e, f = self.transform
         cols, rows = ring((0.0, 0.0, float(self.size[1]), float(self.size[0])), 1)
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """Return the window around the pixels that an area covers, or None if it covers no pixel.
+        """Return the window of the pixels that an area covers, or None if it covers no pixel.
 
         Args:
             border: closed ring around the area, in the raster's coordinates.
@@ -70,14 +72,14 @@ class PixelGrid:
         return None if cols is None or rows is None else Window(rows[0], cols[0], rows[1], cols[1])
 
     def _pixels(self, points: Points) -> Points:
-        """Return the columns and rows of points, in fractions of pixels from the corner of the first pixel."""
+        """Convert points to columns and rows, in fractions of pixels from the corner of the first pixel."""
         a, b, c, d, e, f = self.transform
         x, y = points[0] - c, points[1] - f
         area = a * e - b * d
         return (e * x - b * y) / area, (a * y - d * x) / area
 
     def _rounding(self) -> float:
-        """Return the tolerance of borders in pixels, which grows if coordinates are too large for full precision."""
+        """Return the tolerance of positions in pixels. It grows if coordinates are too large for full precision."""
         a, b, _, d, e, _ = self.transform
         pixel = abs(a * e - b * d) / max(math.hypot(a, d), math.hypot(b, e))
         return _ROUNDING + 4 * float(np.spacing(max(map(abs, self.extent)))) / pixel
@@ -99,7 +101,7 @@ def extent(points: Points) -> Box:
 
 
 def _bend(points: Points, steps: int, size: tuple[int, int]) -> float:
-    """Return how far, in pixels, the curved edges may deviate from the straight pieces between their points.
+    """Return how far, in pixels, the curved edges of a ring deviate from the straight lines between its points.
 
     Only pieces that touch the raster of ``size`` (width, height) count. The distance of an arc from the middle of its
     chord is an eighth of the second difference of its points.
@@ -116,7 +118,7 @@ def _bend(points: Points, steps: int, size: tuple[int, int]) -> float:
 
 
 def _within(points: Points, box: Box) -> Points | None:
-    """Clip the polygon in a ring to a box (Sutherland and Hodgman 1974), or None if nothing is left."""
+    """Clip a polygon to a box (Sutherland and Hodgman 1974). Return None if nothing of the polygon is left."""
     places = np.stack(points, axis=1)[:-1]
     for axis, limit, side in ((0, box[0], 1), (0, box[2], -1), (1, box[1], 1), (1, box[3], -1)):
         places = _cut(places, (places[:, axis] - limit) * side)
@@ -145,7 +147,7 @@ def _cut(places: NDArray[np.float64], inside: NDArray[np.float64]) -> NDArray[np
 
 
 def _span(low: float, high: float, length: int, slack: float) -> tuple[int, int] | None:
-    """Return the first pixel and the number of pixels between two positions on an axis, or None if outside."""
+    """Return the first pixel and the number of pixels between two positions on an axis, or None if none is inside."""
     if high <= _ROUNDING or low >= length - _ROUNDING:
         return None
     first, end = max(math.floor(low + slack), 0), min(math.ceil(high - slack), length)
@@ -159,17 +161,17 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Fraction of the raster's extent added on each side before a box is clipped to the extent."""
+"""Fraction of a raster's extent that is added on each side before a box is clipped to the extent."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxSystem:
-    """The coordinate systems of a box and of a raster, to find the raster's pixels in the box."""
+    """Converter that finds the pixels of a raster inside a box given in another coordinate system."""
 
     grid: PixelGrid
-    """Position of the raster's pixels."""
+    """Transform and size of the raster."""
     systems: tuple[CRS, CRS] | None
-    """(Coordinate system of the box, coordinate system of the raster), or None if both are the same."""
+    """Coordinate systems of the box and of the raster, or None if both use the same system."""
     geographic: bool
     """Whether the x coordinates of the box are longitudes."""
     raster_geographic: bool
@@ -239,13 +241,13 @@ class BoxSystem:
 
 
 def transformed(crs: CRS, other: CRS, points: Points) -> Points:
-    """Return points in another coordinate system, longitude before latitude."""
+    """Transform points from the system ``crs`` to the system ``other``. Longitude comes before latitude in both."""
     x, y = transform(crs, other, *points)
     return np.array(x), np.array(y)
 
 
 def text(box: Box) -> str:
-    """Return a box as text for a message."""
+    """Format a box as text for an error message."""
     return f"({', '.join(f'{number:.10g}' for number in box)})"
 
 
@@ -263,7 +265,7 @@ def _usual(box: Box) -> Box:
 
 
 def _turns(box: Box, other: Box) -> list[float]:
-    """Return all shifts, in multiples of 360 degrees, that make the longitudes of a box overlap another box.
+    """Return all shifts of a box, in multiples of 360 degrees, that make its longitudes overlap the box ``other``.
 
     A box wider than two turns is assumed to be in metres, called degrees by mistake, and is not shifted.
     """
@@ -275,7 +277,7 @@ def _turns(box: Box, other: Box) -> list[float]:
 
 
 def _unwrapped(points: Points) -> Points:
-    """Remove the jumps by a full turn from a ring of longitudes and latitudes.
+    """Remove the jumps of 360 degrees from the longitudes of a closed ring.
 
     A ring around a pole becomes the box of all longitudes between the ring and the pole.
     """

@@ -1,4 +1,4 @@
-"""`PixelsFile`: a temporary GeoTIFF of a raster's pixels, from which GDAL makes a cloud-optimised GeoTIFF."""
+"""Class `PixelsFile`: temporary GeoTIFF of a raster's pixels, from which GDAL makes a cloud-optimised GeoTIFF."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ from vllm_mmout.geo.raster.geotiff import (
 _CACHE = 64 << 20
 """Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
 _CACHES: list[int] = []
-"""GDAL's cache size before each unfinished COG was begun, oldest first. The first entry is the size to restore."""
+"""GDAL's cache size before each COG that is being written, oldest first. The first entry is restored when all COGs are
+done."""
 _CACHING = threading.Lock()
 
 
 class PixelsFile:
-    """A temporary GeoTIFF, on disk or in memory, that holds a raster's pixels. One thread at a time may use it."""
+    """Temporary GeoTIFF, on disk or in memory, that holds a raster's pixels until a COG is made from them.
+
+    One thread at a time may use it.
+    """
 
     def __init__(self, name: str, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-        """Begin the file ``name`` for a raster of ``shape`` (bands, height, width).
+        """Create the temporary file ``name`` for a raster of ``shape`` (bands, height, width).
 
         ``dtype`` is the dtype of the pixels before `stored_dtype`.
         """
@@ -55,13 +59,13 @@ class PixelsFile:
             )  # fmt: skip
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write pixels [bands, height, width] at a row and a column of the raster, in pixels."""
+        """Write pixels [bands, height, width] whose upper left pixel is at ``row`` and ``col`` of the raster."""
         window = ((row, row + pixels.shape[1]), (col, col + pixels.shape[2]))
         with gdal_writes(self._name, pixels.nbytes):
             self._file.write(pixels.astype(self._kept, copy=False), window=window)
 
     def save(self, target: str, metadata: RasterMetadata) -> None:
-        """Write all pixels to a cloud-optimised GeoTIFF (COG) with the path ``target``."""
+        """Convert the temporary file to a cloud-optimised GeoTIFF (COG) with the path ``target``."""
         from rasterio.shutil import copy
 
         source_xml(self._name, self.shape, self._dtype, metadata)  # raises if the metadata does not fit
@@ -78,7 +82,7 @@ class PixelsFile:
             restore_names(target, metadata)
 
     def discard(self) -> None:
-        """Close the file, and remove it from disk. May be called repeatedly."""
+        """Close the temporary file and delete it. May be called repeatedly."""
         self._file.close()
         if not self._name.startswith(IN_MEMORY):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""File locations: local paths, and bucket addresses that behave like paths."""
+"""Treat local paths and addresses in buckets alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vllm_mmout.geo.raster.formats import in_bucket
 
 
 class BucketPath(PurePosixPath):
-    """The address of an object or folder in a bucket; ``str()`` returns ``s3://bucket/key``."""
+    """Address of an object or folder in a bucket that behaves like a path. ``str()`` returns ``s3://bucket/key``."""
 
     def __str__(self) -> str:
         """Return the address, such as ``s3://bucket/key``."""
@@ -18,7 +18,7 @@ class BucketPath(PurePosixPath):
 
 
 def place_of(path: str | PurePath) -> Path | BucketPath:
-    """Return a local path as `Path`, and an address in a bucket as `BucketPath`."""
+    """Convert an address in a bucket to `BucketPath`, and any other path to `Path`."""
     if not in_bucket(path):
         return Path(path)
     scheme, _, rest = str(path).strip().partition("://")
@@ -26,7 +26,7 @@ def place_of(path: str | PurePath) -> Path | BucketPath:
 
 
 def is_folder(path: str | PurePath) -> bool:
-    """Return whether a path or address means a folder: it ends with "/", or is a local folder or a whole bucket."""
+    """Return whether a path or address is a folder: it ends with "/", or is a local folder or a whole bucket."""
     if str(path).endswith(os.sep):
         return True
     place = place_of(path)

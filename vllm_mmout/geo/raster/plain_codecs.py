@@ -1,4 +1,4 @@
-"""Fast decoding of the common TIFF compressions: none, deflate, Zstandard and LZW, with and without a predictor.
+"""Decode the common TIFF compressions (none, deflate, Zstandard, LZW) fast, with or without a predictor.
 
 tifffile decodes each segment into new memory. This decoder writes into memory that is used again, which saves the page
 faults. LZW and the predictor of floats are decoded by libtiff, which takes half the time of the codecs that tifffile
@@ -29,24 +29,24 @@ _DECODE: dict[int, Any] = {
     32946: imagecodecs.deflate_decode,
     50000: imagecodecs.zstd_decode,
 }
-"""Decoders by the compression's number in TIFF. None means that libtiff decodes."""
+"""Maps the number of a TIFF compression to its decoder. None means that libtiff decodes."""
 _DIFFERENCES, _FLOAT_DIFFERENCES = 2, 3
-"""Predictors of TIFF: differences of integers, and differences of the bytes of floats."""
+"""Numbers of two TIFF predictors: differences of integers, and differences of the bytes of floats."""
 _PREDICTORS = {(1, "i"), (1, "u"), (1, "f"), (_DIFFERENCES, "i"), (_DIFFERENCES, "u"), (_FLOAT_DIFFERENCES, "f")}
-"""Pairs of a predictor and a kind of dtype that this decoder supports."""
+"""Pairs of a TIFF predictor and a kind of dtype that this decoder supports."""
 _IN_ORDER, _FLOAT, _UNSIGNED = 1, 3, 1
 
 
 @dataclass(frozen=True, slots=True)
 class PlainDecoder:
-    """The decoder of the segments of one image."""
+    """Decoder of the strips or tiles of one TIFF image."""
 
     dtype: np.dtype[Any]
     compression: int
     predictor: int
 
     def __call__(self, data: memoryview, shape: tuple[int, int, int], scratch: Scratch) -> NDArray[Any] | None:
-        """Decode a segment to pixels of ``shape``. Return None if its bytes are damaged, too few or too many.
+        """Decode a strip or tile to pixels of ``shape``. Return None if its data is damaged or of the wrong size.
 
         The result may be a view of ``data`` or of ``scratch``.
         """
@@ -72,7 +72,7 @@ class PlainDecoder:
 
 
 def plain_decoder(page: tifffile.TiffPage, dtype: np.dtype[Any]) -> PlainDecoder | None:
-    """Return the decoder of a page whose pixels are of ``dtype``, or None if only tifffile can decode them."""
+    """Return a fast decoder for a TIFF page with pixels of ``dtype``, or None if only tifffile can decode the page."""
     compression, predictor = int(page.compression), int(page.predictor)
     formats = page.sampleformat if isinstance(page.sampleformat, tuple) else (page.sampleformat,)
     native = page.parent.byteorder == ("<" if sys.byteorder == "little" else ">")
@@ -87,7 +87,7 @@ def plain_decoder(page: tifffile.TiffPage, dtype: np.dtype[Any]) -> PlainDecoder
 def _decode_by_libtiff(
     data: memoryview, pixels: NDArray[Any], compression: int, predictor: int, scratch: Scratch
 ) -> None:
-    """Decode a segment as the only strip of a TIFF, whose header is made here, into ``pixels`` [rows, columns, bands].
+    """Decode a strip or tile into ``pixels`` [rows, columns, bands] with libtiff, which gets it as a small TIFF file.
 
     Raises:
         RuntimeError: the data is damaged or too short.
@@ -118,5 +118,5 @@ def _decode_by_libtiff(
 
 
 def _entry(code: int, value: int) -> bytes:
-    """Return a tag of a TIFF directory: of one 16 bit number if the value fits, else of one 32 bit number."""
+    """Return an entry of a TIFF directory with one number, of 16 bits if the value fits, else of 32 bits."""
     return struct.pack("=HHIHH", code, 3, 1, value, 0) if value < 2**16 else struct.pack("=HHII", code, 4, 1, value)

@@ -1,4 +1,4 @@
-"""The class `Raster` (the pixels of one file and their metadata), and windows and bands of a raster.
+"""Classes `Raster` (pixels and metadata of a file) and `Window`, and the selection of bands.
 
 Pixel coordinates start at the upper left corner of the upper left pixel, as in GDAL.
 """
@@ -25,7 +25,7 @@ _SIDES = ("row", "col", "height", "width")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A rectangle of a raster, in pixels."""
+    """Rectangle of a raster, in pixels."""
 
     row: int
     """First row, counted from 0 at the top."""
@@ -55,7 +55,7 @@ class Window:
 
     @classmethod
     def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
-        """Return a block's window, clipped to a raster of ``size`` (height, width).
+        """Return the window of the block ``row``, ``col``, clipped to a raster of ``size`` (height, width).
 
         ``row`` and ``col`` count blocks from 0; ``block`` is the (height, width) of a block in pixels.
         """
@@ -68,7 +68,7 @@ class Window:
 
 
 def as_window(value: Any) -> Window:
-    """Return a user's value as a `Window`, or raise InputError.
+    """Convert a user's value to a `Window`, or raise InputError.
 
     The value may be any object with the attributes of `Window`, a mapping with their names, or four integers.
     """
@@ -86,39 +86,42 @@ def as_window(value: Any) -> Window:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RasterFacts:
-    """The metadata of a raster, shared by rasters in memory (`Raster`) and rasters read by windows (`OpenRaster`)."""
+    """Metadata that rasters in memory (`Raster`) and open files that are read by windows (`OpenRaster`) share."""
 
     nodata: float | None = None
-    """Value that means "no observation", an ``int`` for integer pixels, or None if the file states no such value."""
+    """Value of pixels without an observation, an ``int`` for integer pixels, or None if the file states no such
+    value."""
     georeference: Georeference | None = None
     """Coordinate system and position, or None if the file states neither."""
     descriptions: tuple[str | None, ...] = ()
-    """Description of each band, one entry per band, None for a band without a description."""
+    """Description of each band, or None for a band without a description."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the file under the names that GDAL gives them, such as "TIFFTAG_DATETIME"."""
     alpha: int | None = None
-    """Number, from 1, of the alpha band, or None if all bands are data."""
+    """Number of the alpha band, counted from 1, or None if all bands are data."""
     packing: tuple[Packing, ...] = ()
     """Scale and offset of each band, one entry per band; empty if the file states none."""
     assumed: tuple[str, ...] = ()
-    """Assumptions made about the raster: each sentence names the fact, the value used, and how to override it."""
+    """Sentences about assumptions that were made about the raster. Each names the fact, the value used, and how to
+    override it."""
     colours: tuple[str | None, ...] = ()
-    """Colour of each band by the file's colour interpretation ("red", "nir"), one entry per band; empty if unknown."""
+    """Colour of each band ("red", "nir") as stated by the file, one entry per band; empty if unknown."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All fields of `RasterFacts` with their values, by field name."""
+        """All metadata fields with their values, by field name, to create another raster with the same metadata."""
         return {each.name: getattr(self, each.name) for each in fields(RasterFacts)}
 
 
 @dataclass(frozen=True, eq=False)
 class Raster(RasterFacts):
-    """The pixels of a raster as they are stored, and their metadata."""
+    """Pixels of a raster as stored in its file, and their metadata."""
 
     array: NDArray[Any]
     """Pixels [bands, height, width] in the dtype of the file."""
     mask: NDArray[np.bool_] | None = None
-    """bool [height, width], False where the file's alpha band or mask hides a pixel, or None without alpha and mask."""
+    """Mask of valid pixels, bool [height, width]: False where the file's alpha band or mask hides a pixel. None without
+    alpha and mask."""
 
     def __post_init__(self) -> None:
         if self.array.ndim != 3:
@@ -171,13 +174,13 @@ class Raster(RasterFacts):
         )
 
     def without_alpha(self) -> Raster:
-        """Return the raster without its alpha band, if it has one beside data bands. ``mask`` is kept."""
+        """Return the raster without its alpha band, unless alpha is the only band. ``mask`` is kept."""
         if self.alpha is None or self.bands == 1:
             return self
         return self.select([band for band in range(1, self.bands + 1) if band != self.alpha])
 
     def valid(self, nodata: float | None = None) -> NDArray[np.bool_] | None:
-        """Return which pixels were observed in all bands.
+        """Return which pixels are valid in all bands.
 
         A pixel is invalid if any band is nodata, NaN or infinite, since a model needs every input band, or if the
         file's mask excludes it.
@@ -194,7 +197,7 @@ class Raster(RasterFacts):
 
 
 def band_places(bands: Sequence[int | str], descriptions: Sequence[str | None]) -> list[int]:
-    """Return the indices, from 0, of bands given by number (from 1) or description; a band may repeat."""
+    """Convert band numbers (from 1) or descriptions to indices (from 0). A band may repeat."""
     if not len(bands):
         raise InputError("bands is empty; name at least one band")
     return [_place(band, descriptions) for band in bands]

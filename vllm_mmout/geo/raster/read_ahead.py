@@ -1,4 +1,4 @@
-"""The class `ReadAhead`, which fetches bytes of a remote file while earlier segments are decoded."""
+"""Class `ReadAhead`: fetch bytes of a remote file while earlier strips or tiles are decoded."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place, Segments
 
 _AHEAD = 2**23
-"""Number of bytes to request ahead of the decoder. The file's cache must hold them and the segments being decoded."""
+"""Number of bytes to request ahead of the decoder. The file's cache must hold them and the strips or tiles being
+decoded."""
 _TOGETHER = 2**21
-"""Number of bytes to collect before segments are requested, so that adjacent segments are joined into one request."""
+"""Number of bytes to collect before they are requested, so that adjacent strips or tiles share a request."""
 _TURNS = 256
-"""Largest number of decoding tasks (turns) to look ahead, even if their segments have few stored bytes."""
+"""Largest number of decoding tasks to look ahead, even if they need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Limits in bytes for joining segments into one request: the largest gap between two segments, and the size from which
-a request is not extended further."""
+"""Limits in bytes for joining strips or tiles into one request: the largest gap between two of them, and the size above
+which a request is not extended."""
 
 
 class ReadAhead:
-    """A prefetcher that requests the segments of a remote file shortly before they are decoded, each segment once.
+    """Prefetcher that requests the strips or tiles of a remote file shortly before they are decoded, each of them once.
 
-    ``turns`` are the tasks of the decoder in order, each with the segments that it decodes.
+    ``tasks`` are the tasks of the decoder in order, each with the segments (strips or tiles) that it decodes.
     """
 
     def __init__(self, segments: Segments, turns: Iterable[Sequence[Place]]) -> None:
         self._segments = segments
         self._next = self._asked_together(turns)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Groups of tasks whose segments were requested together and are not all being decoded yet.
-
-        Each group has the index of the first task after it, and the number of requested bytes.
-        """
+        """Groups of tasks whose bytes were requested together and that have not all begun. Each group has the index of
+        the first task after it, and the number of requested bytes."""
         self._bytes = 0
 
     def begin(self, turn: int) -> None:
-        """Record that the decoder begins task ``turn``, and request segments of later tasks up to the limit."""
+        """Record that the decoder begins task ``task``, and request the bytes of later tasks up to the limit."""
         while self._waiting and self._waiting[0][0] <= turn:
             self._bytes -= self._waiting.popleft()[1]
         while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > turn + _TURNS):
@@ -47,7 +46,7 @@ class ReadAhead:
             self._bytes += group[1]
 
     def _asked_together(self, turns: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Request the segments of the decoder's tasks, one group of consecutive tasks at each step.
+        """Request the bytes that the decoder's tasks need, one group of consecutive tasks at each step.
 
         Yield for each group the index of the first task after it, and the number of requested bytes.
         """
@@ -71,7 +70,7 @@ class ReadAhead:
 
 
 def _joined(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the (offset, count) of byte ranges that cover all stored parts, with parts close together joined."""
+    """Yield (offset, count) of byte ranges that cover all non-empty ``parts``, with parts close together joined."""
     start = stop = 0
     for at, count in sorted(part for part in parts if part[1]):
         if stop and (at > stop + _GAP or stop - start >= _LONGEST):

@@ -1,4 +1,4 @@
-"""The class `Scratch`, memory that a thread uses again for each segment that it decodes."""
+"""Class `Scratch`: buffers that a thread reuses for each strip or tile that it decodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class Scratch:
-    """Named buffers that grow to the largest size needed and are reused.
+    """Named buffers of one thread that grow to the largest size needed and are reused.
 
     Fresh memory for each segment would cost more time (page faults) than decoding some compressions.
     """

@@ -1,4 +1,4 @@
-"""The protocol `SegmentedImage`, an image that `read_windows` can read."""
+"""Protocol `SegmentedImage`: image stored in strips or tiles that `read_windows` can read."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 
 
 class SegmentedImage(Protocol):
-    """Image stored in segments of equal size. Each segment must be decoded as a whole."""
+    """Image stored in segments (strips or tiles) of equal size. Each segment must be decoded as a whole."""
 
     planes: int
-    """Number of planes stored one after the other. With one plane, a segment holds all bands."""
+    """Number of planes stored one after the other. With one plane, each segment holds all bands."""
     dtype: np.dtype[Any]
     grid: tuple[int, int]
-    """Rows and columns of the grid of segments in one plane."""
+    """Number of rows and columns of segments in one plane."""
     bytes: int
-    """Bytes of a decoded segment."""
+    """Size of a decoded segment in bytes."""
     fill: float
-    """Value of all pixels of a segment that is not stored."""
+    """Value of all pixels of a segment that the file does not store."""
 
     @property
     def block(self) -> tuple[int, int]:
         """Height and width of a segment, in pixels."""
 
     def window(self, place: Place) -> Window:
-        """Return the window of the image that a segment covers."""
+        """Return the window of the image that the segment at ``place`` covers."""
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return the stored bytes of segments, None for a segment that is not stored.
+        """Return the stored bytes of each segment, or None for a segment that the file does not store.
 
         The bytes are valid until ``scratch`` is used by the next call.
         """
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Return the pixels [rows, columns, bands] of a segment from its stored bytes.
+        """Decode the stored bytes ``data`` of a segment to pixels [rows, columns, bands].
 
         The pixels are valid until ``scratch`` is used by the next call.
         """

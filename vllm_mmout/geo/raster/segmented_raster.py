@@ -1,4 +1,4 @@
-"""The class `OpenSegments`, base class of open rasters that are stored in segments."""
+"""Class `OpenSegments`: base class of open rasters that are stored in strips or tiles."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
-        """Return the image that has the bands ``places`` (indices without repetition), and their indices in it."""
+        """Return an image that holds the bands ``places`` (indices without repetition), and their indices in it."""
 
     @abstractmethod
     def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
-        """Return the image that has the masks of bands and the indices of these masks in it, or None without masks.
+        """Return an image that holds the masks of the bands, and the masks' indices in it, or None without masks.
 
         A pixel is valid where all masks are not 0.
         """
@@ -55,7 +55,7 @@ class OpenSegments(OpenRaster):
     def _read_masks(
         self, windows: Sequence[Window], bands: Sequence[int], *, masked: bool
     ) -> Generator[NDArray[np.bool_] | None, None, None]:
-        """Yield the mask [height, width] of each window, or None for each window of an image without masks."""
+        """Yield the valid pixels of each window as bool [height, width], or None if the image does not have masks."""
         image = self._masks(bands) if masked else None
         if image is None:
             yield from repeat(None, len(windows))

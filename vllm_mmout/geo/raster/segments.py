@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.scratch import Scratch
 
 Place: TypeAlias = tuple[int, int, int]
-"""Plane, row and column of a segment in the grid of segments."""
+"""Position of a segment (strip or tile) in the image: plane, row and column of the grid of segments."""
 
 DECODER_ERRORS = (
     ArithmeticError,
@@ -49,37 +49,37 @@ DECODER_ERRORS = (
     struct.error,
     zlib.error,
 )
-"""Exceptions of tifffile and its codecs on damaged data. The errors of imagecodecs are RuntimeErrors."""
+"""Exceptions that tifffile and its codecs raise for damaged data. The errors of imagecodecs are RuntimeErrors."""
 
 # tifffile warns about every positive nodata of signed integers. The tag is parsed in this package, so hide the warning.
 logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
 
 _LARGEST = 512 * 2**20
-"""Largest number of bytes of a decoded segment, since a segment is held in memory whole."""
+"""Largest accepted size of a segment in decoded bytes, since a segment is held in memory as a whole."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
-"""Compressions of cameras and microscopes whose decoders use the size that the TIFF states."""
+"""Compressions of cameras and microscopes. Their decoders use the size that the TIFF states."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
 """Compressions whose segments are pictures with a header. Decoders allocate memory for the size in that header."""
 _ROOM = 2**22
-"""Number of pixel values that a compressed picture in a file may always state, even if its segment has fewer."""
+"""Number of pixel values that the header of a compressed segment may always state, even if the segment has fewer."""
 
 
 class UnknownStorageError(InputError):
-    """The error of a file whose pixels are stored in a way that is not supported here."""
+    """Error for a file that stores its pixels in a way that is not supported."""
 
 
 class Segments:
-    """The segments (strips or tiles) of one TIFF page, as a grid [planes, rows, columns]."""
+    """Segments (strips or tiles) of one TIFF page, in a grid [planes, rows, columns]."""
 
     def __init__(self, page: tifffile.TiffPage, file: SharedFile) -> None:
         self.file = file
         self._kind = "tile" if page.is_tiled else "strip"
         _check(page, file.name)
         self.planes, _, self.height, self.width, self.samples = page.shaped
-        """Number of planes stored one after the other, each with `samples` interleaved bands."""
+        """Number of planes, height and width in pixels, and number of interleaved bands in each plane."""
         self.fill: float = 0
-        """Value of all pixels of a segment that is not stored."""
+        """Value of all pixels of a segment that the file does not store."""
         dtype = np.dtype(page.dtype)
         self.dtype = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder("=")
         offsets, counts = _places(page, file)
@@ -90,7 +90,7 @@ class Segments:
         self.block = block_of(pieces)
         """Height and width of a segment, in pixels."""
         self.bytes = math.prod(self.block) * self.samples * self.dtype.itemsize
-        """Bytes of a decoded segment."""
+        """Size of a decoded segment in bytes."""
         if self.bytes > _LARGEST:
             raise InputError(
                 f"{file.name} has a {self._kind} of {self.block[0]} x {self.block[1]} pixels, {self.bytes >> 20} MiB"
@@ -98,7 +98,7 @@ class Segments:
                 " example with gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
             )
         self.grid: tuple[int, int] = self._offsets.shape[1:]
-        """Rows and columns of the grid of segments in one plane."""
+        """Number of rows and columns of segments in one plane."""
         self.decoded: NDArray[np.int64] = np.zeros(self._offsets.shape, np.int64)
         """Number of times each segment was decoded, [planes, rows, columns]."""
         self._counting = threading.Lock()
@@ -116,15 +116,15 @@ class Segments:
         page.dataoffsets = page.databytecounts = pieces.dataoffsets = pieces.databytecounts = ()
 
     def window(self, place: Place) -> Window:
-        """Return the window of the image that a segment covers."""
+        """Return the window of the image that the segment at ``place`` covers."""
         return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def stored(self, places: Iterable[Place]) -> list[tuple[int, int]]:
-        """Return the (offset, number of bytes) of segments in the file; (0, 0) for a segment that is not stored."""
+        """Return the file offset and byte count of each segment, or (0, 0) for a segment that is not stored."""
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> list[memoryview | None]:
-        """Read the stored bytes of segments, in one read if they are adjacent, or None for a segment not stored."""
+        """Return the stored bytes of each segment, or None if it is not stored. Adjacent segments share one read."""
         parts = self.stored(places)
         buffer = scratch.take("stored", sum(count for _, count in parts)).data
         first = parts[0][0]
@@ -202,7 +202,7 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
 
 
 def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the offsets and byte counts of all segments, [planes, rows, columns]; 0 for segments not stored."""
+    """Return the file offsets and the byte counts of all segments, [planes, rows, columns]; 0 if not stored."""
     height, width = block_of(page)
     if min(height, width) < 1:
         raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")
@@ -234,7 +234,7 @@ def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64
 
 
 def _check_types(page: tifffile.TiffPage, name: str) -> None:
-    """Refuse offsets and byte counts that are not integers, as libtiff does: 0.5 would become 0, "not stored"."""
+    """Raise InputError for offsets or byte counts that are not integers: 0.5 would become 0, "not stored"."""
     for tag in filter(None, map(page.tags.get, _OFFSET_TAGS)):
         if NUMBERS.get(tag.dtype, "f").startswith("f"):
             raise InputError(

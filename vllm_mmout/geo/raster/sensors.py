@@ -1,4 +1,4 @@
-"""Recognition of the sensor of a raster from its metadata items and its path."""
+"""Recognise the sensor of a raster from its metadata items and its path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from vllm_mmout.geo.raster.bands import LANDSAT_4, LANDSAT_8, MODIS, SENTINEL_2
 
 OTHER_SENSOR: Final = "another sensor"
-"""Result for a sensor whose band numbers are not in the tables of `bands`."""
+"""Result of `sensor_of` for a sensor whose band numbers are not in the tables of `bands`."""
 
 _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
     LANDSAT_8: (r"L[CO]0?[89][._-]", r"L[CO][89]\d{6}", r"HLS[._-]?L30", r"LANDSAT[-_ ]?[89](?!\d)", r"OLI(?![A-Z])"),
@@ -32,13 +32,14 @@ _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
         *(r"GF[-_]?\d(?![A-Z])", r"SENTINEL[-_ ]?3"),
     ),
 }
-"""Patterns for the beginnings of words in product names and metadata that tell the sensor."""
+"""Patterns of words in product names and metadata that reveal the sensor, by sensor. They match at the beginning of a
+word."""
 _PATTERNS: Final = {
     sensor: re.compile(rf"(?<![A-Z0-9])(?:{'|'.join(signs)})", re.IGNORECASE) for sensor, signs in _SIGNS.items()
 }
 _ITEM: Final = re.compile(r"SPACECRAFT|SATELLITE|PLATFORM|SENSOR|INSTRUMENT|MISSION|PRODUCT", re.IGNORECASE)
 _LEVELS: Final = 6
-"""Number of parent folders whose names may tell the sensor. A Sentinel-2 product has its bands five folders deep."""
+"""Number of parent folders whose names may reveal the sensor. A Sentinel-2 product has its bands five folders deep."""
 
 
 def sensor_of(name: str | PurePath, metadata: Mapping[str, str]) -> str | None:

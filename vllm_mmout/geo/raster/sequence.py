@@ -1,4 +1,4 @@
-"""Reading of a sequence of windows from one image, whose segments are decoded by threads straight into the windows."""
+"""Read a sequence of windows of one image, while threads decode strips or tiles for the next windows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _BATCH = 2**19
-"""Number of decoded bytes in a turn, the task that a thread takes at a time."""
+"""Number of decoded bytes in a task, which a thread executes at a time."""
 _TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Limits for decoding ahead of the block that the caller waits for: tasks per thread, and decoded bytes.
+"""Limits for decoding ahead of the windows that the caller waits for: tasks per thread, and decoded bytes.||All images
+that are read at the same time (the files of a stack, several scenes) share the bytes.
 
 All sequences that are read at the same time (the files of a stack, several scenes) share the bytes.
 """
@@ -48,7 +49,7 @@ def read_windows(
 def read_blocks(
     segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int], slots: Slots
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield the pixels [windows, bands, height, width] of several windows at a time, as ``slots`` says.
+    """Yield the pixels [windows, bands, height, width] of several windows at a time. ``slots`` sets their number.
 
     If a window cannot be read, raise the error in place of its block, with the index of the window as ``tile``.
     """
@@ -59,14 +60,14 @@ def read_blocks(
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A task for one thread: segments to decode one after the other."""
+    """Task for one thread: vertically adjacent segments to decode, and the blocks of windows that need them."""
 
     order: int
     """Index of the task in the order of start, from 0."""
     first: int
-    """Index of the first block that needs the segments."""
+    """Index of the first block of windows that needs the segments."""
     end: int
-    """Index after the last block that the segments are copied into."""
+    """Index after the last block of windows that the segments are copied into."""
     places: Sequence[Place]
     """Segments to decode, vertically adjacent in the image."""
     area: Window
@@ -74,11 +75,11 @@ class _Turn:
 
 
 _Shares: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Runs of windows that the segments of a task overlap, each with the block that holds the run."""
+"""Runs of windows that overlap the segments of a task, each with the block of windows that it is part of."""
 
 
 class _Reader:
-    """Reader that yields blocks in order, while its threads decode for the current and for later blocks."""
+    """Reader that yields blocks of windows in order, while its threads decode for the current and for later blocks."""
 
     def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments
@@ -88,17 +89,17 @@ class _Reader:
         self._next, second = next(turns, None), next(turns, None)
         self._turns = turns if second is None else chain([second], turns)
         self._current = 0
-        """Index of the block that the caller waits for."""
+        """Index of the block of windows that the caller waits for."""
         self._decoded_ahead: deque[_Turn] = deque()
-        """Tasks that were started although only later blocks need them."""
+        """Tasks that were started before the caller waits for a block of windows that needs them."""
         self._failure: BaseException | None = None
-        """Unexpected error of a thread. Errors of windows are kept in their blocks."""
+        """Unexpected error of a thread. Errors of single windows are kept in their blocks."""
         self._scratches: list[Scratch] = []
-        """Decoding buffers that no thread uses now."""
+        """Decoding buffers that no thread is using."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._working = 0
-        """Number of threads that decode."""
+        """Number of threads that are decoding."""
         self._pool = None if THREADS < 2 or second is None else ThreadPoolExecutor(THREADS, "mmout-read")
         self._ahead: ReadAhead | None = None
         if isinstance(segments, Segments) and segments.file.far and second is not None:
@@ -106,7 +107,7 @@ class _Reader:
         _READERS.add(self)
 
     def arrays(self) -> Iterator[NDArray[Any]]:
-        """Yield the array of each block in turn."""
+        """Yield the pixels [windows, bands, height, width] of each block of windows in turn."""
         for number in range(len(self._blocks)):
             with self._lock:
                 self._current = number
@@ -135,7 +136,7 @@ class _Reader:
         self._scratches.clear()
 
     def _filled(self, number: int) -> Block:
-        """Wait until a block is filled, and return it."""
+        """Wait until the block of windows ``number`` is filled with pixels, and return it."""
         with self._lock:
             block = self._blocks.opened(number)
             while self._failure is None and (block.pending or (self._next is not None and self._next.first <= number)):
@@ -145,7 +146,7 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_turns(self) -> Iterator[_Turn]:
-        """Yield tasks in the order of the blocks that need them. Each segment is decoded for the first such block.
+        """Yield the tasks in the order that blocks of windows need them. A segment is decoded for the first such block.
 
         If another block that needs the segment is too far away (see `Blocks.ends`), the segment is decoded again.
         """
@@ -165,7 +166,7 @@ class _Reader:
                         yield _Turn(next(order), first, end, places, self._area(places))
 
     def _cut(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
-        """Split segments, sorted column by column, into runs of vertical neighbours of about `_BATCH` bytes."""
+        """Split segments, sorted column by column, into batches of vertical neighbours of about `_BATCH` bytes."""
         size = max(1, _BATCH // max(1, self._segments.bytes))
         start = 0
         for at in range(1, len(places) + 1):
@@ -175,7 +176,6 @@ class _Reader:
                 start = at
 
     def _is_due(self) -> bool:
-        """Return whether the next task may start now."""
         turn = self._next
         if turn is None or turn.first <= self._current:
             return turn is not None
@@ -192,7 +192,7 @@ class _Reader:
                 self._working -= 1
 
     def _work(self) -> None:
-        """Execute tasks as long as the next task may start."""
+        """Execute tasks as long as the next task may start now."""
         with self._lock:
             scratch = self._scratches.pop() if self._scratches else Scratch()
         try:
@@ -208,7 +208,7 @@ class _Reader:
             self._scratches.append(scratch)
 
     def _take(self) -> tuple[_Turn, _Shares] | None:
-        """Return the next task and the blocks that need its pixels, or None if no task may start now."""
+        """Return the next task and the blocks of windows that need it, or None if no task may start now."""
         with self._lock:
             turn = self._next
             if turn is None or not self._is_due():
@@ -229,7 +229,7 @@ class _Reader:
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
     def _decode(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> None:
-        """Decode the segments of a task, and copy their pixels into blocks."""
+        """Decode the segments of a task, and copy their pixels into the blocks of windows that need them."""
         try:
             pixels = self._pixels(turn, shares, scratch)
             if pixels is not None:
@@ -243,7 +243,7 @@ class _Reader:
                 self._changed.notify_all()
 
     def _pixels(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
-        """Return the pixels [rows, columns, bands] of a task, or None if nothing could be decoded.
+        """Read and decode the segments of a task to pixels [rows, columns, bands], or return None if that fails.
 
         If a segment cannot be decoded, record the error for the windows that need it. Its pixels are then arbitrary.
         """
@@ -270,13 +270,13 @@ class _Reader:
         return joint
 
     def _not_stored(self, area: Window) -> NDArray[Any]:
-        """Return the pixels of a segment that the file does not store: all have the fill value."""
+        """Return the pixels of a segment that the file does not store. All of them have the fill value."""
         fill = np.array(self._segments.fill).astype(self._segments.dtype)
         bands = max(here.stop for layers in self._layers.values() for _, here in layers)
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, turn: _Turn, shares: _Shares, error: Exception) -> None:
-        """Record the error of the segments in ``area`` for each block that needs them, with its first such window."""
+        """Record an error of the segments in ``area`` for each block that needs them, with its first failed window."""
         with self._lock:
             for run, block in shares:
                 block.fail(run, area, turn.order, error)
@@ -287,7 +287,7 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Return, for each plane, slices of bands in a block, each with the slice of a segment's bands to copy there."""
+    """Return, for each plane, pairs of slices: bands of a block to fill, and bands of a segment to copy there."""
     if planes > 1:
         return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}
     starts = [at for at, band in enumerate(bands) if not at or band != bands[at - 1] + 1]

@@ -1,4 +1,4 @@
-"""Sidecar files with the metadata of a TIFF or picture: GDAL's PAM (``NAME.tif.aux.xml``) and world files.
+"""Read the sidecar files of a TIFF or picture: GDAL's PAM (``NAME.tif.aux.xml``) and world files.
 
 https://gdal.org/development/rfc/rfc2_pam.html describes PAM. Its georeference and nodata take precedence over the
 raster's own. Its other parts (statistics, histograms, class names, ...) may be large and are skipped.
@@ -27,20 +27,20 @@ _WKT = re.compile(r"\s*[A-Za-z_]+\s*\[")
 
 @dataclass(frozen=True, slots=True)
 class Pam:
-    """The georeference, nodata and packing in a PAM file."""
+    """Georeference, nodata, scale and offset in a PAM file, which is GDAL's sidecar file for metadata."""
 
     place: Georeference = field(default_factory=Georeference)
-    """Georeference; empty if the file states none."""
+    """Georeference in the PAM file; empty if the file states none."""
     nodata: Mapping[int, str] = field(default_factory=dict)
     """Nodata value of each band, as text, by band number from 1."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """Factor that stored numbers of each band are multiplied by, as text, by band number from 1."""
+    """Factor for the stored numbers of each band, as text, by band number from 1."""
     offsets: Mapping[int, str] = field(default_factory=dict)
     """Number that is added to the scaled numbers of each band, as text, by band number from 1."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:
-    """Read and close the PAM file of the raster named ``raster``; return an empty `Pam` if ``file`` is None.
+    """Read and close the PAM file of the raster named ``raster``. Return an empty `Pam` if ``file`` is None.
 
     A document type, which could declare entities, raises InputError.
     """
@@ -55,7 +55,7 @@ def read_pam(file: SharedFile | None, raster: str) -> Pam:
 def placed(
     own: Georeference | None, pam: Pam, neighbours: Neighbours, *, world_first: bool = False
 ) -> Georeference | None:
-    """Return the georeference of a raster from PAM, the raster itself and a world file, in GDAL's order of precedence.
+    """Return a raster's georeference from its PAM file, its own tags and a world file, in GDAL's order of precedence.
 
     For a PNG, BMP or GIF, GDAL prefers the world file (``world_first``). The coordinate system and the transform may
     come from different files. Ground control points are used only if no file states a transform, since a
@@ -73,7 +73,7 @@ def placed(
 
 
 class _PamParser:
-    """A parser of PAM files that keeps only the elements it needs."""
+    """Parser of PAM files that keeps only georeference, nodata, scale and offset."""
 
     def __init__(self, file: SharedFile, raster: str) -> None:
         self._file = file
@@ -124,7 +124,7 @@ class _PamParser:
         self._path.pop()
 
     def _transform(self, text: str) -> Affine:
-        """Parse GDAL's six numbers of a transform, whose origin is the corner of the first pixel."""
+        """Parse a transform in GDAL's order of the six numbers: c, a, b, f, d, e."""
         c, a, b, f, d, e = self._numbers(text.split(","), 6, f"the transform {text[:60]!r}", "six numbers")
         return a, b, c, d, e, f
 
@@ -155,7 +155,7 @@ class _PamParser:
 
 
 _LONGEST = 2**12
-"""Bytes read of a world file."""
+"""Largest number of bytes that are read of a world file."""
 
 
 def read_world_file(neighbours: Neighbours) -> Affine | None:

@@ -1,4 +1,4 @@
-"""The directories and tags of a TIFF (TIFF 6.0, section 2; BigTIFF), checked against the file size, and GDAL's XML tag.
+"""Read and check the directories and tags of a TIFF (TIFF 6.0, section 2; BigTIFF), and parse GDAL's XML tag.
 
 tifffile silently skips a tag whose value is beyond the end of the file, so that a truncated raster would lose its
 georeference unnoticed. The directories are therefore checked here before anything is decoded. GDAL writes metadata
@@ -26,7 +26,7 @@ DOUBLE = 12
 
 @dataclass(frozen=True, slots=True)
 class GeoTag:
-    """A TIFF tag as stored in a file."""
+    """TIFF tag with its value."""
 
     code: int
     """Number of the tag."""
@@ -35,23 +35,23 @@ class GeoTag:
     count: int
     """Number of values, which for ASCII is the number of bytes including the closing NUL."""
     value: tuple[float, ...] | bytes
-    """The numbers, or the bytes of an ASCII tag."""
+    """Values of the tag: numbers, or the bytes of an ASCII tag."""
 
     @classmethod
     def shorts(cls, code: int, values: Iterable[int]) -> GeoTag:
-        """Return a tag of 16-bit integers."""
+        """Create a tag of 16-bit integers."""
         numbers = tuple(values)
         return cls(code, SHORT, len(numbers), numbers)
 
     @classmethod
     def doubles(cls, code: int, values: Iterable[float]) -> GeoTag:
-        """Return a tag of 64-bit floating-point numbers."""
+        """Create a tag of 64-bit floats."""
         numbers = tuple(float(value) for value in values)
         return cls(code, DOUBLE, len(numbers), numbers)
 
     @classmethod
     def text(cls, code: int, text: str) -> GeoTag:
-        """Return a tag of text, terminated by a NUL."""
+        """Create a tag of text, terminated by a NUL."""
         data = text.encode() + b"\0"
         return cls(code, ASCII, len(data), data)
 
@@ -70,7 +70,7 @@ _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Type and position of the value of one tag."""
+    """Type of a TIFF tag's value, and its position in the file."""
 
     dtype: int
     """Number of the value's type in TIFF."""
@@ -79,19 +79,19 @@ class Entry:
     offset: int
     """Offset of the value in the file, in bytes."""
     size: int
-    """Bytes of all values together."""
+    """Size of all values together, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """One image file directory (IFD) of a TIFF."""
+    """Image file directory (IFD) of a TIFF, which lists the tags of one image."""
 
     byteorder: Literal["<", ">"]
     entries: Mapping[int, Entry]
-    """Entry of each tag, by the tag's number."""
+    """Type and position of the value of each tag, by the tag's number."""
 
     def tag(self, file: BinaryIO, code: int) -> GeoTag | None:
-        """Read a tag with its value, or return None if the directory lacks it or its type is unknown to TIFF."""
+        """Read a tag and its value, or return None if the tag is missing or its type is unknown."""
         entry = self.entries.get(code)
         if entry is None:
             return None
@@ -103,17 +103,17 @@ class Directory:
         return GeoTag(code, entry.dtype, entry.count, tuple(numbers.tolist()))
 
     def text(self, file: BinaryIO, code: int) -> str | None:
-        """Read an ASCII tag as text, without closing NULs, or return None if the directory lacks it."""
+        """Read an ASCII tag as text without closing NULs, or return None if the tag is missing."""
         tag = self.tag(file, code)
         return tag.value.rstrip(b"\0").decode("utf-8", "replace") if tag and isinstance(tag.value, bytes) else None
 
     def number(self, file: BinaryIO, code: int) -> float | None:
-        """Read the first number of a tag, or return None if the directory lacks the tag or it is not numeric."""
+        """Read the first number of a tag, or return None if the tag is missing or not numeric."""
         tag = self.tag(file, code)
         return tag.numbers[0] if tag is not None and tag.numbers else None
 
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
-        """Convert the bytes of RATIONAL values to little-endian, the byte order of the files that this package writes.
+        """Convert the bytes of RATIONAL values to little-endian, the byte order of files written by this package.
 
         ``dtype`` is the TIFF type. Data of other types is returned unchanged.
         """
@@ -171,7 +171,7 @@ def _entries(reader: _CheckedReader, at: int, order: str, *, big: bool) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class _CheckedReader:
-    """A reader that checks each part against the file size and names the missing part in its error."""
+    """File reader that checks each read against the file size. Its error names the part of the file that is missing."""
 
     file: BinaryIO
     name: str
@@ -206,7 +206,7 @@ TEXT_TAGS = {
     "TIFFTAG_HOSTCOMPUTER": 316,
     "TIFFTAG_COPYRIGHT": 33432,
 }
-"""Name of a metadata item in GDAL -> number of the TIFF tag that holds the item."""
+"""Maps the name of a GDAL metadata item to the number of the TIFF tag that holds it."""
 
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -215,7 +215,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 @dataclass(frozen=True, slots=True)
 class GdalMetadata:
-    """The contents of the GDAL_METADATA tag of one raster.
+    """Contents of the GDAL_METADATA tag of one raster.
 
     GDAL escapes each text twice, once by itself and once in its XML writer: the file holds "&amp;amp;" for "&".
     """
@@ -231,13 +231,13 @@ class GdalMetadata:
     colours: Mapping[int, str] = field(default_factory=dict)
     """Colour interpretation of each band ("Undefined", "Alpha"), by band index from 0. It overrides TIFF's tags."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """Factor that stored numbers of each band are multiplied by, as text, by band index from 0."""
+    """Factor for the stored numbers of each band, as text, by band index from 0."""
     offsets: Mapping[int, str] = field(default_factory=dict)
     """Number that is added to the scaled numbers of each band, as text, by band index from 0."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:
-        """Parse the text of the tag. As in GDAL, XML that is not well-formed counts as empty.
+        """Parse the XML of a GDAL_METADATA tag. As in GDAL, XML that is not well-formed counts as empty.
 
         Only items of the default domain are read.
         """

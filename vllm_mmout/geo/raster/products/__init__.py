@@ -1,1 +1,1 @@
-"""Scale, offset and fill value of satellite products, read from their metadata files."""
+"""Read the scale, offset and fill value of satellite products from their metadata files."""

@@ -1,4 +1,4 @@
-"""Scale, offset and fill value of bands of Landsat Collection 2, from the product's MTL file (text, JSON or XML)."""
+"""Read the scale, offset and fill value of Landsat Collection 2 bands from the product's MTL file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Group and name pattern of the constants in the MTL file, by kind of file. Reflectance of level 1 is not corrected for
-the sun's angle."""
+"""Maps the kind of a band file to the group and the name pattern of its scale and offset in the MTL file. Reflectance
+of level 1 is not corrected for the sun's angle."""
 
 
 def landsat_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return a Landsat file's fill value and, for a local file, its packing, or None if it is not a Landsat file."""
+    """Return a Landsat file's fill value and, if the file is local, scale and offset. Return None for other files."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -57,7 +57,7 @@ def landsat_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def _of_text(file: SharedFile) -> _Entries:
-    """Yield the entries ``NAME = value`` of a text file, each with the group (``GROUP = NAME``) that it is in."""
+    """Yield the group, the name and the value of each line ``NAME = value`` in an MTL text file."""
     group = ""
     for line in file.read_at(0, file.size).decode("utf-8", "replace").splitlines():
         name, equals, text = (part.strip() for part in line.partition("="))

@@ -1,4 +1,4 @@
-"""The class `ProductBand`, and reading of product metadata files."""
+"""Class `ProductBand`, and helpers that read the metadata files of satellite products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm_mmout.geo.raster.packing import Packing
 
 @dataclass(frozen=True, slots=True)
 class ProductBand:
-    """The fill value and packing of one band of a satellite product."""
+    """Fill value, scale and offset of one band of a satellite product."""
 
     fill: float | None
     """Value of pixels without an observation, or None if the product does not define it."""
@@ -22,7 +22,7 @@ class ProductBand:
 
 
 def opened_metadata(path: Path) -> SharedFile | None:
-    """Open a product's metadata file, or return None if it is missing."""
+    """Open the metadata file of a satellite product, or return None if it is missing."""
     try:
         if not path.is_file():
             return None
@@ -32,5 +32,5 @@ def opened_metadata(path: Path) -> SharedFile | None:
 
 
 def wrong_metadata(path: str, fact: str) -> InputError:
-    """Return the error for a product's metadata file that is invalid for the reason ``fact``."""
+    """Return the error for invalid metadata of a satellite product. ``fact`` describes the fault of the file."""
     return InputError(f"{path}, which states the scale and offset of its product, {fact}; {REMEDY}")

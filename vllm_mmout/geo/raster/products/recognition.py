@@ -1,4 +1,4 @@
-"""Recognition of Sentinel-2, Landsat and HLS files by name, and lookup of their packing and fill value."""
+"""Recognise Sentinel-2, Landsat and HLS files by name, and look up their scale, offset and fill value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HLS_FILL = -9999
 
 
 def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
-    """Return an opened raster with the packing and fill value of its product, if its name is that of a product file.
+    """Add the scale, offset and fill value of its satellite product to an opened raster, if its name shows a product.
 
     Args:
         raster: the opened raster. Its own nodata value takes precedence over the product's fill value.
@@ -33,7 +33,7 @@ def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
 
 
 def product_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return the fill value and packing of a product's file by its name, or None if the name is not a product's."""
+    """Return the fill value, scale and offset of a satellite product's file, or None if the name is not recognised."""
     if name.startswith(("HLS.L30.", "HLS.S30.")):  # its tags state the scale
         return None if "Fmask" in name else ProductBand(_HLS_FILL)
     return sentinel2_band(name, path) or landsat_band(name, path)

@@ -1,4 +1,4 @@
-"""Scale, offset and fill value of Sentinel-2 bands, from the product's MTD_MSIL1C.xml or MTD_MSIL2A.xml.
+"""Read the scale, offset and fill value of Sentinel-2 bands from MTD_MSIL1C.xml or MTD_MSIL2A.xml.
 
 Since processing baseline 04.00 (January 2022) counts are 1000 higher than before, which the product states as an offset
 of -1000 (S2 Products Specification Document, 14.9). Models that take counts were trained on the older counts, to which
@@ -23,9 +23,10 @@ _FILE: Final = re.compile(
 )
 _METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
 _BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
-"""Band names in the order of their ``band_id``."""
+"""Sentinel-2 band names in the order of their ``band_id`` in the metadata."""
 _HIGHER: Final = 5
-"""Number of parent folders searched for the metadata: R10m, IMG_DATA, the granule, GRANULE, the product."""
+"""Number of parent folders that are searched for the product's metadata file: R10m, IMG_DATA, the granule, GRANULE, the
+product."""
 _FILL: Final = 0
 _OFFSETS: Final = ("BOA_ADD_OFFSET", "RADIO_ADD_OFFSET")
 _QUANTIFICATIONS: Final = ("BOA_QUANTIFICATION_VALUE", "QUANTIFICATION_VALUE")
@@ -33,7 +34,7 @@ _OTHERS: Final = {"AOT": "AOT_QUANTIFICATION_VALUE", "WVP": "WVP_QUANTIFICATION_
 
 
 def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return a Sentinel-2 file's fill value, and its packing from the product's metadata, or None for other files."""
+    """Return the fill value, scale and offset of a Sentinel-2 file, or None if the name is not a Sentinel-2 name."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -63,7 +64,7 @@ def _metadata_above(path: Path) -> Path | None:
 
 @dataclass(slots=True)
 class _Metadata:
-    """The contents of the metadata file of one product."""
+    """Contents of the metadata file of one Sentinel-2 product."""
 
     path: str
     quantifications: dict[str, float] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class _Metadata:
     baseline: str = ""
 
     def band(self, name: str) -> ProductBand:
-        """Return the fill value and packing of one band."""
+        """Return the fill value, scale and offset of the band ``name``."""
         names = (_OTHERS[name],) if name in _OTHERS else _QUANTIFICATIONS
         quantification = next((self.quantifications[key] for key in names if key in self.quantifications), None)
         offset = self.offsets.get(name, 0.0)
@@ -87,7 +88,7 @@ class _Metadata:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> _Metadata:
-    """Read a product's metadata file. ``changed``, its modification time, makes the cache read a newer file again."""
+    """Read a product's metadata file. The result is cached by path and by ``changed``, the modification time."""
     del changed
     file = opened_metadata(path)
     if file is None:
@@ -99,7 +100,7 @@ def _read(path: Path, changed: int) -> _Metadata:
 
 
 class _MetadataParser:
-    """A parser of the metadata file that keeps only the elements it needs."""
+    """Parser of Sentinel-2 metadata that keeps only scales, offsets, the fill value and the processing baseline."""
 
     def __init__(self, path: str) -> None:
         self.found = _Metadata(path)
@@ -108,7 +109,6 @@ class _MetadataParser:
         self._special = ""
 
     def read(self, file: object) -> _Metadata:
-        """Parse a file and return its contents."""
         parse_xml(file, self._begin, self._end, self._text.append, self._wrong)  # type: ignore[arg-type]
         return self.found
 

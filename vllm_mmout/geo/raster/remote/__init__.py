@@ -1,1 +1,1 @@
-"""Files on HTTP and HTTPS servers, read by byte range where the server supports that."""
+"""Read remote files (HTTP, HTTPS and buckets) by byte range where the server supports that."""

@@ -1,4 +1,4 @@
-"""BlockCache, a thread-safe cache of the blocks of a remote file."""
+"""Class `BlockCache`: thread-safe cache of blocks of a remote file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TypeAlias
 from vllm_mmout.errors import InputError
 
 BLOCK = 2**16
-"""Bytes of a block. Each request begins and ends at a multiple of this, or at the end of the file."""
+"""Size of a block in bytes. Each request begins and ends at a multiple of this, or at the end of the file."""
 _CAPACITY = 2**25
-"""Largest number of bytes that the cache of a file keeps."""
+"""Largest number of bytes that the cache of one file keeps."""
 _AT_ONCE = 2**23
 """Largest number of bytes in a request. If the connection breaks, at most this many bytes must be fetched again."""
 _AHEAD = 2**18
-"""Smallest number of bytes in a request whose first block directly follows a cached block, as in sequential reading."""
+"""Smallest size, in bytes, of a request that begins after a cached block, as in sequential reading."""
 
 _THREADS = 8
 """Number of threads that fetch blocks in the background before they are read."""
@@ -30,7 +30,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 @dataclass(eq=False, slots=True)
 class _BlockRun:
-    """Consecutive blocks that a single request fetches. They are kept and dropped together."""
+    """Consecutive blocks of a file that a single request fetches. They are kept and dropped together."""
 
     first: int
     stop: int
@@ -40,12 +40,11 @@ class _BlockRun:
 
     @property
     def count(self) -> int:
-        """Number of consecutive blocks of the file that the request fetches."""
         return self.stop - self.first
 
 
 class BlockCache:
-    """Cache of the blocks of a remote file, with the least recently read blocks dropped first.
+    """Cache of blocks of a remote file. The least recently read blocks are dropped first.
 
     A block is fetched when it is first read, and only once while the cache keeps it. Blocks fetched ahead and not read
     yet are dropped last. A thread waits for another thread only if that thread is fetching the same block.
@@ -69,11 +68,11 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _BlockRun] = {}
-        """Block index -> request (run of blocks) that has fetched or is fetching the block."""
+        """Maps the index of a block to the request that has fetched it or is fetching it."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Cached requests (runs of blocks) whose blocks have all been read, the most recently read request last."""
+        """Finished requests whose blocks have all been read. The most recently read request is last."""
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Cached requests (runs of blocks) that were made ahead, with blocks that have not been read yet."""
+        """Finished requests that were made ahead of reading, with blocks that have not been read yet."""
         self._kept = 0
         """Number of blocks in `_read` and `_unread`."""
         self._pool: ThreadPoolExecutor | None = None
@@ -94,7 +93,7 @@ class BlockCache:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def fetch(self, at: int, count: int) -> None:
-        """Fetch ``count`` bytes from offset ``at`` in the background. If that fails, reading fetches them again."""
+        """Fetch ``count`` bytes at offset ``at`` in the background. If that fails, the next read fetches them again."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_THREADS, "mmout-fetch")
@@ -127,7 +126,7 @@ class BlockCache:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_at(self, index: int, last: int) -> tuple[int, memoryview]:
-        """Return the file offset and the bytes of the run that contains block ``index``.
+        """Return the file offset and the bytes of the request that fetched block ``index``.
 
         If the block is not cached, fetch it with the uncached blocks that follow it, up to block ``last``.
         """
@@ -156,7 +155,7 @@ class BlockCache:
             self._read.move_to_end(run)
 
     def _claim(self, index: int, last: int, *, ahead: bool) -> _BlockRun:
-        """Register and return a run of uncached blocks that begins at ``index`` and that the caller must fetch.
+        """Register a request for uncached blocks from ``index`` on, and return it. The caller must then send it.
 
         It extends to ``last`` or, if reading continues after a cached block, further. It ends before the next cached
         block and does not exceed the largest size of a request. The caller holds the lock.

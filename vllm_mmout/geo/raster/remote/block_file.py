@@ -1,4 +1,4 @@
-"""BlockFile, the base class of remote files whose blocks are fetched when they are read."""
+"""Class `BlockFile`: base class of remote files that are fetched block by block as they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vllm_mmout.geo.raster.remote.fetch_options import LIMIT
 
 
 class BlockFile(ManyReadersFile):
-    """Base class of remote files whose blocks are fetched when they are read.
+    """Base class of remote files that are fetched block by block as they are read.
 
     Any number of threads may call `read_at`, `view_at` and `fetch`. The methods of file objects (`read`, `seek`,
     `tell`) are for a single thread.
@@ -25,7 +25,7 @@ class BlockFile(ManyReadersFile):
         self._at = 0
 
     def _fetch(self, start: int, stop: int) -> Buffer:
-        """Return the bytes of the file from ``start`` to ``stop``."""
+        """Fetch the bytes of the file from ``start`` to ``stop``."""
         raise NotImplementedError
 
     def readable(self) -> bool:
@@ -59,13 +59,13 @@ class BlockFile(ManyReadersFile):
             self._blocks.fetch(at, count)
 
     def read(self, count: int | None = -1, /) -> bytes:
-        """Read at most ``count`` bytes from the current position, or the rest of the file if it is negative or None."""
+        """Read ``count`` bytes from the current position, or the rest of the file if ``count`` is negative or None."""
         data = self.read_at(self._at, self.size if count is None or count < 0 else count)
         self._at += len(data)
         return data
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move the current position, and return it as an offset from the start of the file."""
+        """Move the current position like ``io.IOBase.seek``, and return it as an offset from the start of the file."""
         at = offset + (0, self._at, self.size)[whence]
         if at < 0:
             raise ValueError(f"cannot seek to the negative offset {at}")
@@ -77,13 +77,13 @@ class BlockFile(ManyReadersFile):
         return self._at
 
     def close(self) -> None:
-        """Close the file and drop its blocks. May be called more than once."""
+        """Close the file and free its cached blocks. May be called more than once."""
         super().close()
         self._blocks.clear()
 
 
 def too_large(name: str, fact: str, limit: int) -> InputError:
-    """Return the error for a file, or part of it, that exceeds the limit of bytes fetched at once."""
+    """Return the error for a request that exceeds the limit of bytes fetched at once. ``fact`` states its size."""
     return InputError(
         f"{name} is too large to be fetched at once: {fact}, the limit is {limit}; raise {LIMIT}, or make it a"
         " tiled GeoTIFF on a server that supports range requests"

@@ -1,4 +1,4 @@
-"""Connections to HTTP and HTTPS servers that raise a timeout error if a response arrives too slowly."""
+"""Connect to HTTP and HTTPS servers, and raise a timeout error if a response arrives too slowly."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 ResolvedAddress: TypeAlias = tuple[Any, ...]
-"""An item of the list that ``socket.getaddrinfo`` returns."""
+"""IP address of a host, as an item of the list that ``socket.getaddrinfo`` returns."""
 
 _KEPT = 8
-"""Number of idle connections that a file keeps per server: as many as there are threads that read the file."""
+"""Number of idle connections kept per server: as many as there are threads that read a file."""
 _SLOWEST = 1024
-"""Lowest accepted speed in bytes per second. Without it, a server that sends a byte per timeout would never end."""
+"""Lowest accepted speed in bytes per second. Without it, a server could send a byte per timeout forever."""
 
 
 class Connections:
-    """The connections of an open remote file, kept between its requests and closed with the file.
+    """Connections to the servers of one open remote file, kept between requests and closed with the file.
 
     Requests go directly or through a proxy, as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say. A subclass may
     override `request` to refuse addresses, and `lookup` to refuse IP addresses of a host.
@@ -69,7 +69,7 @@ class Connections:
         )
 
     def manager(self, proxy: str | None) -> urllib3.PoolManager:
-        """Return a new manager of connection pools that go through ``proxy``, or directly if that is None."""
+        """Create a urllib3 pool manager that connects through ``proxy``, or directly if ``proxy`` is None."""
         settings: dict[str, Any] = {"maxsize": _KEPT}
         manager = urllib3.PoolManager(**settings) if proxy is None else _through(proxy, settings)
         pools = {
@@ -80,7 +80,7 @@ class Connections:
         return manager
 
     def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
-        """Return the IP addresses of a host. Only these are tried, in this order."""
+        """Return the IP addresses of a host. The connection tries them in this order and no other address."""
         return socket.getaddrinfo(host, port, allowed_gai_family(), socket.SOCK_STREAM)
 
     def add(self, connection: HTTPConnection) -> None:
@@ -102,7 +102,7 @@ class Connections:
 
 
 class _WatchedReader(io.RawIOBase):
-    """Reader of a socket that raises TimeoutError if less than 1 KiB per second arrives during a timeout period."""
+    """Socket reader that raises TimeoutError if less than 1 KiB per second arrives during a timeout period."""
 
     def __init__(self, raw: io.RawIOBase, period: float) -> None:
         self._raw = raw
@@ -129,7 +129,7 @@ class _WatchedReader(io.RawIOBase):
 
 
 class _WatchedResponse(http.client.HTTPResponse):
-    """An HTTP response whose status line, headers and body are read through `_WatchedReader`."""
+    """HTTP response that raises TimeoutError if its status line, headers or body arrive too slowly."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -139,7 +139,7 @@ class _WatchedResponse(http.client.HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """A connection to an IP address that ``owner.lookup`` returns, or to a proxy."""
+    """HTTP connection to an IP address from ``owner.lookup``, or to a proxy."""
 
     response_class = _WatchedResponse
 
@@ -178,7 +178,7 @@ class _SecurePool(HTTPSConnectionPool):
 
 
 def _connect_to_any(addresses: Sequence[ResolvedAddress], timeout: Any, options: Any) -> socket.socket:
-    """Return a socket connected to the first address that accepts the connection.
+    """Return a socket connected to the first of ``addresses`` that accepts the connection.
 
     ``timeout`` is for all addresses together. With a timeout for each, a host with hundreds of addresses would block
     the thread for a long time.
@@ -195,7 +195,7 @@ def _connect_to_any(addresses: Sequence[ResolvedAddress], timeout: Any, options:
 
 
 def connected(where: ResolvedAddress, timeout: float | None, options: Sequence[tuple[Any, ...]]) -> socket.socket:
-    """Return a socket connected to an IP address. ``timeout`` is in seconds, unlimited if None."""
+    """Connect a socket to an IP address and return it. ``timeout`` is in seconds, unlimited if None."""
     new_socket = socket.socket(*where[:3])
     try:
         for option in options:
@@ -209,7 +209,7 @@ def connected(where: ResolvedAddress, timeout: float | None, options: Sequence[t
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the URL of the proxy that the environment sets for an address, or None."""
+    """Return the URL of the proxy that environment variables set for ``url``, or None."""
     parts = urlsplit(url)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

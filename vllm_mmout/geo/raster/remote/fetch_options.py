@@ -1,4 +1,4 @@
-"""FetchOptions: timeout, retries and size limit for fetching files from servers."""
+"""Class `FetchOptions`: timeout, retries and size limit for fetching files from servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FetchOptions:
     retries: int = 3
     """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30
-    """Largest number of bytes fetched at once, as for a picture or a file whose server does not support ranges."""
+    """Largest number of bytes fetched at once, as for a picture or a file whose server does not support byte ranges."""
     backoff: float = 0.5
     """Seconds to wait before the first retry. The wait doubles with each further retry."""
     redirects: int = 5
@@ -35,7 +35,7 @@ class FetchOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Return the options set by MMOUT_FETCH_TIMEOUT, MMOUT_FETCH_RETRIES and MMOUT_FETCH_LIMIT.
+        """Read the options from MMOUT_FETCH_TIMEOUT, MMOUT_FETCH_RETRIES and MMOUT_FETCH_LIMIT.
 
         Args:
             environment: the environment variables, `os.environ` if None. An empty variable counts as unset.
@@ -52,7 +52,7 @@ class FetchOptions:
         return cls(**options)
 
     def new_retries(self) -> Retries:
-        """Return the counter of the failed attempts of a new task."""
+        """Return a new counter of failed attempts with these options."""
         return Retries(self.retries, self.backoff)
 
 

@@ -1,4 +1,4 @@
-"""Fetcher, which requests a file or byte ranges of it from a server and retries after temporary failures."""
+"""Fetch a remote file or byte ranges of it, with retries after temporary failures."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _WORTH_A_TRY = 2**19
-"""Number of bytes received before a connection broke that make the attempt count as progress, not as a failure."""
+"""Number of received bytes from which a broken connection counts as progress instead of a failed attempt."""
 _SHOWN = 300
-"""Number of characters of a connection error that a message shows."""
+"""Largest number of characters of a connection error that a message shows."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _MAY_PASS = frozenset({408, 429, 500, 502, 503, 504})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})
-"""HTTP statuses that servers send if the signature of an address has expired."""
+"""HTTP statuses that servers send if the signature of a signed address has expired."""
 _REMEDIES = {
     401: "write user and password into the address, as https://user:password@host/...",
     403: "ask for permission, or for a new signature of the address",
@@ -46,7 +46,7 @@ _REMEDIES = {
 
 
 class Fetcher:
-    """Sender of the requests for a remote file. Thread-safe.
+    """Client that sends the requests for one remote file. Thread-safe.
 
     Redirects are followed. Later requests go directly to the target of the redirect, until that refuses a request.
     User and password of the address are sent to the host of the address only.
@@ -54,7 +54,7 @@ class Fetcher:
 
     def __init__(self, address: str, options: FetchOptions, connections: Connections) -> None:
         self.name = without_secrets(address)
-        """The address without secrets, for messages."""
+        """Address without secrets, for messages."""
         self.options = options
         self.closed = False
         parsed = _parsed(address)
@@ -100,7 +100,7 @@ class Fetcher:
 
     @contextmanager
     def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """Yield the response to a request, with status 200, 206 or 416. ``part`` is a byte range, None the whole file.
+        """Request a byte range (``part``) or the whole file (None), and yield the response of status 200, 206 or 416.
 
         The connection is closed unless the response is read to its end.
         """
@@ -176,7 +176,7 @@ class Fetcher:
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _used_up(self, what: str, failures: int, error: BrokenError) -> InputError:
-        """Return the error of data that could not be fetched in as many attempts as the options allow."""
+        """Return the error for data (``what``) that could not be fetched within the allowed number of attempts."""
         often = f"{failures} times" if failures > 1 else "once"
         return InputError(
             f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
@@ -204,7 +204,7 @@ class Fetcher:
 
 
 def _parsed(address: str, what: str = "an address that begins with http:// or https://") -> Url:
-    """Parse an http or https address. The error does not show an invalid address, since that may contain a password."""
+    """Parse an http or https address. Errors do not show an invalid address, since it may contain a password."""
     try:
         url = parse_url(address.strip())
     except LocationParseError:
@@ -215,7 +215,7 @@ def _parsed(address: str, what: str = "an address that begins with http:// or ht
 
 
 def _as_sent(header: str) -> str:
-    """Return a header value decoded as UTF-8, since http.client decodes headers as Latin-1."""
+    """Decode a header value as UTF-8, since http.client decodes headers as Latin-1."""
     try:
         return header.encode("latin-1").decode()
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Files on HTTP and HTTPS servers, read by byte range if the server supports that, otherwise downloaded.
+"""Read files on HTTP and HTTPS servers by byte range, or download them if the server supports no ranges.
 
 fsspec is not used, since it reads HTTP on an event loop in a separate thread and does not retry.
 """
@@ -30,7 +30,7 @@ _CONTENT_RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\
 
 @dataclass(frozen=True, slots=True)
 class ContentRange:
-    """The byte range that a response contains, and the version of the file that it belongs to."""
+    """Byte range that a response contains, and the version of the file that it belongs to."""
 
     start: int
     stop: int
@@ -41,7 +41,7 @@ class ContentRange:
 
     @classmethod
     def of(cls, response: BaseHTTPResponse) -> Self | None:
-        """Read the headers of a response. Return None if Content-Range is missing, malformed or has several ranges."""
+        """Parse the Content-Range of a response. Return None if it is missing, malformed or has several ranges."""
         match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
         if match is None or int(match[2]) < int(match[1]):
             return None
@@ -53,7 +53,7 @@ class ContentRange:
         return cls(int(match[1]), int(match[2]) + 1, size, tag and tag.removeprefix("W/"), modified)
 
     def same_file(self, other: ContentRange) -> bool:
-        """Return False if size, ETag or Last-Modified show that the two parts are of different versions of a file.
+        """Return whether two responses may belong to the same version of a file, by size, ETag and Last-Modified.
 
         ``If-Range`` is not sent instead, since responses to it may leave out these headers.
         """
@@ -113,7 +113,7 @@ class HttpFile(BlockFile):
 
 
 def read_into(data: bytearray, response: BaseHTTPResponse, part: ContentRange, name: str) -> None:
-    """Append the body of a response to ``data``, also the bytes that arrive before the connection breaks."""
+    """Append the body of a response to ``data``, including bytes that arrive before the connection breaks."""
     missing = part.stop - part.start
     length = response.headers.get("Content-Length", str(missing)).strip()
     if length != str(missing):
@@ -137,7 +137,7 @@ def _contradiction(name: str, part: ContentRange, received: str) -> InputError:
 def open_remote(
     address: str, options: FetchOptions | None = None, connections: Callable[[FetchOptions], Connections] = Connections
 ) -> BinaryIO:
-    """Open a file on a server. The address may contain user and password.
+    """Open a file on an HTTP or HTTPS server for reading. The address may contain user and password.
 
     ``options`` are read from the environment if None. If the server supports range requests, only the blocks that are
     read are fetched, and the returned file has the thread-safe method ``read_at(at, count)``. Otherwise the whole file

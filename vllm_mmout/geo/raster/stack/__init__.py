@@ -1,1 +1,1 @@
-"""Stacking of several rasters on a common grid."""
+"""Combine several rasters on a common grid."""

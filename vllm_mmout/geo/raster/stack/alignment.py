@@ -1,4 +1,4 @@
-"""The class `Alignment`, the position of one raster's pixels in the grid of another."""
+"""Class `Alignment`: position of one raster's pixels in the grid of another raster."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _Matrix: TypeAlias = "NDArray[np.float64]"
 """Matrix [3, 3] of an affine transform of (column, row, 1) or (x, y, 1)."""
 
 _EXACT = 1e-5
-"""Tolerance, in pixels, within which two grids count as equal. It allows for coordinates stored with few digits."""
+"""Largest difference, in pixels, between two grids that count as equal. Files may store coordinates with few digits."""
 _TURNED = 0.01
-"""Drift between the rows or columns of two grids, in pixels, up to which the grids count as parallel."""
+"""Largest drift, in pixels, between the rows or columns of two grids that count as parallel."""
 _STEPS = 64
-"""Number of straight pieces that approximate an edge of a window in another coordinate system."""
+"""Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _AROUND = 1
-"""Margin in pixels around a window whose edges were approximated."""
+"""Margin, in pixels, that is added around a window whose edges were approximated."""
 _ANY = CRS.from_epsg(3857)
 """Placeholder passed to GDAL in place of a coordinate system that both rasters share. GDAL then gets pixel positions as
 coordinates, which keeps full precision."""
@@ -50,18 +50,18 @@ class Alignment:
     size: tuple[int, int]
     """Height and width of the raster, in pixels."""
     own: _Matrix
-    """Transform of the raster's pixels to coordinates."""
+    """Matrix that converts the raster's pixels to coordinates."""
     other: _Matrix
-    """Transform of the reference raster's pixels to coordinates."""
+    """Matrix that converts the reference raster's pixels to coordinates."""
     near: _Matrix
-    """Transform of the reference raster's pixels to this raster's pixels.
+    """Matrix that converts the reference raster's pixels to this raster's pixels.
 
     If the coordinate systems differ, it is an approximation that is exact only at this raster's centre.
     """
     covers: bool = True
-    """Whether the grids are parallel and the raster covers the reference, except for a raster pixel on each side."""
+    """Whether the grids are parallel and the raster covers the reference, up to one missing pixel on each side."""
     system: BoxSystem | None = None
-    """Object that finds the pixels of this raster within a box given in the reference raster's coordinate system.
+    """Converter that finds the pixels of this raster inside a box in the reference raster's coordinate system.
 
     None if both rasters share a coordinate system.
     """
@@ -78,7 +78,7 @@ class Alignment:
         return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """Return the window of the raster needed for a window of the reference, or None if the two do not overlap."""
+        """Return the window of this raster that fills a window of the reference, or None if they do not overlap."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.system is None:
             middles = _corners(self.near, window, inner=0.5)
@@ -99,7 +99,7 @@ class Alignment:
         return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
 
     def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the nearest rows and columns of the raster for each row and column of a window of the reference.
+        """Return the nearest row, and the nearest column, of this raster for each row and column of a reference window.
 
         Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
         """
@@ -109,7 +109,7 @@ class Alignment:
         return rows.clip(0, source.height - 1).astype(np.intp), cols.clip(0, source.width - 1).astype(np.intp)
 
     def placing(self, source: Window, window: Window) -> dict[str, Any]:
-        """Return the systems and transforms of two windows as keyword arguments of ``rasterio.warp.reproject``."""
+        """Return the coordinate systems and transforms of two windows, as arguments of ``rasterio.warp.reproject``."""
         there, own = (self.system and self.system.systems) or (_ANY, _ANY)
         return {
             "src_crs": own,
@@ -120,7 +120,7 @@ class Alignment:
 
 
 def aligned(raster: OpenRaster, reference: OpenRaster) -> Alignment:
-    """Return the position of a raster in the grid of the reference.
+    """Return the position of a raster in the grid of another raster, the reference.
 
     If the axes of the two grids are parallel, the raster must cover the reference, except for one of its own pixels at
     each side. Otherwise, for example in another coordinate system, the two must overlap.
@@ -190,18 +190,18 @@ def _across_maps(raster: OpenRaster, own: Affine, own_crs: CRS, other: Affine, o
 
 
 def _matrix(transform: Affine, origin: tuple[float, float] = (0.0, 0.0)) -> _Matrix:
-    """Return the matrix of a transform, to coordinates relative to ``origin`` (x, y)."""
+    """Convert a transform to a matrix whose coordinates are relative to ``origin`` (x, y)."""
     a, b, c, d, e, f = transform
     return np.array([[a, b, c - origin[0]], [d, e, f - origin[1]], [0.0, 0.0, 1.0]])
 
 
 def _shift(row: float, col: float) -> _Matrix:
-    """Return the matrix that maps pixels of a part, which begins at ``row`` and ``col``, to pixels of the whole."""
+    """Return the matrix that converts pixels of a part, which begins at ``row`` and ``col``, to pixels of the whole."""
     return np.array([[1.0, 0.0, col], [0.0, 1.0, row], [0.0, 0.0, 1.0]])
 
 
 def _corners(matrix: _Matrix, window: Window, inner: float = 0.0) -> NDArray[np.float64]:
-    """Return the transformed corners (y, x) of a window, [2, 4], moved inwards by ``inner`` pixels."""
+    """Return the corners (y, x) of a window, moved inwards by ``inner`` pixels and mapped by ``matrix``, [2, 4]."""
     left, right = window.col + inner, window.col + window.width - inner
     top, lower = window.row + inner, window.row + window.height - inner
     places: NDArray[np.float64] = matrix @ np.array([[left, right, left, right], [top, top, lower, lower], [1] * 4])
@@ -235,7 +235,7 @@ def _apart(raster: OpenRaster, reference: OpenRaster, why: str) -> InputError:
 
 
 def _grid(raster: OpenRaster, beside: OpenRaster) -> str:
-    """Describe a raster's grid for a message: name, size, pixel size, coordinate system and upper left corner."""
+    """Describe the grid of a raster for an error message that compares it with the grid of the raster ``beside``."""
     height, width = raster.size
     place = raster.georeference
     grid = f"{raster.name}: {height} x {width} pixels"

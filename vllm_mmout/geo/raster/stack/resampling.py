@@ -1,4 +1,4 @@
-"""Resampling of pixels to another grid with GDAL's warper, nearest or bilinear.
+"""Resample pixels to another grid with GDAL's warper, by nearest neighbour or bilinear.
 
 GDAL gets arrays instead of files, so that pixels are read under the limits for untrusted files.
 ``rasterio.warp.reproject`` then treats the arrays as ``WarpedVRT`` treats a file. The scale by which GDAL averages is

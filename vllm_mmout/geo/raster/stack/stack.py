@@ -1,4 +1,4 @@
-"""The class `OpenStack`, which combines bands of several rasters on the grid of the finest raster."""
+"""Class `OpenStack`: combine bands of several rasters on the grid of the finest raster."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window, and bool [height, width] that marks valid pixels (None: all are valid)."""
 FINER = 1 - 1e-6
-"""Ratio of two pixel areas below which the smaller pixel counts as finer."""
+"""Ratio of the areas of two pixels below which the smaller pixel counts as finer."""
 _DATE = "TIFFTAG_DATETIME"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A band of a stack, which is taken from a raster."""
+    """Band of a stack, and the raster that it is taken from."""
 
     raster: OpenRaster
     """Raster that the band comes from."""
     place: int
     """Index of the band in the raster, from 0."""
     name: str | None = None
-    """Description of the band in the stack."""
+    """Description of the band in the stack, or None."""
 
 
 class OpenStack(OpenRaster):
-    """An open raster whose bands come from several rasters, on the grid of the finest raster (the first if equal).
+    """Open raster whose bands come from several rasters, on the grid of the finest of them (the first if equal).
 
     Coarser bands are resampled per window, and only the needed pixels are read. "nearest" takes the nearest pixel;
     "bilinear" takes the mean of four pixels weighted by distance, in which nodata pixels have no weight. If all rasters
@@ -71,7 +71,7 @@ class OpenStack(OpenRaster):
             for raster in rasters
         ]
         self._sources = [(rasters.index(layer.raster), layer.place) for layer in layers]
-        """Index of the member and of the member's band, for each band of the stack."""
+        """Source of each band of the stack: index of the raster in `_members`, and index of the band in the raster."""
         values = [member.nodata for member in self._members]
         block, block_bytes = self._blocks()
         super().__init__(
@@ -90,7 +90,7 @@ class OpenStack(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment of the files was decoded, raster by raster."""
+        """Number of times that each strip or tile of the files was decoded, raster by raster."""
         return np.concatenate([member.raster.decoded for member in self._members])
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
@@ -105,7 +105,7 @@ class OpenStack(OpenRaster):
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """Return the block size of the stack (the largest on each axis), and the decoded bytes of all bands in it."""
+        """Return the block size of the stack, the largest on each axis, and the bytes to decode for one block."""
         blocks = [member.block for member in self._members]
         height, width = (max(block[axis] for block in blocks) for axis in (0, 1))
         nbytes = [
@@ -145,12 +145,12 @@ class _Member:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of a block of the raster, in pixels of the stack."""
+        """Height and width of the raster's blocks, in pixels of the stack."""
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Yield the pixels of the raster's bands ``places`` and a mask of valid pixels for each window of the stack.
+        """Yield the pixels of the bands ``places`` and a mask of valid pixels, for each window of the stack.
 
         The mask marks nodata pixels as invalid only if ``stack_nodata`` is None or the pixels are interpolated.
         Otherwise nodata pixels keep their value.
@@ -183,7 +183,7 @@ class _Member:
     def _valid(self, raster: Raster, *, by_value: bool) -> NDArray[np.bool_] | None:
         """Return which pixels are valid, bool [bands, height, width], or None if all are.
 
-        The mask counts, and with ``by_value`` also nodata, NaN and infinities.
+        Pixels that the mask excludes are invalid. With ``by_value``, nodata, NaN and infinities are invalid too.
         """
         array = raster.array
         valid = None if raster.mask is None else np.broadcast_to(raster.mask, array.shape)
@@ -206,13 +206,13 @@ def _finest(rasters: Sequence[OpenRaster]) -> OpenRaster:
 
 
 def _square_metres(raster: OpenRaster) -> float:
-    """Return the area in m² of a pixel in the middle of a raster; infinity if it is unknown."""
+    """Return the area in m² of a pixel in the middle of a raster, or infinity if it is unknown."""
     areas = pixel_areas(raster.georeference, raster.size[0])
     return math.inf if areas is None else float(areas[len(areas) // 2])
 
 
 def pixel_area(raster: OpenRaster) -> float:
-    """Return the area of a pixel in square units of its coordinate system; infinity without a transform."""
+    """Return the area of a pixel in square units of its coordinate system, or infinity without a transform."""
     place = raster.georeference
     if place is None or place.transform is None:
         return math.inf
@@ -227,7 +227,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _avoid(array: NDArray[Any], nodata: float) -> None:
-    """Move means that equal nodata by chance to the next lower value (at the minimum, next higher), as GDAL does."""
+    """Change interpolated pixels that equal nodata by chance to the next lower value (at the minimum, next higher)."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
         toward = np.inf if value == np.finfo(array.dtype).min else -np.inf

@@ -1,1 +1,1 @@
-"""Files in buckets (S3, Google Cloud Storage, Azure): reading by byte range, listing and atomic writing."""
+"""Read, list and atomically write files in buckets (S3, Google Cloud Storage, Azure)."""

@@ -1,4 +1,4 @@
-"""`FileAddress`: scheme, bucket and key of an address in a bucket, and the checks of an address."""
+"""Class `FileAddress`: parse and check addresses of objects in buckets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class FileAddress:
-    """Scheme, bucket and key of an address in a bucket, or of a local path."""
+    """Parsed address of an object or folder in a bucket, or of a local path."""
 
     scheme: str
     """Scheme of the address: "s3", "gs", "az", or "file" for a local path."""
     bucket: str
     """Name of the bucket, "" for a local path."""
     key: str
-    """Part of the address after the bucket, without URL escapes. The key of a folder ends with "/"."""
+    """Path within the bucket, without URL escapes, or the local path without the leading "/". The key of a folder ends
+    with "/"."""
 
     @classmethod
     def of(cls, address: str | os.PathLike[str]) -> Self:
@@ -47,12 +48,12 @@ class FileAddress:
 
     @property
     def name(self) -> str:
-        """The address, or the absolute path, without secrets. It is safe to show in a message."""
+        """Address, or absolute local path, without secrets, so that messages can show it."""
         return f"/{self.key}" if self.scheme == "file" else f"{self.scheme}://{self.bucket}/{self.key}"
 
 
 def key_fault(key: str) -> str | None:
-    """Return the reason why obstore rejects a key, as the end of a sentence, or None."""
+    """Return the reason why obstore rejects a key, as the end of a sentence, or None if the key is valid."""
     if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
         return 'has an empty part of its path, or "." or ".."'
     if _CONTROL.search(key):
@@ -65,7 +66,7 @@ def key_fault(key: str) -> str | None:
 
 
 def address_fault(address: str) -> str | None:
-    """Return an error message if an address in a bucket is invalid, or None."""
+    """Return an error message if an address in a bucket is invalid, or None if it is valid."""
     try:
         FileAddress.of(address)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Translation of obstore's errors into InputError and BucketError, with a remedy.
+"""Translate obstore's errors into InputError and BucketError, with a remedy.
 
 obstore's messages contain the requested URL, which may carry a signature. Of such a message only three facts are shown:
 the HTTP status, the server's error code and, if no server answered, the reason of the failed connection.
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
-"""Substrings of obstore's messages that mean missing credentials. Two are addresses of a cloud's metadata service."""
+"""Parts of obstore's messages that mean missing credentials. Two of them are addresses of a cloud's metadata
+service."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _MAY_PASS = (408, 429)
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
@@ -57,31 +58,31 @@ def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: 
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status in the message of an error, or 0."""
+    """Return the HTTP status that the message of an error contains, or 0."""
     match = re.search(r"status code: ([0-9]{3})", str(error))
     return int(match[1]) if match else 0
 
 
 def is_bucket_missing(error: Exception) -> bool:
-    """Return whether a server reported that the bucket is missing, as opposed to an object in it."""
+    """Return whether an error means that the whole bucket is missing, not only an object in it."""
     return _code(error) in _NO_BUCKET
 
 
 def _code(error: Exception) -> str:
-    """Return the error code in the server's response, such as "NoSuchBucket", or ""."""
+    """Return the server's error code, such as "NoSuchBucket", from the message of an error, or ""."""
     match = re.search(r"<Code>(\w{1,60})</Code>", str(error))
     return match[1] if match else ""
 
 
 def _status(error: Exception) -> int:
-    """Return the HTTP status of an error, derived from its type if obstore's message does not contain the status."""
+    """Return the HTTP status of an error, derived from the error's type if the message does not contain it."""
     if type(error).__name__ in _DENIED:
         return int(HTTPStatus.FORBIDDEN)
     return int(HTTPStatus.NOT_FOUND) if isinstance(error, FileNotFoundError) else status_of(error)
 
 
 def _message(place: FileAddress, error: Exception, verb: str) -> str:
-    """Return the fact and the remedy for an error of obstore."""
+    """Return a message for the user that says what failed in obstore and how to mend it."""
     text, kind, status = str(error), type(error).__name__, status_of(error)
     code = _code(error)
     answer = f"the server answered {status}{' ' * bool(code)}{code}" if status else ""
@@ -104,6 +105,6 @@ def _message(place: FileAddress, error: Exception, verb: str) -> str:
 
 
 def _without_addresses(text: str) -> str:
-    """Return the first line of obstore's message without URLs, at most 200 characters."""
+    """Return the first line of obstore's message without URLs, which may hold secrets, cut to 200 characters."""
     first = _ADDRESS.sub("...", text.partition("\n")[0]).strip()
     return first.rpartition(" - ")[2][:200] or "the connection failed"

@@ -1,4 +1,4 @@
-"""BucketFile, an object in a bucket whose byte ranges are fetched when they are read."""
+"""Class `BucketFile`: object in a bucket that is fetched block by block while a program reads it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANGE_NOT_SATISFIABLE = 416
 
 
 class BucketFile(BlockFile):
-    """An object in a bucket, open for reading by any number of threads.
+    """Object in a bucket, open for reading by any number of threads.
 
     The object must not change while it is open: bytes of another version raise InputError.
     """
@@ -42,7 +42,7 @@ class BucketFile(BlockFile):
 
 
 def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) -> BucketFile:
-    """Open an object by its address, ``s3://bucket/key``, ``gs://`` or ``az://``.
+    """Open an object in a bucket by its address: ``s3://bucket/key``, ``gs://`` or ``az://``.
 
     ``limit`` is the largest number of bytes that one read may return. If it is None, MMOUT_FETCH_LIMIT applies.
 
@@ -56,7 +56,7 @@ def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) ->
 
 
 def _part(place: FileAddress, start: int, stop: int, version: str | None) -> tuple[ObjectMeta, memoryview]:
-    """Return an object's metadata and its bytes from ``start`` to ``stop``.
+    """Fetch an object's metadata and its bytes from ``start`` to ``stop``.
 
     Raise InputError if the object's ETag differs from ``version``, unless that is None.
     """

@@ -1,4 +1,4 @@
-"""Recursive listing of the scenes in a folder, which may be in a bucket or on the local disk."""
+"""List the scenes in a folder and its subfolders, in a bucket or on the local disk."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _in_folder(folder: str) -> Iterator[str]:
 
 
 def _in_bucket(address: str) -> list[str]:
-    """Return the keys below a folder of a bucket, relative to the folder.
+    """Return the keys of all objects below a folder of a bucket, relative to the folder.
 
     A bucket has no empty folders, so InputError is raised if no key begins with the folder's address.
     """

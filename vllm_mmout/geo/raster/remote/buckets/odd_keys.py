@@ -1,4 +1,4 @@
-"""Listing of bucket keys that obstore rejects: an empty, "." or ".." path segment, or a control character.
+"""List bucket keys that obstore rejects: with an empty, "." or ".." path segment, or a control character.
 
 A single such key makes obstore fail for the whole page of the listing, and obstore cannot resume after it.
 boto3 lists all keys as they are stored.
@@ -14,7 +14,7 @@ from vllm_mmout.geo.raster.remote.buckets.stores import is_public
 
 
 def keys_as_stored(place: FileAddress, refusal: Exception) -> list[str]:
-    """Return all keys below a folder of a bucket that obstore failed to list with the error ``refusal``.
+    """Return all keys below a bucket folder that obstore failed to list with the error ``refusal``.
 
     Raises:
         InputError: the keys cannot be listed. The message contains obstore's own message, which names a rejected key.

@@ -1,4 +1,4 @@
-"""Check whether a bucket's server redirects requests."""
+"""Check whether a bucket's server redirects requests, since obstore would follow redirects to any address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VALID = timedelta(minutes=5)
 
 
 def redirect_fault(place: FileAddress) -> str | None:
-    """Return a message if a bucket's server redirects a request for an object, or None.
+    """Return an error message if a bucket's server redirects the request for an object, or None.
 
     When obstore reads, it follows redirects to any address, even on the local machine, and has no option to stop
     that. Therefore one request is made here that does not follow redirects. Only S3 is checked, since
@@ -52,7 +52,7 @@ def redirect_fault(place: FileAddress) -> str | None:
 
 
 def _redirect(connections: Connections, url: str, options: FetchOptions) -> str | None:
-    """Return the address that a request is redirected to, or None. Retry up to ``options.retries`` times."""
+    """Return the address that a request is redirected to, or None. Retry failures up to ``options.retries`` times."""
     retries = options.new_retries()
     while True:
         try:
@@ -66,7 +66,7 @@ def _redirect(connections: Connections, url: str, options: FetchOptions) -> str 
 
 
 def _signed(place: FileAddress) -> str:
-    """Return the URL for reading an object. It is signed unless the bucket is public."""
+    """Return a URL for reading an object. It is signed unless the bucket is public."""
     store = store_of(place)
     import obstore
     from obstore.store import S3Store

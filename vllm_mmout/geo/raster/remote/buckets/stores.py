@@ -1,4 +1,4 @@
-"""obstore's store for an address. Each process has a single store per bucket.
+"""Create obstore's store for an address. Each process has a single store per bucket.
 
 Credentials come from the environment of the process (AWS_*, GOOGLE_*, AZURE_*) or from the machine's role, never from
 an address.
@@ -31,7 +31,7 @@ def is_public() -> bool:
 
 
 def store_of(place: FileAddress) -> ObjectStore:
-    """Return the store of obstore that reads and writes the bucket of an address, or the local disk.
+    """Return the obstore store that reads and writes the bucket of an address, or the local disk.
 
     Raises InputError if obstore is not installed, or its environment variables are wrong.
     """
@@ -46,7 +46,7 @@ def store_of(place: FileAddress) -> ObjectStore:
 
 
 def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
-    """Return obstore's store for an address or a local path, and the key of the object in that store.
+    """Return the obstore store for an address or a local path, and the key of the object in that store.
 
     Args:
         address: the address of an object or a folder in a bucket (``s3://bucket/key``, ``gs://`` or ``az://``), or a
@@ -62,7 +62,7 @@ def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
 
 @functools.cache
 def _first_process() -> int:
-    """Return the id of the process that first used a store.
+    """Return the id of the process that first used a store, to detect calls in a forked process.
 
     obstore's threads exist in that process only. In a fork of it a request would wait forever.
     """

@@ -1,4 +1,4 @@
-"""Atomic writing of files and their sidecar files to buckets."""
+"""Write files and their sidecar files to buckets atomically."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 _PART = 8 << 20
-"""Bytes of one part of a multipart upload."""
+"""Size of one part of a multipart upload, in bytes."""
 _NEVER_THERE = ".vllm-mmout-is-the-bucket-there"
 _AT_ONCE = 4
-"""Parts uploaded concurrently. All of them must finish within the timeout of a request, also on a slow connection."""
+"""Number of parts that are uploaded concurrently. All of them must finish within the timeout of a request, also on a
+slow connection."""
 
 
 @contextmanager
 def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator[Path]:
-    """Yield a temporary path, and upload the file written there to ``target`` when the block ends.
+    """Yield a temporary path to write to. When the block ends, the file there is uploaded to ``target``.
 
     ``sidecars`` maps a suffix of the target's key to the content of a small file, or to None if that file is to be
     removed. `atomic_file` has the same interface for local files. The sidecar files are uploaded first. If the upload
@@ -57,7 +58,7 @@ def check_bucket(target: PurePath) -> None:
 
 @functools.cache
 def _check_bucket(scheme: str, bucket: str) -> None:
-    """Request an object that should not exist, and raise BucketError if the server reports that the bucket is missing.
+    """Raise BucketError if the bucket does not exist. The check requests an object that should not exist.
 
     The bucket is not listed, since a single key that obstore rejects would make the listing fail.
     """
@@ -105,7 +106,7 @@ def _upload(place: FileAddress, file: Path, sidecars: Mapping[str, bytes | None]
 
 
 def _head(place: FileAddress, suffix: str = "") -> ObjectMeta | None:
-    """Return the metadata of an object, or None if it does not exist or access to it is denied."""
+    """Return the metadata of an object, or None if the object is missing or access to it is denied."""
     store = store_of(place)
     import obstore
 
@@ -116,7 +117,7 @@ def _head(place: FileAddress, suffix: str = "") -> ObjectMeta | None:
 
 
 def identity_in_bucket(target: PurePath) -> tuple[object, ...]:
-    """Return the ETag, the version and the size of an object. Another version of it differs in one of them.
+    """Return the ETag, the version and the size of an object. At least one of them changes with its content.
 
     Raises FileNotFoundError if the object does not exist.
     """
@@ -129,7 +130,7 @@ def identity_in_bucket(target: PurePath) -> tuple[object, ...]:
 
 
 def download(source: PurePath, path: Path) -> None:
-    """Copy an object to a file on disk."""
+    """Download an object from a bucket to the local file ``path``."""
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
 
     with open_in_bucket(source) as file, path.open("wb") as copy:
@@ -137,7 +138,7 @@ def download(source: PurePath, path: Path) -> None:
 
 
 def remove_in_bucket(target: PurePath) -> None:
-    """Remove an object if it exists."""
+    """Delete an object from a bucket if it exists."""
     place = FileAddress.of(target)
     store = store_of(place)
     import obstore
