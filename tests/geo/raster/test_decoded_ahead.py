@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreference
 def test_tiles_of_the_next_windows_are_decoded_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at once, though each window has one; no more of them than may wait."""
     monkeypatch.setattr(sequence, "THREADS", 2)
-    monkeypatch.setattr(sequence, "_TURNS_AHEAD", 1)
+    monkeypatch.setattr(sequence, "_TASKS_AHEAD", 1)
     monkeypatch.setattr(sequence, "_BATCH", 1)
     meeting, decode = threading.Barrier(2, timeout=30), Segments.decode
     met = []
@@ -51,7 +51,7 @@ def test_sequences_that_are_read_at_once_share_what_may_wait(tmp_path: Path, mon
     path = tmp_path / "scene.tif"
     path.write_bytes(geotiff(**TILED, interleave="pixel"))
     monkeypatch.setattr(sequence, "THREADS", 2)
-    monkeypatch.setattr(sequence, "_TURNS_AHEAD", 8)
+    monkeypatch.setattr(sequence, "_TASKS_AHEAD", 8)
     monkeypatch.setattr(sequence, "_BATCH", 1)
     monkeypatch.setattr(sequence, "_AHEAD", 4 * ARRAY[:, :16, :32].nbytes)
     windows = [Window(row, col, 16, 32) for row in range(0, 96, 16) for col in range(0, 128, 32)]

@@ -50,7 +50,7 @@ class Far(ManyReadersFile):
 def test_windows_are_fetched_ahead(interleave, tmp_path, monkeypatch) -> None:
     """What is read was asked for before, once, in good time and not too early."""
     monkeypatch.setattr(read_ahead, "_AHEAD", AHEAD)
-    monkeypatch.setattr(sequence, "_TURNS_AHEAD", 1)
+    monkeypatch.setattr(sequence, "_TASKS_AHEAD", 1)
     layout = {"tiled": True, "blockxsize": 128, "blockysize": 128, "interleave": interleave}
     file = Far(tiff(tmp_path / "a.tif", ARRAY, **layout, **UTM).read_bytes())
     windows = [Window(row, col, 128, 128) for row in range(0, 1024, 128) for col in range(0, 640, 128)]
@@ -83,7 +83,7 @@ def test_of_a_file_that_stores_next_to_nothing_not_all_is_looked_at(monkeypatch)
             looked.append(places)
             return [(0, 0)]
 
-    monkeypatch.setattr(read_ahead, "_TURNS", 10)
+    monkeypatch.setattr(read_ahead, "_TASKS", 10)
     ahead = read_ahead.ReadAhead(Sparse(), ([(0, 0, col)] for col in range(1000)))
     for turn in range(100):
         ahead.begin(turn)

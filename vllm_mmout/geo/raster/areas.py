@@ -31,7 +31,7 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
     if georeference is None or georeference.transform is None or georeference.crs is None:
         return None
     a, b, _, d, e, f = georeference.transform
-    unit = _unit(georeference.crs)
+    unit = _metres_per_unit(georeference.crs)
     if unit is None:
         return None
     if unit > 0:
@@ -39,7 +39,7 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
     if b or d:
         return None
     edges = np.clip(f + e * np.arange(height + 1), -90, 90)
-    return _between(np.radians(edges)) * abs(math.radians(a))
+    return _areas_between(np.radians(edges)) * abs(math.radians(a))
 
 
 def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float | None:
@@ -49,7 +49,7 @@ def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float 
     return None if areas is None else float(areas.sum()) * width / 1e6
 
 
-def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
+def _areas_between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the area between each two adjacent latitudes (radians), in m² per radian of longitude.
 
     The area element of the ellipsoid (Snyder 1987, 4-18 to 4-20) is integrated by Gauss-Legendre quadrature, which is
@@ -62,7 +62,7 @@ def _between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.abs(element @ weights * half)
 
 
-def _unit(crs: str) -> float | None:
+def _metres_per_unit(crs: str) -> float | None:
     """Return the metres per coordinate unit of a coordinate system, 0 for degrees, or None for any other unit."""
     try:
         system = rasterio_crs(crs)

@@ -70,7 +70,7 @@ def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
         for name, part in parts.items():
             if len(parts) > 1 and name not in away and os.path.lexists(name) and not name.is_dir():
                 with contextlib.suppress(FileNotFoundError):  # kept in case a later step fails
-                    away[name] = _kept(name)
+                    away[name] = _hide(name)
             os.replace(part, name)  # noqa: PTH105 - see the first os.replace
             placed.append(name)
     except BaseException:
@@ -86,7 +86,7 @@ def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
             hidden.unlink()
 
 
-def _kept(name: Path) -> Path:
+def _hide(name: Path) -> Path:
     """Make a hidden hard link to a file, or rename the file if links are not supported. Return the hidden path."""
     hidden = _hidden(name, "old")
     try:

@@ -31,14 +31,14 @@ def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> li
     import rasterio
 
     with rasterio.open(name) as file, np.errstate(all="ignore"):
-        hidden = _hidden(nodata, dtype, np.dtype(file.dtypes[0]))
+        hidden = _stored_nodata(nodata, dtype, np.dtype(file.dtypes[0]))
         return [_items(_of_windows(file, band, hidden), file.height * file.width) for band in file.indexes]
 
 
 def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
     """Compute each band's statistics from its `histogram`, as GDAL metadata items. Nodata pixels do not count."""
     values = np.arange(counts.shape[1], dtype=f"u{dtype.itemsize}").view(dtype)
-    hidden = _hidden(nodata, dtype, dtype)
+    hidden = _stored_nodata(nodata, dtype, dtype)
     return [_items([_moments(values[times > 0], times[times > 0], hidden)], int(times.sum())) for times in counts]
 
 
@@ -49,7 +49,7 @@ def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
     return np.bincount(plane.view(np.uint16).ravel(), minlength=2**16).astype(np.int64, copy=False)
 
 
-def _hidden(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
+def _stored_nodata(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
     """Convert a nodata value to ``kept``, the dtype of the stored pixels. Return NaN if ``nodata`` is None."""
     return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
 

@@ -77,7 +77,7 @@ _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.it
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
 """Maps a short name to the bands that it can mean. Short names only count if a raster has all of "r", "g" and "b"."""
 
-_FILLING: Final = frozenset(
+_FILLER_WORDS: Final = frozenset(
     {
         *("band", "bands", "channel", "reflectance", "surface", "sr", "st", "toa", "boa", "sur", "refl", "rho", "dn"),
         *("mean", "median", "max", "min", "raw", "s1", "s2", "l8", "l9", "hls", "msi", "oli", "sentinel2", "landsat8"),
@@ -99,7 +99,7 @@ def understood(name: str, sensor: str = "") -> Meaning:
     ``sensor`` is a sensor with a table of band numbers, or "" to ignore band numbers.
     """
     words, coded = NOTHING, NOTHING
-    for piece in _pieces(name):
+    for piece in _band_words(name):
         if (meaning := _MEANINGS.get(piece)) is not None:
             if words and not words & meaning:
                 return NOTHING  # the name contains two bands, as "red - blue"
@@ -120,13 +120,13 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
     sensors = list(_TABLES)
     coded = False
     for name in names:
-        codes = [code for piece in _pieces(name) if (code := _CODE.fullmatch(piece))]
+        codes = [code for piece in _band_words(name) if (code := _CODE.fullmatch(piece))]
         coded = coded or bool(codes)
-        sensors = [sensor for sensor in sensors if all(_may_be(sensor, name, code) for code in codes)]
+        sensors = [sensor for sensor in sensors if all(_sensor_has(sensor, name, code) for code in codes)]
     return tuple(sensors) if coded and sensors else ("",)
 
 
-def _may_be(sensor: str, name: str, code: re.Match[str]) -> bool:
+def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
     """Return whether a sensor has the band number in ``code`` and its products write the number in this way."""
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):
@@ -136,16 +136,16 @@ def _may_be(sensor: str, name: str, code: re.Match[str]) -> bool:
         return False  # only Sentinel-2 and HLS (without a panchromatic band) write "B04"
     if words & {"sr", "st"} and number not in _COLLECTION_2.get(sensor, {}).get("sr" if "sr" in words else "st", ""):
         return False
-    name_meanings = [meaning for piece in _pieces(name) if (meaning := _MEANINGS.get(piece))]
+    name_meanings = [meaning for piece in _band_words(name) if (meaning := _MEANINGS.get(piece))]
     return all(meaning & set(_TABLES[sensor][number].split()) for meaning in name_meanings)
 
 
-def _pieces(name: str) -> list[str]:
+def _band_words(name: str) -> list[str]:
     """Return the possible band names in a text, in lower case without separators: "b4" and "red" for "B4 (Red)"."""
     candidates = []
     for piece in _PIECE.split(name.casefold()):
         words = _WORD.findall(piece.replace("_", " "))
-        plain = [word for word in words if word not in _FILLING]
+        plain = [word for word in words if word not in _FILLER_WORDS]
         lettered = [word for word in plain if not any(map(str.isdecimal, word)) or word in _MEANINGS]
         codes = [word for word in plain if _CODE.fullmatch(word)]
         others = [word for word in plain if word not in codes and not any(map(str.isdecimal, word))]

@@ -89,7 +89,7 @@ def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -
         raise InputError(
             f"{name} has a coordinate system that cannot be used ({error}); {remedy}", param="bbox_crs"
         ) from error
-    if not is_way(there, own):
+    if not can_transform(there, own):
         raise InputError(
             f"PROJ cannot transform {crs[:60]} to the coordinate system of {name}; {remedy}", param="bbox_crs"
         )
@@ -97,7 +97,7 @@ def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -
     return BoxSystem(grid, systems, geographic=there.is_geographic, raster_geographic=own.is_geographic)
 
 
-def is_way(there: CRS, own: CRS) -> bool:
+def can_transform(there: CRS, own: CRS) -> bool:
     """Return whether PROJ can transform coordinates from ``there`` to ``own``. It cannot between Earth and Mars."""
     try:
         transform(there, own, [0.0], [0.0])

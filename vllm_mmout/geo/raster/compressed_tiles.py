@@ -128,7 +128,7 @@ class CompressedTiles:
             self._end += len(record)
         if number + 1 < len(self._levels):
             above = self._levels[number + 1]
-            for tile, there, nearest in above.shares(place, pixels):
+            for tile, there, nearest in above.tiles_to_fill(place, pixels):
                 with self._lock:
                     complete = above.paint(tile, there, nearest)
                 if complete is not None:
@@ -201,7 +201,7 @@ class _PyramidLevel:
         self._nearest = [_nearest(*lengths) for lengths in zip(size, below, strict=True)]
         """Indices of the rows, and of the columns, of the next finer level that this level's pixels are copied from."""
 
-    def shares(
+    def tiles_to_fill(
         self, place: tuple[int, int], pixels: NDArray[Any]
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
         """Yield each tile that gets pixels from the finer tile at ``place``, with the slices to fill and the pixels."""

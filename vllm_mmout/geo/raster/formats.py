@@ -145,9 +145,9 @@ def _inside(folder: Path, condition: Callable[[Path], bool]) -> list[Path]:
 
 _STORES = {"s3://": "/vsis3/", "gs://": "/vsigs/", "az://": "/vsiaz/"}
 _VSI = "/vsi"
-_WITHIN = {"netcdf:": "netCDF", "hdf5:": "HDF5Image"}
+_DATASET_DRIVERS = {"netcdf:": "netCDF", "hdf5:": "HDF5Image"}
 """Maps the prefix of GDAL's name of a dataset inside a file to the GDAL driver that opens it."""
-_NAMED = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG", "HFA", "PCIDSK", "ENVI")
+_ALLOWED_DRIVERS = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG", "HFA", "PCIDSK", "ENVI")
 """GDAL drivers that may open files in buckets and in GDAL's virtual file systems."""
 
 Drivers: TypeAlias = tuple[tuple[str, ...], ...]
@@ -208,18 +208,18 @@ def is_gdal_name(name: str) -> bool:
     ``HDF5:...``). They give access to more than local files, so code that accepts names from strangers must refuse
     them.
     """
-    return name.lower().startswith((_VSI, *_STORES, *_WITHIN))
+    return name.lower().startswith((_VSI, *_STORES, *_DATASET_DRIVERS))
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
     """Convert a name accepted by `is_gdal_name` to the name to pass to GDAL and the drivers that may open it."""
     for beginning, system in _STORES.items():
         if name.lower().startswith(beginning):
-            return system + name[len(beginning) :], (_NAMED,)
-    for beginning, driver in _WITHIN.items():
+            return system + name[len(beginning) :], (_ALLOWED_DRIVERS,)
+    for beginning, driver in _DATASET_DRIVERS.items():
         if name.lower().startswith(beginning):
             return name, ((driver,),)
-    return name, (_NAMED,)
+    return name, (_ALLOWED_DRIVERS,)
 
 
 def gdal_format(head: bytes) -> GdalFormat | None:

@@ -50,17 +50,17 @@ class Datasets:
         self._idle: list[tuple[Any, int]] = []
         self._used = 0
         self._lock = threading.Lock()
-        self._turns = threading.BoundedSemaphore(_AT_ONCE)
+        self._free = threading.BoundedSemaphore(_AT_ONCE)
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
         """Yield a rasterio ``DatasetReader`` to this thread alone. The caller will decode ``nbytes`` bytes from it."""
-        with self._turns, _environment(self._target), _errors(self.name):
-            dataset, decoded = self._taken()
+        with self._free, _environment(self._target), _errors(self.name):
+            dataset, decoded = self._take()
             try:
                 yield dataset
             finally:
-                self._given_back(dataset, decoded + nbytes)
+                self._give_back(dataset, decoded + nbytes)
 
     def close(self) -> None:
         """Close all datasets. Datasets in use are closed when they are returned. May be called repeatedly."""
@@ -69,9 +69,9 @@ class Datasets:
             idle, self._idle = self._idle, []
         for dataset, _ in idle:
             dataset.close()
-        self._less(0)
+        self._release(0)
 
-    def _taken(self) -> tuple[Any, int]:
+    def _take(self) -> tuple[Any, int]:
         with self._lock:
             if self.closed:
                 raise InputError(f"{self.name} is closed; open it again to read it")
@@ -81,19 +81,19 @@ class Datasets:
         try:
             return self._opened(), 0
         except BaseException:
-            self._less(1)
+            self._release(1)
             raise
 
-    def _given_back(self, dataset: Any, decoded: int) -> None:
+    def _give_back(self, dataset: Any, decoded: int) -> None:
         with self._lock:
             keep = not self.closed and decoded < _SHARE
             if keep:
                 self._idle.append((dataset, decoded))
         if not keep:
             dataset.close()
-        self._less(1)
+        self._release(1)
 
-    def _less(self, count: int) -> None:
+    def _release(self, count: int) -> None:
         """Subtract ``count`` from the number of datasets in use.
 
         If it falls to 0 after ``close()``, free the copy of the file in memory.

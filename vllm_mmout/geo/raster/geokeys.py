@@ -19,10 +19,10 @@ Keys: TypeAlias = Mapping[int, int | str | tuple[float, ...]]
 _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
-_READ = range(1024, 4097)
+_PASSED_KEYS = range(1024, 4097)
 """Numbers of the GeoTIFF keys that are passed to GDAL: keys of the horizontal coordinate system, and 4096, the vertical
 coordinate system. With 4979 in key 4096, GDAL adds WGS 84 heights to the coordinate system."""
-_TELLING = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
+_DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
@@ -67,7 +67,7 @@ class GeoKeys:
                 values[key] = text[value : value + count].decode("utf-8", "replace").rstrip("\0").removesuffix("|")
             else:
                 continue
-            if key in _READ and count in _SHORTS and value in _SHORTS and _is_harmless(key, values[key]):
+            if key in _PASSED_KEYS and count in _SHORTS and value in _SHORTS and _is_harmless(key, values[key]):
                 harmless += (key, place, count, value)
         first = GeoTag.shorts(_DIRECTORY, [1, 1, 0, len(harmless) // 4, *harmless])
         others = (GeoTag.doubles(_DOUBLES, numbers), GeoTag(_TEXTS, 2, len(text), text))
@@ -86,7 +86,7 @@ class GeoKeys:
 
         The mapping is empty if the file does not define a coordinate system.
         """
-        has_system = any(self.values.get(key, 0) != 0 for key in _TELLING)
+        has_system = any(self.values.get(key, 0) != 0 for key in _DEFINING_KEYS)
         return {key: value for key, value in self.values.items() if key != 1025} if has_system else {}
 
 

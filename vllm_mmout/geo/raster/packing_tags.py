@@ -31,7 +31,7 @@ def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
     else:
         scale, offset = _number(gdal.items.get(_SCALE), 1.0), _number(gdal.items.get(_OFFSET), 0.0)
         packings = [Packing(scale, offset, f"its items {_SCALE} and {_OFFSET}")] * count
-    return _if_told(packings)
+    return _if_any_changes(packings)
 
 
 def packing_of_pam(pam: Pam, own: tuple[Packing, ...], count: int) -> tuple[Packing, ...]:
@@ -41,7 +41,7 @@ def packing_of_pam(pam: Pam, own: tuple[Packing, ...], count: int) -> tuple[Pack
         previous = packings[band - 1]
         scale, offset = _number(pam.scales.get(band), previous.scale), _number(pam.offsets.get(band), previous.offset)
         packings[band - 1] = Packing(scale, offset, "its .aux.xml")
-    return _if_told(packings)
+    return _if_any_changes(packings)
 
 
 def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
@@ -53,24 +53,24 @@ def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
         if dataset.driver.startswith("HDF5"):  # GDAL ignores its attributes
             packing = _of_attributes({**dataset.tags(), **dataset.tags(band)}, packing)
         packings.append(packing)
-    return _if_told(packings)
+    return _if_any_changes(packings)
 
 
 def fill_of_attributes(tags: Mapping[str, str]) -> str | None:
     """Return the fill value of an HDF5 dataset from its attributes, as text, or None without a single value."""
-    text = _ending(tags, "_FillValue")
+    text = _attribute(tags, "_FillValue")
     return None if text is None else text.split()[0].strip("{}")
 
 
 def _of_attributes(tags: Mapping[str, str], packing: Packing) -> Packing:
     return replace(
         packing,
-        scale=_number(_ending(tags, _SCALE), packing.scale),
-        offset=_number(_ending(tags, _OFFSET), packing.offset),
+        scale=_number(_attribute(tags, _SCALE), packing.scale),
+        offset=_number(_attribute(tags, _OFFSET), packing.offset),
     )
 
 
-def _ending(tags: Mapping[str, str], name: str) -> str | None:
+def _attribute(tags: Mapping[str, str], name: str) -> str | None:
     """Return the value of the attribute ``name``, or None if it is missing or ambiguous.
 
     GDAL prefixes the names of attributes with the names of their group and dataset.
@@ -88,5 +88,5 @@ def _number(text: Any, default: float) -> float:
     return number if math.isfinite(number) else default
 
 
-def _if_told(packings: list[Packing]) -> tuple[Packing, ...]:
+def _if_any_changes(packings: list[Packing]) -> tuple[Packing, ...]:
     return tuple(packings) if any(packing.told for packing in packings) else ()

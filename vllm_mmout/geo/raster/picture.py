@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PICTURE_ERRORS = (*OF_SEGMENTS, SyntaxError)
 """Exceptions that Pillow's decoders raise for damaged data. For a broken PNG it is a SyntaxError."""
 
-_NOT_IT = (SyntaxError, IndexError, TypeError, struct.error)
+_OTHER_FORMAT_ERRORS = (SyntaxError, IndexError, TypeError, struct.error)
 """Exceptions that Pillow's plugins raise for a file of another format."""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 """Exceptions of Pillow plugins that refuse a picture as too large when they open it."""
@@ -73,7 +73,7 @@ def _opened(file: BinaryIO, head: bytes) -> Image.Image | None:
         file.seek(0)
         try:
             return plugin(file, "")
-        except _NOT_IT:
+        except _OTHER_FORMAT_ERRORS:
             continue
     return None
 

@@ -63,11 +63,11 @@ class PixelGrid:
         """
         height, width = self.size
         points = self._pixels(border)
-        inner = _within(points, (0.0, 0.0, float(width), float(height)))
+        inner = _clip_polygon(points, (0.0, 0.0, float(width), float(height)))
         if inner is None:
             return None
         left, upper, right, lower = extent(inner)
-        slack = self._rounding() - _bend(points, steps, (width, height))
+        slack = self._rounding() - _edge_deviation(points, steps, (width, height))
         cols, rows = _span(left, right, width, slack), _span(upper, lower, height, slack)
         return None if cols is None or rows is None else Window(rows[0], cols[0], rows[1], cols[1])
 
@@ -100,7 +100,7 @@ def extent(points: Points) -> Box:
     return float(x.min()), float(y.min()), float(x.max()), float(y.max())
 
 
-def _bend(points: Points, steps: int, size: tuple[int, int]) -> float:
+def _edge_deviation(points: Points, steps: int, size: tuple[int, int]) -> float:
     """Return how far, in pixels, the curved edges of a ring deviate from the straight lines between its points.
 
     Only pieces that touch the raster of ``size`` (width, height) count. The distance of an arc from the middle of its
@@ -117,17 +117,17 @@ def _bend(points: Points, steps: int, size: tuple[int, int]) -> float:
     return float(off[:, touching].max(initial=0.0))
 
 
-def _within(points: Points, box: Box) -> Points | None:
+def _clip_polygon(points: Points, box: Box) -> Points | None:
     """Clip a polygon to a box (Sutherland and Hodgman 1974). Return None if nothing of the polygon is left."""
     places = np.stack(points, axis=1)[:-1]
     for axis, limit, side in ((0, box[0], 1), (0, box[2], -1), (1, box[1], 1), (1, box[3], -1)):
-        places = _cut(places, (places[:, axis] - limit) * side)
+        places = _cut_polygon(places, (places[:, axis] - limit) * side)
         if not len(places):
             return None
     return places[:, 0], places[:, 1]
 
 
-def _cut(places: NDArray[np.float64], inside: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cut_polygon(places: NDArray[np.float64], inside: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the part of a polygon on one side of a line.
 
     Args:
@@ -186,10 +186,10 @@ class BoxSystem:
         if self.geographic and (self.systems is not None or max(abs(near[0]), abs(near[2])) <= 2 * TURN):
             # Larger numbers are metres, called degrees by mistake. A box of more than a turn has all longitudes.
             box = box if box[2] - box[0] <= TURN else (_EARTH[0], box[1], _EARTH[2], box[3])
-        borders = [self._border(part, steps) for part in self._parts(box)]
+        borders = [self._border(part, steps) for part in self._split_box(box)]
         if self.raster_geographic:
             ((x, y),) = borders
-            borders = [(x + shift, y) for shift in _turns(extent((x, y)), near)]
+            borders = [(x + shift, y) for shift in _overlapping_shifts(extent((x, y)), near)]
         if self.systems is None:
             borders = [_bounded(border, near) for border in borders]
         windows = [self.grid.window(border, 1 if self.systems is None else steps) for border in borders]
@@ -218,7 +218,7 @@ class BoxSystem:
             ) from error
         return _unwrapped((x, y)) if self.raster_geographic else (x, y)
 
-    def _parts(self, box: Box) -> list[Box]:
+    def _split_box(self, box: Box) -> list[Box]:
         """Clip a geographic box to the extent of a projected raster and split it at the antimeridian.
 
         Any other box is returned as is. A projection is valid only for its part of the Earth; for example, the whole
@@ -233,10 +233,10 @@ class BoxSystem:
             west, east = _EARTH[0], _EARTH[2]
         south, north = max(box[1], south, _EARTH[1]), min(box[3], north, _EARTH[3])
         parts: list[Box] = []
-        for shift in _turns(box, (west, south, east, north)):
+        for shift in _overlapping_shifts(box, (west, south, east, north)):
             left, right = max(box[0] + shift, west), min(box[2] + shift, east)
             cuts = [left, *(cut for cut in (_EARTH[0], _EARTH[2]) if left < cut < right), right]
-            parts += [_usual((a, south, b, north)) for a, b in pairwise(cuts) if a < b and south < north]
+            parts += [_in_usual_range((a, south, b, north)) for a, b in pairwise(cuts) if a < b and south < north]
         return parts
 
 
@@ -258,13 +258,13 @@ def _bounded(points: Points, other: Box) -> Points:
     return x.clip(other[0] - wide, other[2] + wide), y.clip(other[1] - high, other[3] + high)
 
 
-def _usual(box: Box) -> Box:
+def _in_usual_range(box: Box) -> Box:
     """Shift a box by 360 degrees if its longitudes are outside -180 to 180. The box must not cross the antimeridian."""
     shift = TURN if box[0] < _EARTH[0] else -TURN if box[2] > _EARTH[2] else 0.0
     return box[0] + shift, box[1], box[2] + shift, box[3]
 
 
-def _turns(box: Box, other: Box) -> list[float]:
+def _overlapping_shifts(box: Box, other: Box) -> list[float]:
     """Return all shifts of a box, in multiples of 360 degrees, that make its longitudes overlap the box ``other``.
 
     A box wider than two turns is assumed to be in metres, called degrees by mistake, and is not shifted.

@@ -14,7 +14,7 @@ _AHEAD = 2**23
 decoded."""
 _TOGETHER = 2**21
 """Number of bytes to collect before they are requested, so that adjacent strips or tiles share a request."""
-_TURNS = 256
+_TASKS = 256
 """Largest number of decoding tasks to look ahead, even if they need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
 """Limits in bytes for joining strips or tiles into one request: the largest gap between two of them, and the size above
@@ -27,42 +27,42 @@ class ReadAhead:
     ``tasks`` are the tasks of the decoder in order, each with the segments (strips or tiles) that it decodes.
     """
 
-    def __init__(self, segments: Segments, turns: Iterable[Sequence[Place]]) -> None:
+    def __init__(self, segments: Segments, tasks: Iterable[Sequence[Place]]) -> None:
         self._segments = segments
-        self._next = self._asked_together(turns)
+        self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
         """Groups of tasks whose bytes were requested together and that have not all begun. Each group has the index of
         the first task after it, and the number of requested bytes."""
         self._bytes = 0
 
-    def begin(self, turn: int) -> None:
+    def begin(self, task: int) -> None:
         """Record that the decoder begins task ``task``, and request the bytes of later tasks up to the limit."""
-        while self._waiting and self._waiting[0][0] <= turn:
+        while self._waiting and self._waiting[0][0] <= task:
             self._bytes -= self._waiting.popleft()[1]
-        while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > turn + _TURNS):
+        while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > task + _TASKS):
             if (group := next(self._next, None)) is None:
                 return
             self._waiting.append(group)
             self._bytes += group[1]
 
-    def _asked_together(self, turns: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
+    def _request_groups(self, tasks: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
         """Request the bytes that the decoder's tasks need, one group of consecutive tasks at each step.
 
         Yield for each group the index of the first task after it, and the number of requested bytes.
         """
         parts: list[tuple[int, int]] = []
         nbytes = behind = 0
-        for behind, places in enumerate(turns, start=1):
+        for behind, places in enumerate(tasks, start=1):
             new = self._segments.stored(places)
             parts += new
             nbytes += sum(count for _, count in new)
-            if nbytes >= _TOGETHER or behind % _TURNS == 0:
-                yield behind, self._ask(parts)
+            if nbytes >= _TOGETHER or behind % _TASKS == 0:
+                yield behind, self._request(parts)
                 parts, nbytes = [], 0
         if parts:
-            yield behind, self._ask(parts)
+            yield behind, self._request(parts)
 
-    def _ask(self, parts: Iterable[tuple[int, int]]) -> int:
+    def _request(self, parts: Iterable[tuple[int, int]]) -> int:
         joined = list(_joined(parts))
         for at, count in joined:
             self._segments.file.fetch(at, count)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BATCH = 2**19
 """Number of decoded bytes in a task, which a thread executes at a time."""
-_TURNS_AHEAD, _AHEAD = 4, 2**23 * THREADS
+_TASKS_AHEAD, _AHEAD = 4, 2**23 * THREADS
 """Limits for decoding ahead of the windows that the caller waits for: tasks per thread, and decoded bytes.||All images
 that are read at the same time (the files of a stack, several scenes) share the bytes.
 
@@ -59,7 +59,7 @@ def read_blocks(
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _Task:
     """Task for one thread: vertically adjacent segments to decode, and the blocks of windows that need them."""
 
     order: int
@@ -85,12 +85,12 @@ class _Reader:
         self._segments = segments
         self._blocks = blocks
         self._layers = _layers(bands, segments.planes)
-        turns = self._all_turns()
-        self._next, second = next(turns, None), next(turns, None)
-        self._turns = turns if second is None else chain([second], turns)
+        tasks = self._all_tasks()
+        self._next, second = next(tasks, None), next(tasks, None)
+        self._tasks = tasks if second is None else chain([second], tasks)
         self._current = 0
         """Index of the block of windows that the caller waits for."""
-        self._decoded_ahead: deque[_Turn] = deque()
+        self._decoded_ahead: deque[_Task] = deque()
         """Tasks that were started before the caller waits for a block of windows that needs them."""
         self._failure: BaseException | None = None
         """Unexpected error of a thread. Errors of single windows are kept in their blocks."""
@@ -103,7 +103,7 @@ class _Reader:
         self._pool = None if THREADS < 2 or second is None else ThreadPoolExecutor(THREADS, "mmout-read")
         self._ahead: ReadAhead | None = None
         if isinstance(segments, Segments) and segments.file.far and second is not None:
-            self._ahead = ReadAhead(segments, (turn.places for turn in self._all_turns()))
+            self._ahead = ReadAhead(segments, (task.places for task in self._all_tasks()))
         _READERS.add(self)
 
     def arrays(self) -> Iterator[NDArray[Any]]:
@@ -113,12 +113,12 @@ class _Reader:
                 self._current = number
                 while self._decoded_ahead and self._decoded_ahead[0].first <= number:
                     self._decoded_ahead.popleft()
-                while self._pool is not None and self._working < THREADS and self._is_due():
+                while self._pool is not None and self._working < THREADS and self._may_start_next():
                     self._working += 1
                     self._pool.submit(self._work_in_thread)
             if self._pool is None:
                 self._work()
-            block = self._filled(number)
+            block = self._wait_for_block(number)
             if block.failure is not None:
                 if isinstance(block.failure.error, MMOutError):
                     block.failure.error.tile = block.failure.window
@@ -135,7 +135,7 @@ class _Reader:
         self._blocks.clear()
         self._scratches.clear()
 
-    def _filled(self, number: int) -> Block:
+    def _wait_for_block(self, number: int) -> Block:
         """Wait until the block of windows ``number`` is filled with pixels, and return it."""
         with self._lock:
             block = self._blocks.opened(number)
@@ -145,7 +145,7 @@ class _Reader:
                 raise self._failure
             return self._blocks.pop(number)
 
-    def _all_turns(self) -> Iterator[_Turn]:
+    def _all_tasks(self) -> Iterator[_Task]:
         """Yield the tasks in the order that blocks of windows need them. A segment is decoded for the first such block.
 
         If another block that needs the segment is too far away (see `Blocks.ends`), the segment is decoded again.
@@ -162,10 +162,10 @@ class _Reader:
                 reached[rows, cols][new] = end = self._blocks.ends[first]
                 found = [(rows.start + row, cols.start + col) for col, row in np.argwhere(new.T).tolist()]
                 for plane in self._layers:
-                    for places in self._cut([(plane, row, col) for row, col in found]):
-                        yield _Turn(next(order), first, end, places, self._area(places))
+                    for places in self._batches([(plane, row, col) for row, col in found]):
+                        yield _Task(next(order), first, end, places, self._area(places))
 
-    def _cut(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
+    def _batches(self, places: Sequence[Place]) -> Iterator[Sequence[Place]]:
         """Split segments, sorted column by column, into batches of vertical neighbours of about `_BATCH` bytes."""
         size = max(1, _BATCH // max(1, self._segments.bytes))
         start = 0
@@ -175,13 +175,13 @@ class _Reader:
                 yield places[start:at]
                 start = at
 
-    def _is_due(self) -> bool:
-        turn = self._next
-        if turn is None or turn.first <= self._current:
-            return turn is not None
-        if self._pool is None or len(self._decoded_ahead) >= _TURNS_AHEAD * THREADS:
+    def _may_start_next(self) -> bool:
+        task = self._next
+        if task is None or task.first <= self._current:
+            return task is not None
+        if self._pool is None or len(self._decoded_ahead) >= _TASKS_AHEAD * THREADS:
             return False
-        waiting = sum(len(begun.places) for begun in self._decoded_ahead) + len(turn.places)
+        waiting = sum(len(begun.places) for begun in self._decoded_ahead) + len(task.places)
         return waiting * self._segments.bytes <= _AHEAD // max(1, len(_READERS))
 
     def _work_in_thread(self) -> None:
@@ -196,7 +196,7 @@ class _Reader:
         with self._lock:
             scratch = self._scratches.pop() if self._scratches else Scratch()
         try:
-            while (work := self._take()) is not None:
+            while (work := self._take_task()) is not None:
                 self._decode(*work, scratch)
         except BaseException as error:
             with self._lock:
@@ -207,61 +207,61 @@ class _Reader:
         with self._lock:
             self._scratches.append(scratch)
 
-    def _take(self) -> tuple[_Turn, _Shares] | None:
+    def _take_task(self) -> tuple[_Task, _Shares] | None:
         """Return the next task and the blocks of windows that need it, or None if no task may start now."""
         with self._lock:
-            turn = self._next
-            if turn is None or not self._is_due():
+            task = self._next
+            if task is None or not self._may_start_next():
                 return None
-            self._next = next(self._turns, None)
-            if turn.first > self._current:
-                self._decoded_ahead.append(turn)
-            shares = self._blocks.shares(turn.area, turn.first, turn.end)
+            self._next = next(self._tasks, None)
+            if task.first > self._current:
+                self._decoded_ahead.append(task)
+            shares = self._blocks.shares(task.area, task.first, task.end)
             for _, block in shares:
                 block.pending += 1
             if self._ahead is not None:
-                self._ahead.begin(turn.order)
-            return turn, shares
+                self._ahead.begin(task.order)
+            return task, shares
 
     def _area(self, places: Sequence[Place]) -> Window:
         """Return the window of the image that vertically adjacent segments cover."""
         first, last = self._segments.window(places[0]), self._segments.window(places[-1])
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
-    def _decode(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> None:
+    def _decode(self, task: _Task, shares: _Shares, scratch: Scratch) -> None:
         """Decode the segments of a task, and copy their pixels into the blocks of windows that need them."""
         try:
-            pixels = self._pixels(turn, shares, scratch)
+            pixels = self._pixels(task, shares, scratch)
             if pixels is not None:
-                layers = [(there, pixels[:, :, here]) for there, here in self._layers[turn.places[0][0]]]
+                layers = [(there, pixels[:, :, here]) for there, here in self._layers[task.places[0][0]]]
                 for run, block in shares:
-                    block.copy(run, turn.area, layers)
+                    block.copy(run, task.area, layers)
         finally:
             with self._lock:
                 for _, block in shares:
                     block.pending -= 1
                 self._changed.notify_all()
 
-    def _pixels(self, turn: _Turn, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
+    def _pixels(self, task: _Task, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
         """Read and decode the segments of a task to pixels [rows, columns, bands], or return None if that fails.
 
         If a segment cannot be decoded, record the error for the windows that need it. Its pixels are then arbitrary.
         """
-        area = turn.area
+        area = task.area
         joint: NDArray[Any] | None = None
         try:
-            stored = self._segments.read(turn.places, scratch)
+            stored = self._segments.read(task.places, scratch)
         except Exception as error:  # noqa: BLE001 - raised when a window that needs the segments is read
-            self._fail(area, turn, shares, error)
+            self._fail(area, task, shares, error)
             return None
-        for place, data in zip(turn.places, stored, strict=True):
+        for place, data in zip(task.places, stored, strict=True):
             own = self._segments.window(place)
             try:
                 pixels = self._not_stored(own) if data is None else self._segments.decode(place, data, scratch)
             except Exception as error:  # noqa: BLE001 - as above
-                self._fail(own, turn, shares, error)
+                self._fail(own, task, shares, error)
                 continue
-            if len(turn.places) == 1:
+            if len(task.places) == 1:
                 return pixels
             if joint is None:
                 shape = (area.height, area.width, pixels.shape[2])
@@ -275,11 +275,11 @@ class _Reader:
         bands = max(here.stop for layers in self._layers.values() for _, here in layers)
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
-    def _fail(self, area: Window, turn: _Turn, shares: _Shares, error: Exception) -> None:
+    def _fail(self, area: Window, task: _Task, shares: _Shares, error: Exception) -> None:
         """Record an error of the segments in ``area`` for each block that needs them, with its first failed window."""
         with self._lock:
             for run, block in shares:
-                block.fail(run, area, turn.order, error)
+                block.fail(run, area, task.order, error)
 
 
 _READERS: set[_Reader] = set()

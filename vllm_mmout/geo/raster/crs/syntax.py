@@ -21,7 +21,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
 _NO_GRID = "@null"
 """PROJ's built-in empty grid, which needs no file. The PROJ string of EPSG:3857 contains it."""
-_LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGNORECASE)
+_PROJ_LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGNORECASE)
 """Pattern of texts that PROJ may read as a PROJ string. pyproj removes a space or "+" before "="."""
 _METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
 """Pattern of PROJ's names for projections that EPSG does not define."""
@@ -56,7 +56,7 @@ def checked_proj_string(text: str) -> str:
 def check_words(words: Iterable[str]) -> None:
     """Raise CrsTextError if PROJ would read a name or remark in a coordinate system as a forbidden PROJ string."""
     for word in words:
-        if _LIKE.search(word):
+        if _PROJ_LIKE.search(word):
             checked_proj_string(word.removeprefix(_REMARK))
 
 
@@ -65,7 +65,7 @@ def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
     of_proj = False
     for method in methods:
         match = _METHOD.fullmatch(method)
-        if match is None and (method.upper().startswith("PROJ") or _LIKE.search(method)):
+        if match is None and (method.upper().startswith("PROJ") or _PROJ_LIKE.search(method)):
             raise CrsTextError(f"its projection is {shown(method)}")
         if match is not None:
             of_proj = True
@@ -172,7 +172,7 @@ _JSON_SYSTEMS = frozenset(_CRS.split())
 _TYPES = _JSON_SYSTEMS | frozenset(_JSON_PARTS.split())
 """PROJJSON types that are accepted. BoundCRS and coordinate operations are refused, since they can make PROJ open a
 file."""
-_OTHERS = frozenset({"source_crs", "target_crs", "transformation", "steps", "proj", "init"})
+_REFUSED_KEYS = frozenset({"source_crs", "target_crs", "transformation", "steps", "proj", "init"})
 """PROJJSON keys that are refused: keys of BoundCRS and coordinate operations, and keys that pyproj turns into a PROJ
 string."""
 
@@ -186,14 +186,14 @@ def checked_projjson(text: str) -> str:
     if not isinstance(system, dict) or not _is_one(system.get("type"), _JSON_SYSTEMS):
         raise CrsTextError("it is not the PROJJSON of a system without grids")
     methods, parameters = [], []
-    for part in _parts(system):
-        if _OTHERS & part.keys() or not _is_one(part.get("type", "Unit"), _TYPES):
+    for part in _nested_objects(system):
+        if _REFUSED_KEYS & part.keys() or not _is_one(part.get("type", "Unit"), _TYPES):
             raise CrsTextError(
                 f"{shown(str(part.get('type')))} is not an allowed part, or has a member that is not allowed"
             )
         check_words(value for value in part.values() if isinstance(value, str))
-        methods += [str(method.get("name")) for method in _tables(part.get("method"))]
-        for parameter in _tables(part.get("parameters")):
+        methods += [str(method.get("name")) for method in _objects_in(part.get("method"))]
+        for parameter in _objects_in(part.get("parameters")):
             if not isinstance(parameter.get("value"), int | float):
                 raise CrsTextError("a parameter of its projection is not a number")
             parameters.append(str(parameter.get("name")))
@@ -201,7 +201,7 @@ def checked_projjson(text: str) -> str:
     return json.dumps(system)
 
 
-def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _nested_objects(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a JSON object and all objects nested in it, except below the key "method", which `check_methods` checks."""
     waiting: list[tuple[Any, int]] = [(whole, 0)]
     while waiting:
@@ -216,7 +216,7 @@ def _parts(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
             check_words(inner for inner in value if isinstance(inner, str))
 
 
-def _tables(value: Any) -> list[dict[str, Any]]:
+def _objects_in(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a JSON list, or a list of one if ``value`` is a single object."""
     values = value if isinstance(value, list) else [value]
     return [table for table in values if isinstance(table, dict)]

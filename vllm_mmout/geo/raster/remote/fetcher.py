@@ -68,11 +68,11 @@ class Fetcher:
         self._ending = threading.Event()
         self._process = os.getpid()
 
-    def insist(self, what: str, step: Callable[[], _Result], came: Callable[[], int] = lambda: 0) -> _Result:
+    def insist(self, what: str, step: Callable[[], _Result], count_received: Callable[[], int] = lambda: 0) -> _Result:
         """Call ``step``, and retry it after a pause if it raises `BrokenError`, up to ``options.retries`` times.
 
-        ``what`` names the data in error messages. ``came`` returns the number of bytes received so far, from where
-        ``step`` continues. An attempt that received at least 512 KiB does not count as a failure, so a server may
+        ``what`` names the data in error messages. ``count_received`` returns the number of bytes received so far, from
+        where ``step`` continues. An attempt that received at least 512 KiB does not count as a failure, so a server may
         break any number of connections as long as each makes progress.
         """
 
@@ -84,7 +84,7 @@ class Fetcher:
 
         def wait(error: BrokenError) -> None:
             nonlocal received
-            before, received = received, came()
+            before, received = received, count_received()
             self._check_open()
             if error.wait_s > self.options.timeout:
                 raise InputError(
@@ -93,7 +93,7 @@ class Fetcher:
                 ) from error
             pause = retries.failed(error.wait_s, counts=received - before < _WORTH_A_TRY)
             if pause is None:
-                raise self._used_up(what, retries.failures, error) from error
+                raise self._out_of_attempts(what, retries.failures, error) from error
             self._ending.wait(pause)
 
         return call_with_retries(checked_step, wait)
@@ -175,7 +175,7 @@ class Fetcher:
             raise BrokenError(words, retry_after_s(response))
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
-    def _used_up(self, what: str, failures: int, error: BrokenError) -> InputError:
+    def _out_of_attempts(self, what: str, failures: int, error: BrokenError) -> InputError:
         """Return the error for data (``what``) that could not be fetched within the allowed number of attempts."""
         often = f"{failures} times" if failures > 1 else "once"
         return InputError(

@@ -177,7 +177,7 @@ class _Member:
                         " with gdalwarp"
                     ) from error
                 if smooth and stack_nodata is not None and can_hold(pixels.dtype, stack_nodata):
-                    _avoid(pixels, stack_nodata)
+                    _move_off_nodata(pixels, stack_nodata)
                 yield pixels, new_valid
 
     def _valid(self, raster: Raster, *, by_value: bool) -> NDArray[np.bool_] | None:
@@ -226,7 +226,7 @@ def _same(value: float | None, other: float | None) -> bool:
     return value == other or (math.isnan(value) and math.isnan(other))
 
 
-def _avoid(array: NDArray[Any], nodata: float) -> None:
+def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
     """Change interpolated pixels that equal nodata by chance to the next lower value (at the minimum, next higher)."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
