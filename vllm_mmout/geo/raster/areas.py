@@ -50,7 +50,7 @@ def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float 
 
 
 def _areas_between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the area between each two adjacent latitudes (radians), in m² per radian of longitude.
+    """Return the area between each pair of adjacent latitudes (radians), in m² per radian of longitude.
 
     The area element of the ellipsoid (Snyder 1987, 4-18 to 4-20) is integrated by Gauss-Legendre quadrature, which is
     exact to all digits. The difference of two closed-form values would lose most digits for small cells.
@@ -63,7 +63,7 @@ def _areas_between(latitudes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _metres_per_unit(crs: str) -> float | None:
-    """Return the metres per coordinate unit of a coordinate system, 0 for degrees, or None for any other unit."""
+    """Return the length of a CRS's coordinate unit in metres, 0 for degrees, or None for any other system."""
     try:
         system = rasterio_crs(crs)
     except InputError:

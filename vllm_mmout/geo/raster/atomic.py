@@ -87,7 +87,7 @@ def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
 
 
 def _hide(name: Path) -> Path:
-    """Make a hidden hard link to a file, or rename the file if links are not supported. Return the hidden path."""
+    """Keep a file under a hidden name, by a hard link or else by renaming it, and return the hidden path."""
     hidden = _hidden(name, "old")
     try:
         os.link(name, hidden, follow_symlinks=False)

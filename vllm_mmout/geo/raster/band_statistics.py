@@ -36,7 +36,7 @@ def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> li
 
 
 def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
-    """Compute each band's statistics from its `histogram`, as GDAL metadata items. Nodata pixels do not count."""
+    """Compute each band's statistics from ``counts``, its `histogram`, as GDAL metadata items, without nodata."""
     values = np.arange(counts.shape[1], dtype=f"u{dtype.itemsize}").view(dtype)
     hidden = _stored_nodata(nodata, dtype, dtype)
     return [_items([_moments(values[times > 0], times[times > 0], hidden)], int(times.sum())) for times in counts]
@@ -65,7 +65,7 @@ def _of_windows(file: Any, band: int, hidden: float | np.generic) -> Iterable[Mo
 
 
 def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.generic) -> Moments | None:
-    """Return the statistics of values that occur ``times`` times each. NaN and the nodata value ``hidden`` are skipped.
+    """Return statistics of ``values`` that occur ``times`` times each. NaN and the nodata value ``hidden`` are skipped.
 
     If no value is left, return None.
     """

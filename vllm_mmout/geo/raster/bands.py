@@ -127,7 +127,7 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a sensor has the band number in ``code`` and its products write the number in this way."""
+    """Return whether a sensor has the band number in ``code`` and its products write it so ("B4" or "B04")."""
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):
         return False

@@ -98,7 +98,7 @@ def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -
 
 
 def can_transform(there: CRS, own: CRS) -> bool:
-    """Return whether PROJ can transform coordinates from ``there`` to ``own``. It cannot between Earth and Mars."""
+    """Return whether PROJ can transform coordinates from ``there`` to ``own``. It cannot from Earth to Mars."""
     try:
         transform(there, own, [0.0], [0.0])
     except CPLE_NotSupportedError:

@@ -145,7 +145,7 @@ class CompressedTiles:
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Return the header of the GeoTIFF, which GDAL writes for a raster without pixels. Tile offsets are missing."""
+        """Return the header of the GeoTIFF, which GDAL writes for a raster without pixels. It lacks tile offsets."""
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 

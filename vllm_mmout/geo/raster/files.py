@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeAlias, cast
 from vllm_mmout.errors import InputError
 
 _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
-"""Exceptions of reading at an impossible offset, which a damaged file may contain."""
+"""Exceptions that reading at an impossible offset raises. A damaged file may contain such offsets."""
 
 THREADS = min(8, os.cpu_count() or 1)
 """Number of threads that read and decode a local file. On 16 cores, 4 threads read 91 Mpx/s, 8 read 143 and 16 read
@@ -64,8 +64,8 @@ class SharedFile:
             raise
 
     @property
-    def far(self) -> bool:
-        """Whether reads go over a network and are so slow that fetching bytes ahead pays off."""
+    def is_remote(self) -> bool:
+        """Whether reads go over a network, so that fetching bytes ahead pays off."""
         return self._many is not None
 
     def fetch(self, at: int, count: int) -> None:

@@ -196,7 +196,7 @@ _HEADERS = (
     (".hdr", re.compile(rb"\s*ENVI\b"), _ENVI),
     (".hdr", re.compile(rb"(?s).*\b(nrows|NROWS)\s+\d"), _EHDR),
 )
-"""Formats of raw rasters: suffix of the header file, pattern of the header's beginning, and the format."""
+"""Headers of raw rasters: suffix of the header file, pattern of its beginning, and format of the raster."""
 _HEADER_BYTES = 4096
 
 
@@ -212,7 +212,7 @@ def is_gdal_name(name: str) -> bool:
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
-    """Convert a name accepted by `is_gdal_name` to the name to pass to GDAL and the drivers that may open it."""
+    """Return the name to pass to GDAL, and the drivers that may open it, for a name accepted by `is_gdal_name`."""
     for beginning, system in _STORES.items():
         if name.lower().startswith(beginning):
             return system + name[len(beginning) :], (_ALLOWED_DRIVERS,)

@@ -54,7 +54,7 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """Yield a rasterio ``DatasetReader`` to this thread alone. The caller will decode ``nbytes`` bytes from it."""
+        """Yield a rasterio ``DatasetReader`` for use by this thread only, which will decode ``nbytes`` bytes."""
         with self._free, _environment(self._target), _errors(self.name):
             dataset, decoded = self._take()
             try:

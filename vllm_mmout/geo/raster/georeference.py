@@ -33,8 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Beginnings of the coordinate systems that GDAL returns for GeoTIFF keys that it understands. For other keys, GDAL
-returns a local coordinate system, which does not place a pixel on Earth."""
+"""Beginnings of the texts of coordinate systems that GDAL returns for GeoTIFF keys that it understands. For other keys,
+GDAL returns a local coordinate system, which does not place a pixel on Earth."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -184,7 +184,7 @@ class Georeference:
         )
 
     def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
-        """Return the georeference of the same extent after the raster is resampled to another number of pixels.
+        """Return the georeference after the raster is resampled to ``new`` pixels over the same extent.
 
         Args:
             old: (height, width) of the raster of this georeference, in pixels.

@@ -23,4 +23,4 @@ class GroundControlPoint:
     y: float
     """Northing or latitude of the point, in the units of its coordinate system."""
     z: float = 0.0
-    """Height."""
+    """Height of the point."""

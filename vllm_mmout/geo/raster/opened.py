@@ -264,7 +264,7 @@ class _HeaderFile:
 
 
 def _of_tiff(file: SharedFile) -> DeclaredSize:
-    """Return the size that a TIFF declares for its first image, by its tags or, if they are sane, the TIFF reader."""
+    """Return the size that a TIFF declares for its first image, by its tags or, if plausible, the TIFF reader."""
     binary = cast("BinaryIO", file)
     directory = read_directories(binary, file.name)[0]
     size = _by_tags(directory, file)

@@ -52,7 +52,7 @@ def _as_stored(orientation: str) -> str:
 
 
 def as_seen(raster: OpenRaster) -> OpenRaster:
-    """Return a view of a raster as an image viewer shows it, or the raster itself if both are the same.
+    """Return a view of a raster as an image viewer shows it, or the raster itself if nothing changes.
 
     Closing the view closes the raster. A raster with a transform or ground control points is not turned, since they
     refer to the stored pixels. GDAL does not turn such rasters either.

@@ -54,7 +54,7 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """Return the window of the pixels that an area covers, or None if it covers no pixel.
+        """Return the window of the pixels that the area inside ``border`` covers, or None if it covers no pixel.
 
         Args:
             border: closed ring around the area, in the raster's coordinates.
@@ -147,7 +147,7 @@ def _cut_polygon(places: NDArray[np.float64], inside: NDArray[np.float64]) -> ND
 
 
 def _span(low: float, high: float, length: int, slack: float) -> tuple[int, int] | None:
-    """Return the first pixel and the number of pixels between two positions on an axis, or None if none is inside."""
+    """Return the first pixel and the number of pixels between two positions on an axis, or None if they are outside."""
     if high <= _ROUNDING or low >= length - _ROUNDING:
         return None
     first, end = max(math.floor(low + slack), 0), min(math.ceil(high - slack), length)
@@ -252,7 +252,7 @@ def text(box: Box) -> str:
 
 
 def _bounded(points: Points, other: Box) -> Points:
-    """Clip points to a box widened by twice its size on each side, since distant coordinates lose precision."""
+    """Clip points to the box ``other`` widened by twice its size, since distant coordinates lose precision."""
     wide, high = 2 * (other[2] - other[0]), 2 * (other[3] - other[1])
     x, y = points
     return x.clip(other[0] - wide, other[2] + wide), y.clip(other[1] - high, other[3] + high)

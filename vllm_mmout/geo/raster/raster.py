@@ -55,7 +55,7 @@ class Window:
 
     @classmethod
     def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
-        """Return the window of the block ``row``, ``col``, clipped to a raster of ``size`` (height, width).
+        """Return the window of the block at ``row`` and ``col``, clipped to a raster of ``size`` (height, width).
 
         ``row`` and ``col`` count blocks from 0; ``block`` is the (height, width) of a block in pixels.
         """
@@ -86,7 +86,7 @@ def as_window(value: Any) -> Window:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RasterFacts:
-    """Metadata that rasters in memory (`Raster`) and open files that are read by windows (`OpenRaster`) share."""
+    """Metadata shared by rasters in memory (`Raster`) and open rasters that are read by windows (`OpenRaster`)."""
 
     nodata: float | None = None
     """Value of pixels without an observation, an ``int`` for integer pixels, or None if the file states no such

@@ -36,7 +36,7 @@ class ReadAhead:
         self._bytes = 0
 
     def begin(self, task: int) -> None:
-        """Record that the decoder begins task ``task``, and request the bytes of later tasks up to the limit."""
+        """Record that the decoder begins the task with index ``task``, and request bytes for later tasks."""
         while self._waiting and self._waiting[0][0] <= task:
             self._bytes -= self._waiting.popleft()[1]
         while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > task + _TASKS):

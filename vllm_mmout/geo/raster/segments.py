@@ -1,4 +1,4 @@
-"""Reading and decoding the segments (strips or tiles) of one TIFF image.
+"""Read and decode the segments (strips or tiles) of one TIFF image.
 
 tifffile decodes the segments, so every compression, predictor, byte order and bit depth that it supports can be read.
 The common ones are decoded faster, see `plain_codecs`.

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _BATCH = 2**19
-"""Number of decoded bytes in a task, which a thread executes at a time."""
+"""Number of decoded bytes per task of a decoding thread."""
 _TASKS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Limits for decoding ahead of the windows that the caller waits for: tasks per thread, and decoded bytes.||All images
-that are read at the same time (the files of a stack, several scenes) share the bytes.
+"""Limits for decoding ahead of the windows that the caller waits for: tasks per thread, and decoded bytes.
 
-All sequences that are read at the same time (the files of a stack, several scenes) share the bytes.
+All images that are read at the same time (the files of a stack, several scenes) share the bytes.
 """
 
 
@@ -91,7 +90,7 @@ class _Reader:
         self._current = 0
         """Index of the block of windows that the caller waits for."""
         self._decoded_ahead: deque[_Task] = deque()
-        """Tasks that were started before the caller waits for a block of windows that needs them."""
+        """Tasks that were started early, for blocks of windows that the caller does not wait for yet."""
         self._failure: BaseException | None = None
         """Unexpected error of a thread. Errors of single windows are kept in their blocks."""
         self._scratches: list[Scratch] = []
@@ -102,7 +101,7 @@ class _Reader:
         """Number of threads that are decoding."""
         self._pool = None if THREADS < 2 or second is None else ThreadPoolExecutor(THREADS, "mmout-read")
         self._ahead: ReadAhead | None = None
-        if isinstance(segments, Segments) and segments.file.far and second is not None:
+        if isinstance(segments, Segments) and segments.file.is_remote and second is not None:
             self._ahead = ReadAhead(segments, (task.places for task in self._all_tasks()))
         _READERS.add(self)
 
@@ -146,7 +145,7 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_tasks(self) -> Iterator[_Task]:
-        """Yield the tasks in the order that blocks of windows need them. A segment is decoded for the first such block.
+        """Yield tasks in the order that blocks of windows need them. A segment is decoded for the first such block.
 
         If another block that needs the segment is too far away (see `Blocks.ends`), the segment is decoded again.
         """
@@ -276,7 +275,7 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, task: _Task, shares: _Shares, error: Exception) -> None:
-        """Record an error of the segments in ``area`` for each block that needs them, with its first failed window."""
+        """Record an error of the segments in ``area`` in each block of windows that needs them."""
         with self._lock:
             for run, block in shares:
                 block.fail(run, area, task.order, error)

@@ -38,7 +38,7 @@ _NAMES = tuple(
 name."""
 _WELL_KNOWN = {"WGS84": "EPSG:4326", "NAD27": "EPSG:4267", "NAD83": "EPSG:4269"}
 _WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
-"""Beginning of a WKT."""
+"""Pattern of the beginning of a WKT."""
 
 
 def proj_crs(text: str) -> Any:

@@ -16,7 +16,7 @@ _HLS_FILL = -9999
 
 
 def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
-    """Add the scale, offset and fill value of its satellite product to an opened raster, if its name shows a product.
+    """Return an opened raster with the scale, offset and fill value of the satellite product that its name shows.
 
     Args:
         raster: the opened raster. Its own nodata value takes precedence over the product's fill value.

@@ -52,7 +52,7 @@ class FetchOptions:
         return cls(**options)
 
     def new_retries(self) -> Retries:
-        """Return a new counter of failed attempts with these options."""
+        """Return a counter for the failed attempts of a new request."""
         return Retries(self.retries, self.backoff)
 
 

@@ -181,7 +181,7 @@ class _Member:
                 yield pixels, new_valid
 
     def _valid(self, raster: Raster, *, by_value: bool) -> NDArray[np.bool_] | None:
-        """Return which pixels are valid, bool [bands, height, width], or None if all are.
+        """Return which pixels are valid, bool [bands, height, width], or None if all are valid.
 
         Pixels that the mask excludes are invalid. With ``by_value``, nodata, NaN and infinities are invalid too.
         """

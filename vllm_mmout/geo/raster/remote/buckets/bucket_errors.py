@@ -82,7 +82,7 @@ def _status(error: Exception) -> int:
 
 
 def _message(place: FileAddress, error: Exception, verb: str) -> str:
-    """Return a message for the user that says what failed in obstore and how to mend it."""
+    """Return a message for the user about an error of obstore, with a remedy."""
     text, kind, status = str(error), type(error).__name__, status_of(error)
     code = _code(error)
     answer = f"the server answered {status}{' ' * bool(code)}{code}" if status else ""

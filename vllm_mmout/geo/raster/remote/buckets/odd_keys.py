@@ -1,4 +1,4 @@
-"""List bucket keys that obstore rejects: with an empty, "." or ".." path segment, or a control character.
+"""List bucket keys that obstore rejects because of an empty, "." or ".." path segment or a control character.
 
 A single such key makes obstore fail for the whole page of the listing, and obstore cannot resume after it.
 boto3 lists all keys as they are stored.
