@@ -96,3 +96,15 @@ def test_large_latents_are_decoded_one_after_the_other():
     assert rows == [1, 1, 1]
     _, rows = ran(lambda sample, _: sample, *calls, name="unet")
     assert rows == [3]
+
+
+def with_a_nan(sample, time):
+    """A network whose first value is NaN, and whose other values depend on the whole batch."""
+    rows = sample - sample.mean()
+    return [torch.where(torch.arange(sample.shape[1]) == 0, torch.nan, rows)]
+
+
+def test_a_result_with_nan_does_not_show_that_a_batch_is_equal():
+    """Calls whose results hold NaN are run one by one."""
+    _, rows = ran(with_a_nan, call(1, 2), call(2, 3))
+    assert rows == [1, 2]
