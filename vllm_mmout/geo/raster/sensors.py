@@ -21,15 +21,13 @@ _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     MODIS: (r"M[OY]D\d\d[A-Z0-9]*\.A\d{7}", r"MCD\d\d[A-Z0-9]*\.A\d{7}", r"MODIS(?![A-Z])"),
     OTHER_SENSOR: (
-        *(
-            r"LM0?[1-5][._-]",
-            r"LANDSAT[-_ ]?[1-3](?!\d)",
-            r"AST_L1",
-            r"ASTER(?![A-Z])",
-            r"CBERS",
-            r"GF[-_]?\d(?![A-Z])",
-        ),
-        *(r"GF[-_]?\d(?![A-Z])", r"SENTINEL[-_ ]?3"),
+        r"LM0?[1-5][._-]",
+        r"LANDSAT[-_ ]?[1-3](?!\d)",
+        r"AST_L1",
+        r"ASTER(?![A-Z])",
+        r"CBERS",
+        r"GF[-_]?\d(?![A-Z])",
+        r"SENTINEL[-_ ]?3",
     ),
 }
 """Patterns of words in product names and metadata that reveal the sensor, by sensor. They match at the beginning of a
