@@ -1,4 +1,4 @@
-"""vLLM's scheduler, adapted to requests whose tokens are steps."""
+"""Make vLLM schedule one token per request at a time, for models whose tokens are denoising steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StepScheduler(Scheduler):
-    """vLLM's scheduler, limited to one token per request and step. It forwards previews to the frontend."""
+    """vLLM's scheduler, limited to one token per request at a time. It also sends previews to the frontend."""
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         # vLLM disables chunked prefill for models without a KV cache. A prompt longer than a step's token budget
@@ -26,7 +26,7 @@ class StepScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """Schedule a step with at most one token per request. Otherwise vLLM gives a lone request all its tokens."""
+        """Schedule at most one token per request. By default, vLLM gives a single request all its tokens at once."""
         num_requests = sum(self.get_request_counts())
         self.max_num_scheduled_tokens = max(1, min(num_requests, self.max_num_running_reqs))
         return super().schedule(*args, **kwargs)
@@ -34,7 +34,7 @@ class StepScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Update the requests from a step's output, as vLLM does, and add previews to the outputs."""
+        """Update the requests after an engine step, as vLLM does, and add previews to the outputs."""
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         add_reports(outputs, model_runner_output, self.requests)
         return outputs

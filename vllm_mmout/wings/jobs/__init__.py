@@ -1,4 +1,4 @@
-"""Extension package for jobs: the server's job queue and routes, the web page, the client, ``vllm-mmout submit``."""
+"""Extension package that runs requests as background jobs: server routes, web page and ``vllm-mmout submit``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``vllm-mmout submit``, which sends a scene to a server as a job and downloads the result."""
+"""Define the command ``vllm-mmout submit``, which sends a scene to a server as a job and downloads the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command. The client is imported here, so that other commands start without it."""
+    """Run the command ``submit``. The client is imported here, so that other commands start faster."""
     from vllm_mmout.wings.jobs.client.command import run_command
 
     return run_command(options)

@@ -188,11 +188,11 @@ def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality
     for entry in entries:
         names = entry.get(modality) if isinstance(entry, Mapping) else entry if modality is None else None
         if isinstance(names, Sequence) and names and not isinstance(names, str):
-            return tuple(name for band in names for name in _named(band))
+            return tuple(name for band in names for name in _band_names(band))
     return None
 
 
-def _named(band: Any) -> tuple[str, ...]:
+def _band_names(band: Any) -> tuple[str, ...]:
     """Return the bands of one entry of a list: a single band, or all bands of an interval [first, last]."""
     if not isinstance(band, list | tuple):
         return (str(band),)

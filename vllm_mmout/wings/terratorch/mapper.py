@@ -141,14 +141,14 @@ class TerratorchMapper(RasterMapper):
         one before.
         """
         tensors: dict[str, NDArray[Any]] = {}
-        for image, place in self._places():
+        for image, place in self._images_with_slices():
             part, dtype = planes[place], _dtype(view.raster, view.bands[place])
             if self.modalities and not _scaled(view.params) and dtype.name in DTYPES:
                 part = part.astype(dtype, copy=False)  # back to the stored dtype, which other files had widened
             tensors[RAW.format(image.name)] = with_frames(part, image.frames)
-        return {**tensors, **self._said(view)}
+        return {**tensors, **self._optional_tensors(view)}
 
-    def _places(self) -> Iterator[tuple[Modality, slice]]:
+    def _images_with_slices(self) -> Iterator[tuple[Modality, slice]]:
         """Yield each image, and the slice that selects its bands from the planes of all images."""
         first = 0
         for image in self.images:
@@ -156,7 +156,7 @@ class TerratorchMapper(RasterMapper):
             yield image, slice(first, end)
             first = end
 
-    def _said(self, view: RasterView) -> dict[str, NDArray[Any]]:
+    def _optional_tensors(self, view: RasterView) -> dict[str, NDArray[Any]]:
         """Return the tensors that are sent besides the images."""
         tensors: dict[str, NDArray[Any] | None] = {}
         if LOCATION in self.extras and (self.metadata or view.params.location is not None):
@@ -202,7 +202,7 @@ class TerratorchMapper(RasterMapper):
             return params
         wide = raster.dtype.kind in "iu" and raster.dtype.name not in DTYPES
         scales: list[float | None] = []
-        for image, place in self._places():
+        for image, place in self._images_with_slices():
             members = raster.members_of(planes[place])
             whole = [member for member in members if member.dtype.kind in "iu"]
             if whole:

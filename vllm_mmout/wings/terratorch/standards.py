@@ -52,7 +52,9 @@ def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
                 f"config.json names no data module, which would hold means and standard deviations; {_REMEDY}"
             )
         module_class = _class_at(path)
-        data_module = _made(module_class, {key: value for key, value in arguments.items() if key not in _TRANSFORMS})
+        data_module = _data_module(
+            module_class, {key: value for key, value in arguments.items() if key not in _TRANSFORMS}
+        )
         means, stds = _statistics(getattr(data_module, "aug", None), module_class.__name__)
         statistics = {MEANS: means, STDS: stds, **statistics}
     alone = len(config.modalities) == 1
@@ -119,7 +121,7 @@ def _class_at(path: str) -> Any:
         ) from error
 
 
-def _made(module_class: Any, arguments: Mapping[str, Any]) -> Any:
+def _data_module(module_class: Any, arguments: Mapping[str, Any]) -> Any:
     """Create a data module without its data. Required arguments for data folders get a placeholder."""
     places = {
         name: "unused"
@@ -146,7 +148,7 @@ def _statistics(aug: Any, module: str) -> tuple[Any, Any]:
             if max_value is None:
                 return step.means, step.stds
             return [mean * max_value for mean in step.means], [std * max_value for std in step.stds]
-    if aug is None or _is_nothing(aug):
+    if aug is None or _is_identity(aug):
         return [0.0], [1.0]
     raise ModelError(f"the data module {module} changes images in an unknown way ({aug!r}); {_REMEDY}")
 
@@ -162,7 +164,7 @@ def _steps(aug: Any) -> Iterator[Any]:
             yield from _steps(child)
 
 
-def _is_nothing(aug: Any) -> bool:
+def _is_identity(aug: Any) -> bool:
     """Return whether a step leaves a batch unchanged."""
     batch = {"image": torch.full((1, 1, 1, 1), 2.0)}
     try:

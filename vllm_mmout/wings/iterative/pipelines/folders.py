@@ -1,4 +1,4 @@
-"""Recognition of folders that hold a pipeline of diffusers, and their ``config.json`` in our form."""
+"""Recognise folders with a diffusers pipeline, and complete their ``config.json`` so that they can be served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODEL: Final = "vllm_mmout.wings.iterative.pipelines.model:PipelineModel"
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the ``config.json`` of a folder with a ``model_index.json``, or None for any other folder.
+    """Return a complete ``config.json`` for a folder with a diffusers pipeline, or None for any other folder.
 
     The folder need not have a ``config.json``. If it has, its entries, such as ``mmout`` or ``bands``, take precedence.
     """

@@ -1,4 +1,4 @@
-"""Loading of a folder's pipeline, without running code of the folder and without unpickling."""
+"""Load the diffusers pipeline of a model folder, without running the folder's code and without unpickling."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Key of a table in ``config.json``. ``folder`` is the pipeline's folder. Pictures of more than ``tiled_above`` pixels
-are decoded in tiles."""
+"""Key of a table in ``config.json``. Its ``folder`` is the pipeline's folder. Results with more than ``tiled_above``
+pixels are decoded in tiles to save memory."""
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'
 
 
 def index_of(folder: str) -> dict[str, Any]:
-    """Return the content of ``model_index.json``. Raise RegistrationError if it cannot be read or is not an object."""
+    """Read a pipeline folder's ``model_index.json``. Raise RegistrationError if it is unreadable or not an object."""
     file = Path(folder) / INDEX
     try:
         index = json.loads(file.read_bytes())
@@ -36,7 +36,7 @@ def index_of(folder: str) -> dict[str, Any]:
 
 
 def class_of(index: Mapping[str, Any]) -> type:
-    """Return the pipeline's class. Raise RegistrationError if diffusers lacks it, or a part is of another package."""
+    """Return the diffusers class that a ``model_index.json`` names. Raise RegistrationError if it cannot be served."""
     try:
         import diffusers
     except ImportError as error:
@@ -60,12 +60,12 @@ def class_of(index: Mapping[str, Any]) -> type:
 
 @cache
 def class_of_folder(folder: str) -> type:
-    """Return the class of the pipeline in a folder."""
+    """Return the diffusers class of the pipeline in a folder."""
     return class_of(index_of(folder))
 
 
 def load(folder: str, dtype: torch.dtype, device: torch.device) -> Any:
-    """Load a folder's pipeline and move it to a device. Raise ModelError if it cannot be loaded."""
+    """Load the diffusers pipeline in a folder and move it to a device. Raise ModelError if it cannot be loaded."""
     cls: Any = class_of_folder(folder)
     try:
         pipeline = cls.from_pretrained(

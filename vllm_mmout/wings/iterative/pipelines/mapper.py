@@ -1,4 +1,4 @@
-"""Conversion of a user's input to a pipeline's tensors: texts, pictures, masks, class labels and numbers."""
+"""Convert user inputs (texts, pictures, masks, class labels, numbers) to the tensors of a diffusers pipeline."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, i
 _LARGEST: Final = 8192
 """Largest height and width of an input picture, in pixels."""
 _MOST_PIXELS: Final = 1 << 24
-"""Maximum number of pixels of a result."""
+"""Maximum number of pixels that a request may ask for with the option ``size``."""
 _PROMPT: Final = "prompt"
 _IMAGE: Final = "image"
 
 
 def mapper_of(config: Mapping[str, Any]) -> PipelineMapper | RasterPipelineMapper:
-    """Return the input mapper of a pipeline's folder. It maps rasters if ``config.json`` has ``bands``."""
+    """Return a pipeline folder's input mapper: for rasters if ``config.json`` has ``bands``, else for pictures."""
     folder = config[KEY]["folder"]
     pipeline = class_of_folder(folder)
     if "bands" in config:
@@ -53,23 +53,23 @@ def mapper_of(config: Mapping[str, Any]) -> PipelineMapper | RasterPipelineMappe
 
 @dataclass(frozen=True, slots=True)
 class RasterPipelineMapper(RasterMapper):
-    """An input mapper of rasters to the pipeline's ``image`` [bands, height, width]."""
+    """Input mapper that passes the bands of a raster to a pipeline as ``image`` [bands, height, width]."""
 
     pipeline: type = object
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a request that the pipeline supports."""
+        """The names of the request options that the pipeline supports, such as "guidance_scale"."""
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the raster's bands as float32 ``image``, and the number of denoising steps if it is known."""
+        """Return the bands as float32 ``image``, and the number of denoising steps if it is known."""
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineMapper:
-    """An input mapper for a text, a class label, a picture, or a dict of the pipeline's own arguments.
+    """Input mapper that accepts a text, a class label, a picture, or a dict of the pipeline's own arguments.
 
     A class label is a number or a name. In a dict ``{"prompt": ..., "image": ..., "mask_image": ...}``, pictures are
     files, PIL images or arrays [3, height, width]. A mask is white where the picture is to be made anew.
@@ -77,49 +77,49 @@ class PipelineMapper:
 
     pipeline: type
     labels: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of the class labels by name."""
+    """Class numbers by class name, from ``id2label`` in ``model_index.json``."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The keys that a request in the form of a dict may have."""
+        """The keys that an input in the form of a dict may have: the names of the pipeline's arguments."""
         return takes(self.pipeline)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a request that the pipeline supports."""
+        """The names of the request options that the pipeline supports, such as "guidance_scale"."""
         return options_of(self.pipeline)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The keys of a request whose strings are texts, and never file names."""
+        """The keys of a dict input whose strings are texts. Strings under other keys are names of picture files."""
         return tuple(name for name in self.fields if name not in PICTURES)
 
     @property
     def opens_files(self) -> bool:
-        """Whether a request may hold files."""
+        """Whether the pipeline takes pictures, so that an input may be a file."""
         return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:
-        """Return an input that suffices for the first step of a request."""
+        """Return an example input, for vLLM's profiling of the model at start-up."""
         if LABELS in self.fields:
             return {LABELS: 0}
         picture = np.zeros((3, 512, 512), np.uint8)
         return {name: picture if name in PICTURES else "a" for name in (_PROMPT, _IMAGE) if name in self.fields}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input. Raise InputError for a wrong kind of input, OptionError for an unsupported option."""
+        """Map one input to tensors. Raise InputError for a wrong input, OptionError for an unsupported option."""
         name = self.pipeline.__name__
         refuse_reading_options(params, f"{name} makes pictures")
         refuse_unknown(self.pipeline, params)
         _check_size(params)
-        arguments = {name: value for name, value in self._named(data).items() if value is not None}
+        arguments = {name: value for name, value in self._as_arguments(data).items() if value is not None}
         if unknown := [str(key) for key in arguments if key not in self.fields]:
             raise InputError(f"{name} takes {', '.join(self.fields)}, got {', '.join(unknown)}; leave it out")
         tensors = {key: self._tensor(key, value) for key, value in arguments.items()}
         return MappedInput({**_steps(self.pipeline, params), **tensors})
 
-    def _named(self, data: Any) -> Mapping[str, Any]:
-        """Return an input as a dict with the names of the pipeline's arguments."""
+    def _as_arguments(self, data: Any) -> Mapping[str, Any]:
+        """Return an input as a dict of pipeline arguments, for example ``{"prompt": text}`` for a text."""
         if isinstance(data, Mapping):
             return {LABELS if key == "class_label" else key: value for key, value in data.items()}
         text = isinstance(data, str)
@@ -158,18 +158,18 @@ class PipelineMapper:
 
 
 class _Pictures(RasterMapper):
-    """A mapper that opens pictures. The band of a grey picture is used for all three colours."""
+    """Input mapper that opens RGB pictures. The band of a grey picture is used for all three colours."""
 
     __slots__ = ()
 
     @property
     def one_for_all(self) -> bool:
-        """Whether a single band may be used for all three colours."""
+        """Whether the only band of a grey picture may be used for all three colours."""
         return True
 
 
 def _picture(name: str, data: Any) -> NDArray[Any]:
-    """Return a picture as uint8 [3, height, width], or a mask as uint8 [1, height, width]."""
+    """Read a picture as uint8 [3, height, width], or a mask (by its ``name``) as uint8 [1, height, width]."""
     pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
     raster, planes, _ = opened_planes(data, OutputParams(), pictures)
     try:
@@ -192,7 +192,10 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
 
 
 def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return the number of steps that the request or the pipeline sets. A strength below 1 will reduce it later."""
+    """Return the number of denoising steps as a tensor by name, from the request or else the pipeline's default.
+
+    A strength below 1 will reduce it later.
+    """
     count = params.num_inference_steps or default_of(pipeline, STEPS, None)
     return {STEPS: np.array(count)} if isinstance(count, int) else {}
 

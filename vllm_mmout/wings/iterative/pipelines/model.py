@@ -1,4 +1,4 @@
-"""`PipelineModel`: runs a pipeline from the diffusers library as a model that computes its result in several steps."""
+"""Run a diffusers pipeline as a model that vLLM schedules one denoising step at a time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _COLOURED: Final = frozenset({"image", "video"})
-"""Names of output processors whose results are pictures."""
+"""Names of the output processors whose results are pictures, in contrast to rasters of measured values."""
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class PipelineModel(nn.Module):
-    """A model that runs a diffusers pipeline step by step. A request gets the result that it would get alone."""
+    """Model that runs a diffusers pipeline step by step. Requests in a batch get the same results as alone."""
 
     loads_itself = True
 
@@ -41,12 +41,12 @@ class PipelineModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the arguments of the pipeline that a request can set."""
+        """Return the names of the pipeline's arguments that a request can set."""
         return takes(class_of_folder(config[KEY]["folder"]))
 
     @staticmethod
     def count_steps(config: Mapping[str, Any], tensors: Mapping[str, Any], params: OutputParams) -> int:
-        """Return the number of steps of a request. If it starts from a picture, its strength reduces the number.
+        """Return a request's number of denoising steps. A ``strength`` below 1 reduces it, as in the pipeline itself.
 
         Some schedulers run one more step, which `finish` does.
         """
@@ -57,23 +57,23 @@ class PipelineModel(nn.Module):
         return max(min(int(count * strength), count), 1)
 
     def begin(self, inputs: Mapping[str, Tensor], params: OutputParams) -> PipelineRun:
-        """Start a request and encode its inputs. Raise InputError or OptionError if the pipeline refuses them."""
+        """Start a request and encode its inputs. Raise InputError or OptionError if the pipeline rejects them."""
         pipeline = type(self._runs.pipeline)
         arguments = {**arguments_of(pipeline, inputs, params), "output_type": "pt", "return_dict": False}
         parameters = inspect.signature(pipeline.__call__).parameters
         return self._runs.begin({name: value for name, value in arguments.items() if name in parameters})
 
     def step(self, states: Sequence[PipelineRun], steps: Sequence[int]) -> list[PipelineRun | MMOutError]:
-        """Run one step of each request. Return an MMOutError in place of each request that fails."""
+        """Run one denoising step of each request. A request that fails is replaced by an MMOutError."""
         del steps
         return self._runs.step(states)
 
     def finish(self, states: Sequence[PipelineRun]) -> list[Raw | MMOutError]:
-        """Return each result: uint8 [3, height, width], frames [frames, 3, height, width], or float32 bands."""
+        """Finish each request. Results are uint8 pictures [3, height, width], uint8 videos, or float32 rasters."""
         return [self._result(output) for output in self._runs.finish(states)]
 
     def preview(self, states: Sequence[PipelineRun]) -> list[Raw | MMOutError]:
-        """Return each request's intermediate result."""
+        """Return a preview picture of each running request, decoded from its current latents."""
         return [self._result(output) for output in self._runs.preview(states)]
 
     def _result(self, output: Any) -> Raw | MMOutError:

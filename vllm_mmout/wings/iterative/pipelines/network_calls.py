@@ -1,4 +1,4 @@
-"""A request's run of a pipeline, which pauses at each call of a network until it receives the call's result.
+"""Run pipelines in greenlets that pause at each network call, so that the calls of several requests can be batched.
 
 The run is a greenlet, so the pipeline's code needs no change, and all runs stay in one thread.
 """
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _BESIDE: Final = ("text_encoder", "image_encoder", "vae", "vqvae", "movq", "safety_checker", "vocoder", "prompt")
-"""Prefixes of the names of networks that do not take part in denoising."""
+"""Name prefixes of networks that only run before or after denoising, such as text encoders and the VAE."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkCall:
-    """One call of a pipeline's network."""
+    """Intercepted call of a pipeline to a network, which can run in a batch with calls of other requests."""
 
     name: str
-    """Name of the network in its pipeline, with the method if it is not ``forward``, as in "vae.decode"."""
+    """Name of the network in its pipeline. A method other than ``forward`` is appended, as in "vae.decode"."""
     function: Callable[..., Any]
-    """The network's original function."""
+    """Original method of the network, which computes the result of the call."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @property
     def denoises(self) -> bool:
-        """Whether the network takes part in denoising."""
+        """Whether the network takes part in denoising, unlike text encoders and the VAE."""
         return not self.name.startswith(_BESIDE)
 
 
 class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hints
-    """One request's run. It must be created, resumed and closed in one thread, within `torch.inference_mode`.
+    """Greenlet that runs one request's pipeline. Use it in only one thread, within `torch.inference_mode`.
 
     Args:
         run: a call of the request's pipeline.
@@ -55,11 +55,12 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
         super().__init__(run)
         self.generator = generator
         self.call: NetworkCall | None = None
-        """The call whose result the run waits for, or None while it runs and after it has ended."""
+        """Network call whose result the run waits for. None while the run computes, and after it has ended."""
         self.steps = 0
-        """Number of denoising steps that are finished."""
+        """Number of denoising steps that the run has finished."""
         self.latents: torch.Tensor | None = None
-        """Latents after the last step, preferably the scheduler's estimate without noise."""
+        """Latents after the last denoising step, for previews. They are the scheduler's noise-free estimate if it
+        returns one."""
         self.result: Any = None
         self.error: BaseException | None = None
         """The exception that ended the run, or None."""
@@ -84,7 +85,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
             self.call = value
 
     def close(self) -> None:
-        """End a run whose result nobody needs, so that its ``with`` blocks exit."""
+        """Abort the run if it has not ended, so that the ``with`` blocks of the pipeline's code exit."""
         self.call = None
         if self.dead:
             return
@@ -95,7 +96,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
 
 
 def intercept(components: Mapping[str, Any]) -> None:
-    """Wrap a pipeline's networks so that calling one within a `Task` pauses the task. Outside a task, it just runs."""
+    """Wrap a pipeline's networks so that a call made within a `Task` pauses that task. Other calls run as usual."""
     for name, component in components.items():
         if not isinstance(component, nn.Module):
             continue
@@ -116,7 +117,7 @@ def _resting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counting(scheduler: Any) -> Any:
-    """Return a copy of a scheduler for one request. It counts the task's steps and uses the task's generator."""
+    """Return a copy of a diffusers scheduler for one request. It counts the denoising steps of the request's `Task`."""
     kind: Any = type(scheduler)
     copied = object.__new__(_counting(kind))
     vars(copied).update(copy.deepcopy(vars(scheduler)))
@@ -125,7 +126,7 @@ def counting(scheduler: Any) -> Any:
 
 @cache
 def _counting(scheduler: type[Any]) -> type[Any]:
-    """Return a subclass of a scheduler's class, with the same name, whose ``step`` counts the steps of a task."""
+    """Return a subclass of a diffusers scheduler class whose ``step`` counts the steps of the current `Task`."""
     step: Any = scheduler.step
 
     @wraps(step)

@@ -1,4 +1,4 @@
-"""The running requests of a pipeline, which advance step by step while their network calls are batched."""
+"""Run several requests of one diffusers pipeline step by step, and batch their network calls."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REFUSALS: Final = (ValueError, TypeError, IndexError, KeyError)
-"""Exceptions that pipelines raise for arguments that they refuse."""
+"""Exceptions that pipelines raise for invalid arguments. They become an `InputError` of the request."""
 TILED_ABOVE: Final = 1536 * 1536
-"""Number of pixels above which a picture is decoded in tiles."""
+"""Number of pixels above which a result is decoded in tiles to save memory."""
 
 
 _DEVICE: Final = "mmout_device"
 
 
 @cache
-def _placed(pipeline: type[Any]) -> type[Any]:
-    """Return a subclass of a pipeline that stores its device. diffusers would search all modules at each access."""
+def _with_stored_device(pipeline: type[Any]) -> type[Any]:
+    """Return a subclass of a pipeline class that stores its device. diffusers would search all modules each time."""
     device = property(lambda own: vars(own)[_DEVICE])
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 
 
 class PipelineRun:
-    """One request's run, which is ended when the object is deleted."""
+    """One request's run of a pipeline. Deleting the object aborts the run."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -46,7 +46,7 @@ class PipelineRun:
 
 @dataclass(slots=True)
 class Runs:
-    """The requests of one pipeline. They share its networks, and each has its own scheduler.
+    """Running requests of one diffusers pipeline. They share its networks, and each has its own scheduler.
 
     Args:
         pipeline: a pipeline of diffusers. Its networks are changed so that a request pauses when it calls them.
@@ -66,7 +66,7 @@ class Runs:
         self._together = CallBatcher(self._run)
 
     def begin(self, arguments: Mapping[str, Any]) -> PipelineRun:
-        """Run a request up to its first step. Raise InputError if the pipeline refuses it, RequestError if it fails."""
+        """Start a request and run it to its first denoising step. Raise InputError or RequestError if it fails."""
         own = self._own_copy()
         for name, component in self.pipeline.components.items():
             if hasattr(component, "set_timesteps"):
@@ -81,14 +81,14 @@ class Runs:
         return request
 
     def _own_copy(self) -> Any:
-        """Return a copy of the pipeline for one request, with the same components."""
+        """Return a shallow copy of the pipeline for one request. It shares the pipeline's components."""
         kind: Any = type(self.pipeline)
-        own = object.__new__(_placed(kind))
+        own = object.__new__(_with_stored_device(kind))
         vars(own).update({**vars(self.pipeline), _DEVICE: self._device})
         return own
 
     def step(self, requests: Sequence[PipelineRun]) -> list[PipelineRun | MMOutError]:
-        """Run one step of each request. Return an MMOutError in place of each request that fails."""
+        """Run one denoising step of each request. A request that fails is replaced by an MMOutError."""
         tasks = [request.task for request in requests]
         targets = {id(task): task.steps + 1 for task in tasks}
         with torch.inference_mode():
@@ -96,14 +96,14 @@ class Runs:
         return [self._error_of(request.task) if request.task.error is not None else request for request in requests]
 
     def finish(self, requests: Sequence[PipelineRun]) -> list[Any]:
-        """Run each request to its end, and return the pipeline's output or the error of each."""
+        """Run each request to its end. Return the pipeline's output of each, or its error."""
         tasks = [request.task for request in requests]
         with torch.inference_mode():
             self._advance(tasks, lambda _: False)
         return [self._error_of(task) if task.error is not None else task.result for task in tasks]
 
     def preview(self, requests: Sequence[PipelineRun]) -> list[Any]:
-        """Return a preview of each request, or an error if the latents cannot be decoded."""
+        """Return a preview picture of each request, or an error if its latents cannot be decoded."""
         name = type(self.pipeline).__name__
         no_preview = RequestError(f"{name} keeps its latents in a form that cannot be shown; leave out partial_images")
         with torch.inference_mode():
@@ -111,7 +111,7 @@ class Runs:
         return [no_preview if picture is None else picture for picture in pictures]
 
     def _advance(self, tasks: Sequence[Task], rests: Callable[[Task], bool]) -> None:
-        """Resume each task until it has ended, or until ``rests(task)`` returns True."""
+        """Run the tasks' network calls in batches, until each task has ended or ``rests(task)`` returns True."""
         while waiting := [task for task in tasks if task.call is not None and not rests(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):
@@ -123,7 +123,7 @@ class Runs:
 
     @contextmanager
     def _tiled(self, call: NetworkCall) -> Iterator[None]:
-        """Decode a large picture in the tiles of the pipeline's own decoder."""
+        """Make the decoder split a large picture into tiles while the context is open, to save memory."""
         network = getattr(self.pipeline, call.name.removesuffix(".decode"))
         arguments = (*call.args, *call.kwargs.values())
         latents = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
@@ -139,7 +139,7 @@ class Runs:
             network.use_tiling = False
 
     def _error_of(self, task: Task, *, begins: bool = False) -> MMOutError:
-        """Return a task's exception as an error of its request, without a traceback that would keep tensors alive."""
+        """Return a failed task's exception as an error of its request, without a traceback that keeps tensors alive."""
         error = task.error
         if isinstance(error, MMOutError):
             return error

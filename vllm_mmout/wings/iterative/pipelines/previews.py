@@ -1,4 +1,4 @@
-"""Previews of running requests: their latents, decoded in the way that pipelines decode the final latents."""
+"""Decode the latents of running requests to preview pictures, as pipelines decode the final latents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def preview_of(pipeline: Any, latents: Tensor | None) -> Tensor | None:
-    """Return a picture [1, (frames,) bands, height, width] of latents, from 0 to 1, or None if they cannot be decoded.
+    """Decode latents to a picture [1, (frames,) bands, height, width], from 0 to 1, or None if that is impossible.
 
     Args:
         pipeline: a pipeline of diffusers with a ``vae`` or ``vqvae``.
@@ -39,7 +39,7 @@ def preview_of(pipeline: Any, latents: Tensor | None) -> Tensor | None:
 
 
 def _unpacked(pipeline: Any, latents: Tensor) -> Tensor:
-    """Return the packed latents [1, tokens, channels] of a square picture with height and width as axes."""
+    """Reshape Flux's packed latents [1, tokens, channels] of a square picture, so that height and width are axes."""
     side = math.isqrt(latents.shape[1])
     unpack = getattr(pipeline, "_unpack_latents", None)
     if unpack is None or side * side != latents.shape[1]:

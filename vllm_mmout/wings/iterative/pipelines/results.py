@@ -1,4 +1,4 @@
-"""Conversion of a pipeline's output to a result tensor."""
+"""Convert the output of a diffusers pipeline to a result tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_mmout.errors import ModelError
 
 
 def result_of(output: Any, *, coloured: bool) -> Tensor:
-    """Return the output of one request's pipeline as a tensor.
+    """Convert the output of one request's diffusers pipeline to a tensor.
 
     Args:
         output: one result on its first axis: a tensor from 0 to 1 [1, (frames,) bands, height, width], an array [1,
@@ -39,7 +39,7 @@ def result_of(output: Any, *, coloured: bool) -> Tensor:
 
 
 def _tensor(output: Any) -> Tensor | None:
-    """Return the only result in a pipeline's output without its first axis, or None if the output has another form."""
+    """Return the only result in a pipeline's output, without the batch axis. Return None for other outputs."""
     if not isinstance(output, Tensor | np.ndarray | list | tuple) or len(output) != 1:
         return None
     result = output[0]
@@ -51,7 +51,7 @@ def _tensor(output: Any) -> Tensor | None:
 
 
 def _planes(result: Any) -> Tensor | None:
-    """Return a picture, raster or frames as a tensor with bands before height and width, or None for other forms."""
+    """Convert a picture, raster or video to a tensor with bands before height and width. Other types give None."""
     if hasattr(result, "convert"):
         result = np.array(result.convert("RGB"))
     tensor = result if isinstance(result, Tensor) else None

@@ -1,1 +1,1 @@
-"""OpenAI's image routes for a server whose model is iterative."""
+"""Serve OpenAI's image routes with an iterative model, such as a diffusers pipeline."""

@@ -1,4 +1,4 @@
-"""The server extension of iterative models, which gives the image routes their own service."""
+"""Choose the service of OpenAI's image routes for servers whose model is iterative, such as a diffusers pipeline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class StepRoutes(ServerExtension):
-    """A server extension that makes pictures from texts and pictures, several per request if ``n`` is set."""
+    """Server extension for models that make pictures step by step. A request may ask for ``n`` results."""
 
     generations = GENERATIONS.schema("prompt")
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """Return StepService if the engine's model is iterative, or None."""
+        """Return `StepService` if the engine's model computes results in several steps, or None."""
         inputs = engine.output_processor.binding.inputs
         return StepService if inputs is not None and inputs.kind is ITERATIVE else None

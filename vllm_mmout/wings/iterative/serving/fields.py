@@ -1,4 +1,4 @@
-"""The fields of image requests to iterative models: the common fields, the number of results, and a mask."""
+"""Parse image requests to iterative models: the common fields, the number of results ``n``, and a mask."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class _CountField(msgspec.Struct, frozen=True, kw_only=True):
     n: Annotated[int, said("how many results, each of a seed of its own: the next ones.", ge=1, le=10)] = 1
 
 
-def _several(fields: Fields, *apart: str) -> Fields:
-    """Return the fields of a route with ``n`` added, for a model whose result depends on the seed."""
+def _with_count(fields: Fields, *apart: str) -> Fields:
+    """Return the fields of a route with ``n`` added, the number of results. Each result gets its own seed."""
     options: Mapping[str, Option] = {**fields.options, **options_of(_CountField)}
     refused = {name: why for name, why in fields.refused.items() if name not in apart}
     return replace(fields, options=options, refused=refused, apart=(*fields.apart, *apart))
 
 
-EDITS: Final = _several(common.EDITS, MASK)
-GENERATIONS: Final = _several(common.GENERATIONS)
+EDITS: Final = _with_count(common.EDITS, MASK)
+GENERATIONS: Final = _with_count(common.GENERATIONS)
 
 
 def count_of(values: Mapping[str, Any]) -> int:
-    """Return the requested number of results. Raise ApiError if it conflicts with ``seed``, ``stream`` or ``path``."""
+    """Return ``n``, the number of results. Raise ApiError if it conflicts with ``seed``, ``stream`` or ``path``."""
     count = int(values.get("n", 1))
     seed = values.get("seed")
     if seed is not None and isinstance(seed, int) and seed + count > _OTHERS_SEED:
@@ -47,7 +47,7 @@ def count_of(values: Mapping[str, Any]) -> int:
 
 
 def generation_request(body: Any) -> tuple[ImageRequest, int]:
-    """Return the request in a JSON body for ``/v1/images/generations``, and the number of results it asks for."""
+    """Parse the JSON body of ``/v1/images/generations``. Return the request and the number of results."""
     values = GENERATIONS.of_object(body)
     image_request = common.request_of(values)
     if not image_request.prompt:
@@ -56,7 +56,7 @@ def generation_request(body: Any) -> tuple[ImageRequest, int]:
 
 
 def edit_request(body: ReceivedForm | Any) -> tuple[ImageRequest, int, Upload | str | None]:
-    """Return the request in a form or JSON with an image, the number of results it asks for, and the mask or None."""
+    """Parse the body of ``/v1/images/edits``. Return the request, the number of results, and the mask or None."""
     values = EDITS.values(body)
     mask = _form_mask(body) if isinstance(body, ReceivedForm) else _json_mask(body)
     return common.request_of(values, common.images_of(body)), count_of(values), mask

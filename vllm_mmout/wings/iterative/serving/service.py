@@ -1,4 +1,4 @@
-"""The image routes of a server whose model is iterative."""
+"""Answer OpenAI's image routes on a server whose model is iterative, such as a diffusers pipeline."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class StepService(ForwardService):
-    """The service of a server whose model is iterative. It makes several results, and repaints masked parts."""
+    """Service of OpenAI's image routes for iterative models. It supports several results and masks."""
 
     __slots__ = ()
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer ``/v1/images/generations``."""
+        """Answer a request to ``/v1/images/generations``, which makes pictures from a text."""
         inputs = self.binding.inputs
         if inputs is not None and inputs.opens_files and "prompt" not in inputs.fields:
             raise ApiError(400, f"the model {self.binding.model!r} takes no text; use {EDITS.path}", param="prompt")
@@ -50,7 +50,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, image_request.prompt, "image_generation")
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits``. The prompt, image and mask reach the model under their names in diffusers."""
+        """Answer a request to ``/v1/images/edits``, which makes a picture from a prompt, pictures and a mask."""
         inputs = self.binding.inputs
         if inputs is None or not inputs.opens_files:
             raise ApiError(
@@ -65,7 +65,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of the input picture if the result will be as large, otherwise None.
+        """Return the pixel limit of the input picture if the result will have the same size, otherwise None.
 
         There is no limit if the request sets the size of the result, or if the model takes rasters.
         """
@@ -91,7 +91,7 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return a copy of a request for its result ``number``, counted from 0. Add ``number`` to the seed if it is set."""
+    """Return a copy of a request for its result ``number``, from 0. A seed is increased by ``number``."""
     seed = work.params.seed
     fields = work.request
     if seed is not None:
@@ -101,7 +101,7 @@ def _with_seed(work: Work, number: int) -> Work:
 
 
 async def _answer(works: Sequence[Work], request: Request) -> Response:
-    """Run the requests together, and answer with all their results."""
+    """Run requests concurrently, and return a single response with all their results."""
     results = await _results(works)
     entries = [entry for _, made in results for entry in made]
     names = await kept(works[0].service.store, entries) if works[0].request.response_format == "url" else []
@@ -116,13 +116,13 @@ async def _answer(works: Sequence[Work], request: Request) -> Response:
 
 
 async def _result(work: Work) -> tuple[MultimodalRequestOutput, list[Encoded]]:
-    """Run a request, and return its last output and its results as files."""
+    """Run a request. Return its last output, and its results encoded as files."""
     last = await work.last()
     return last, await work.encoded(last)
 
 
 async def _results(works: Sequence[Work]) -> list[tuple[MultimodalRequestOutput, list[Encoded]]]:
-    """Run requests together and return their results. If one fails, cancel the others and close their results."""
+    """Run requests together and return their results. If a request fails, cancel the others and close their results."""
     tasks = [asyncio.create_task(_result(work)) for work in works]
     try:
         return await asyncio.gather(*tasks)

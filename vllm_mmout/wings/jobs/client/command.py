@@ -1,4 +1,4 @@
-"""The implementation of ``vllm-mmout submit``. Arguments are checked, as far as possible, before anything is sent."""
+"""Implement ``vllm-mmout submit``: check the arguments, upload a scene, wait for its job, and save the result."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
 from vllm_mmout.wings.jobs.client.targets import DownloadTarget, place
 
 _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
-"""Beginning of an input that is sent as text: a URL rather than the path of a file."""
+"""Pattern for the start of a URL. Such inputs are sent to the server as text, other inputs as files."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Default number of retries. They take about 90 seconds in all, so that a proxy can restart during a long job."""
+"""Default number of retries. They take about 90 seconds in total, so that a proxy can restart meanwhile."""
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run ``vllm-mmout submit`` with its parsed arguments. Returns the exit status."""
+    """Run ``vllm-mmout submit`` with its parsed arguments, and return the exit status."""
     fields = _request_fields(options)
-    _check_together(options, fields)
+    _check_arguments(options, fields)
     target = None if options.out is None else DownloadTarget.of(options.out)
     output_format = options.output_format
     if target is not None and options.resume is None:
@@ -51,7 +51,7 @@ def run_command(options: argparse.Namespace) -> int:
         else:
             check_server(session)
             with _bar("Upload", form.size) as bar:
-                job = submit(session, form, _moving(bar))
+                job = submit(session, form, _position_setter(bar))
         if options.no_wait:
             print(job.id)
         else:
@@ -60,7 +60,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def server_address(text: str) -> str:
-    """Return the base URL of a server, without ``/v1`` and without a slash at its end."""
+    """Check the argument ``--server``. Return the server's base URL without ``/v1`` and without a final slash."""
     message = f"--server {without_secrets(text)} must be the address of a server, for example http://localhost:8000"
     try:
         parts = urlsplit(text.strip())
@@ -79,7 +79,7 @@ def server_address(text: str) -> str:
 
 
 def api_key(option: str | None, environment: Mapping[str, str]) -> str | None:
-    """Return the API key: ``option`` if it is set, else the first environment variable of `KEYS` that is set."""
+    """Return the server's API key: ``option``, or else the first environment variable of `KEYS` that is set."""
     key = next((key for key in (option, *map(environment.get, KEYS)) if key), None)
     if key is not None and not (key.isascii() and key.isprintable()):
         raise OptionError("the API key has characters that cannot be sent; check its quoting", param="api_key")
@@ -87,7 +87,7 @@ def api_key(option: str | None, environment: Mapping[str, str]) -> str | None:
 
 
 def _finish(session: Session, job: Job, target: DownloadTarget | None, options: argparse.Namespace) -> None:
-    """Wait for a job, write its results, and delete the job on the server unless ``--keep`` is given."""
+    """Wait for a job, save its results, and delete the job on the server unless ``--keep`` is given."""
     # The command that is printed does not contain the API key, which would stay visible in the terminal.
     resuming = f"vllm-mmout submit --resume {job.id} --server {options.server} -o {options.out}"
     try:
@@ -99,7 +99,7 @@ def _finish(session: Session, job: Job, target: DownloadTarget | None, options: 
         if not options.keep:
             _cancel(session, job.id)
         raise
-    if target is None:  # cannot happen: `_check_together` requires -o
+    if target is None:  # cannot happen: `_check_arguments` requires -o
         return
     try:
         files = _fetch(session, job, target, file_stem(options.inputs[0]) if options.inputs else file_stem(job.name))
@@ -118,12 +118,12 @@ def _finish(session: Session, job: Job, target: DownloadTarget | None, options: 
 
 
 def _fetch(session: Session, job: Job, target: DownloadTarget, name: str) -> list[Path]:
-    """Download the results of a job. Returns the files that were written."""
+    """Download a job's results to ``target``, and return their paths. Files in a folder are called ``name``."""
     files = target.files(name, job.outputs)
     for file, output in zip(files, job.outputs, strict=True):
         path = result_path(job.id, output)
         with _bar("Download", output.bytes) as bar, PartFile(file, f"{session.server}{path}") as part:
-            download(session, path, output.bytes, part, _moving(bar))
+            download(session, path, output.bytes, part, _position_setter(bar))
             place(part.path, file, output)
             part.forget()
     return files
@@ -138,8 +138,8 @@ def _cancel(session: Session, job: str) -> None:
         _say(f"the job {job} is cancelled")
 
 
-def _check_together(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """Raise an OptionError if arguments are missing or exclude each other."""
+def _check_arguments(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """Raise an OptionError if command-line arguments are missing or exclude each other."""
     if options.resume is None:
         if not options.inputs:
             raise OptionError("name a FILE to send, or a job with --resume ID")
@@ -159,7 +159,7 @@ def _check_together(options: argparse.Namespace, fields: dict[str, str]) -> None
 
 
 def _request_fields(options: argparse.Namespace) -> dict[str, str]:
-    """Return the form fields of a request as text: the model, and all options that differ from their default."""
+    """Return the form fields of the request as text: the model, and the options that differ from their defaults."""
     values = {name: getattr(options, name) for name in OPTIONS}
     defaults = msgspec.structs.asdict(OutputParams())
     OutputParams(**values)  # raises OptionError for invalid values
@@ -195,8 +195,8 @@ def _bar(label: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
     )
 
 
-def _moving(bar: tqdm[Any]) -> Callable[[int], None]:
-    """Return a function that sets the position of a bar, forwards or backwards."""
+def _position_setter(bar: tqdm[Any]) -> Callable[[int], None]:
+    """Return a callback that sets the position of a progress bar, forwards or backwards."""
     return lambda done: bar.update(done - bar.n) and None
 
 

@@ -1,4 +1,4 @@
-"""Download of a result with range requests, which resumes after an interruption (RFC 9110, 13.1.5 and 14)."""
+"""Download results with HTTP range requests, so that interrupted downloads resume (RFC 9110, 13.1.5 and 14)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vllm_mmout.wings.jobs.client.jobs import ROUTE, JobOutput
 from vllm_mmout.wings.jobs.client.session import ServerError, Session, TemporaryError
 
 _PIECE = 256 << 10
-"""Bytes that are read and written at once."""
+"""Maximum number of bytes that are read and written at once."""
 _NO_SUCH_PART = frozenset({int(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)})
 
 
@@ -30,7 +30,7 @@ def result_path(job: str, output: JobOutput) -> str:
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Download the bytes that ``part`` still lacks. An interrupted download is resumed at the last byte received.
+    """Download the rest of a result into ``part``. An interrupted download resumes at the last byte received.
 
     Args:
         session: the connection to the server.
@@ -53,15 +53,15 @@ def download(session: Session, path: str, size: int, part: PartFile, show: Calla
             waiting.retries.failures = 0
         waiting.wait(error)
 
-    call_with_retries(lambda: _continue(session, path, size, part, show), wait)
+    call_with_retries(lambda: _download_once(session, path, size, part, show), wait)
     if part.size != size:
         part.begin(None)
         raise ServerError(f"the server sent another result than the {size} bytes that it announced; try again")
     part.finish()
 
 
-def _continue(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Request the missing bytes once and write them to ``part``."""
+def _download_once(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
+    """Request the missing bytes of a result once, and append them to ``part``."""
     # A complete file requests its last byte again, so that the server checks whether the ETag is still valid.
     start = 0 if part.etag is None else min(part.size, max(size - 1, 0))
     headers = {"Range": f"bytes={start}-", "If-Range": part.etag} if start and part.etag else {}
@@ -84,14 +84,14 @@ def _continue(session: Session, path: str, size: int, part: PartFile, show: Call
 
 
 class _PartialDownload(msgspec.Struct):
-    """Record of a partial download: the URL of the result, and the ETag that the server sent with it."""
+    """Record of the result's URL and ETag, stored beside a partial download so that it can be resumed."""
 
     source: str
     etag: str
 
 
 class PartFile:
-    """The partial download ``NAME.part`` of a file NAME, in the same folder. It is locked while it is open.
+    """Partial download ``NAME.part`` of the file NAME, in the same folder. Other processes are locked out.
 
     ``NAME.part.json`` records the source of its bytes. Bytes that came from another source are discarded.
     """
@@ -101,22 +101,22 @@ class PartFile:
         self._record = self.path.with_name(f"{self.path.name}.json")
         self._source = source
         self.etag: str | None = None
-        """ETag of the bytes in the file, or None if a download cannot be resumed from them."""
+        """ETag of the result that the file's bytes belong to, or None if the download cannot be resumed."""
         try:
             self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
         except OSError as error:
             raise SaveError(f"cannot write {self.path}: {error.strerror}") from error
-        if not self._is_ours():
+        if not self._lock():
             self._file.close()
             raise SaveError(f"another process is writing {self.path}; wait for it, or choose another -o")
         self.size = self._file.seek(0, os.SEEK_END)
-        """Number of bytes in the file."""
+        """Size of the file in bytes."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             record = msgspec.json.decode(self._record.read_bytes(), type=_PartialDownload)
             self.etag = record.etag if record.source == source else None
 
     def begin(self, etag: str | None) -> None:
-        """Empty the file and record the ETag of the bytes to come. Only a strong ETag makes the download resumable."""
+        """Empty the file and record the ETag of the new download, which is resumable only with a strong ETag."""
         with self._errors():
             self._record.unlink(missing_ok=True)
             self.cut(0)
@@ -144,11 +144,11 @@ class PartFile:
             os.fsync(self._file.fileno())
 
     def forget(self) -> None:
-        """Remove ``NAME.part.json``, after the file was renamed."""
+        """Remove the record ``NAME.part.json``, after the download was moved to its final name."""
         self._record.unlink(missing_ok=True)
 
-    def _is_ours(self) -> bool:
-        """Lock the file. Returns False if another process holds the lock or has renamed the file in the meantime."""
+    def _lock(self) -> bool:
+        """Lock the file. Return False if another process holds the lock, or has renamed the file in the meantime."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())

@@ -1,4 +1,4 @@
-"""MultipartForm: a ``multipart/form-data`` body (RFC 7578) whose files are read from disk while it is sent."""
+"""Build ``multipart/form-data`` bodies (RFC 7578) that read their files from disk while they are sent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from vllm_mmout.errors import InputError
 
 _PIECE = 256 << 10
-"""Bytes of a file that are in memory at once."""
+"""Maximum number of bytes of a file that are in memory at once."""
 
 
 class MultipartForm:
-    """A form with fields and files. Its body can be sent several times, for retries."""
+    """Request body with text fields and files. It can be sent several times, for retries."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], files: Sequence[tuple[str, Path]] = ()) -> None:
         boundary = secrets.token_hex(16)
         self.content_type = f"multipart/form-data; boundary={boundary}"
         self._parts: list[tuple[bytes, Path | None, int]] = []
-        """Parts of the body: the bytes of its header, the path of its file or None, and the size of the file."""
+        """Parts of the body, each with its header, the path of its file or None, and the file's size in bytes."""
         self._end = f"--{boundary}--\r\n".encode()
         start = f"--{boundary}\r\nContent-Disposition: form-data; name=".encode()
         for name, text in fields:
@@ -34,7 +34,7 @@ class MultipartForm:
         """Size of the body in bytes."""
 
     def body(self, sent: Callable[[int], None]) -> Iterator[bytes]:
-        """Yield the body in pieces, and call ``sent`` with the number of bytes that were consumed so far."""
+        """Yield the body in chunks. After each chunk, call ``sent`` with the total number of bytes so far."""
         total = 0
         for head, path, size in (*self._parts, (self._end, None, 0)):
             for piece in (head,) if path is None else chain((head,), _read(path, size), (b"\r\n",)):
@@ -44,7 +44,7 @@ class MultipartForm:
 
 
 def _read(path: Path, size: int) -> Iterator[bytes]:
-    """Yield ``size`` bytes of a file. Raise a disk error as an InputError, to tell it from a connection error."""
+    """Yield ``size`` bytes of a file. Disk errors become InputError, to tell them from connection errors."""
     try:
         with path.open("rb", buffering=0) as file:
             while size:

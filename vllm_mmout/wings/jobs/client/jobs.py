@@ -1,4 +1,4 @@
-"""Client of a server's job routes: the description of a job, and functions to create, poll and delete jobs."""
+"""Create, poll and delete jobs on a server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from vllm_mmout.wings.jobs.client.session import ServerError, Session, Temporary
 
 ROUTE = "/v1/scenes"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
-"""First and longest pause between two polls of a job, in seconds. Short jobs end soon, long jobs are polled rarely."""
+"""First and longest pause between two polls of a job, in seconds. The pauses grow, so that long jobs are polled
+rarely."""
 _ANSWER_S = 300.0
-"""Seconds to wait for the response to an upload, which the server may still be writing to disk."""
+"""Seconds to wait for the response to an upload, because the server may still be writing the upload to disk."""
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """Id of a job. Only characters that are safe in URLs and shell commands are accepted."""
@@ -26,7 +27,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]{0,199}$")]
 
 
 class Tiles(msgspec.Struct, frozen=True):
-    """Number of finished tiles of a scene, and number of all its tiles."""
+    """Progress of a job: the number of finished tiles, and the number of all tiles."""
 
     done: int
     total: int
@@ -49,7 +50,7 @@ class JobOutput(msgspec.Struct, frozen=True):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Return the class names in the order of their ids, or None unless all ids from 0 on have a name."""
+        """Return the class names in the order of their ids, or None if a class lacks a name or an id is skipped."""
         class_names = {entry.id: entry.name for entry in self.classes or () if entry.name is not None}
         names = tuple(class_names[number] for number in range(len(class_names)) if number in class_names)
         return names if names and len(names) == len(self.classes or ()) else None
@@ -62,7 +63,7 @@ class JobError(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job as the server describes it."""
+    """A job, as the server's JSON response describes it."""
 
     id: Id
     status: Literal["queued", "in_progress", "completed", "failed"]
@@ -88,7 +89,7 @@ def check_server(session: Session) -> None:
 
 
 def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -> Job:
-    """Upload a scene and create a job. The upload is repeated if the server is full or the connection breaks.
+    """Upload a form to create a job. The upload is repeated if the server is full or the connection breaks.
 
     Args:
         session: the connection to the server.
@@ -125,12 +126,12 @@ def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -
 
 
 def get_job(session: Session, job: str) -> Job:
-    """Return the current description of a job."""
+    """Return the current description of the job with the id ``job``."""
     return session.get(f"{ROUTE}/{job}", Job)
 
 
 def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
-    """Poll a job until it ends, and call ``show`` with each description. Raises ServerError if the job failed."""
+    """Poll a job until it ends, and call ``show`` after each poll. Raise ServerError if the job failed."""
     pause = _FIRST_PAUSE
     show(job)
     while job.status not in ("completed", "failed"):
@@ -146,7 +147,7 @@ def wait(session: Session, job: Job, show: Callable[[Job], None]) -> Job:
 
 
 def remove(session: Session, job: str) -> None:
-    """Cancel a running job, or delete a job that has ended. This is not retried, because the user is waiting for it."""
+    """Cancel a running job, or delete a finished job. Failures are not retried, because the user is waiting."""
     try:
         session.ask("DELETE", f"{ROUTE}/{job}", dict[str, Any])
     except TemporaryError as error:

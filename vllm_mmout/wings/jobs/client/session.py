@@ -1,4 +1,4 @@
-"""Session: HTTP requests to one vllm-mmout server, with retries and readable errors."""
+"""Send HTTP requests to one vllm-mmout server, with retries and readable errors."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY")
-"""Environment variables of the API key. The first one that is set is used; vLLM's server also reads VLLM_API_KEY."""
+"""Environment variables that may hold the API key, in order of preference. vLLM's server also reads VLLM_API_KEY."""
 _LONGEST_ASKED = 600.0
-"""Longest pause that a server may ask for with Retry-After, in seconds."""
+"""Longest pause in seconds that is accepted from a server's header Retry-After."""
 _PROXY_FAILED = frozenset({502, 503, 504})
 """HTTP statuses of a proxy that cannot reach the server."""
 _LARGEST_JSON = 16 << 20
-"""Maximum number of bytes that are read of a JSON response."""
+"""Maximum number of bytes that are read from a JSON response."""
 _SHOWN = 4000
-"""Maximum number of characters that are shown of a server's error message."""
+"""Maximum number of characters of a server's error message that are shown to the user."""
 
 
 class ServerError(MMOutError):
-    """Error of a request that the server refused, that failed, or that did not reach the server.
+    """Error for a request that the server refused, or that failed before the server answered.
 
     The message is the server's own if it sent one. ``status`` is the HTTP status, or None if there is none.
     """
@@ -55,7 +55,7 @@ class ServerError(MMOutError):
 
 
 class TemporaryError(BrokenError):
-    """Error of a request that may succeed if it is repeated.
+    """Error for a failed request that may succeed if it is repeated.
 
     ``wait_s`` is the pause that the server asked for, in seconds. ``answered`` is whether the server itself refused the
     request because it is full, rather than a proxy or the connection failing.
@@ -68,13 +68,13 @@ class TemporaryError(BrokenError):
 
 @dataclass(slots=True)
 class Waiting:
-    """Pauses between the attempts of one task, until its retries are used up."""
+    """Retry timer for one task. It pauses between the attempts, until the retries are used up."""
 
     retries: Retries
     say: Callable[[str], None]
 
     def wait(self, error: BrokenError) -> None:
-        """Pause before the next attempt.
+        """Report the error to the user, and pause before the next attempt.
 
         Raises:
             ServerError: the retries are used up, or the server asks for a pause that is too long.
@@ -92,7 +92,7 @@ class Waiting:
 
 
 class Session:
-    """Client of one server. It is not thread-safe, and must be closed."""
+    """HTTP client for one server. It is not thread-safe, and must be closed."""
 
     def __init__(self, server: str, key: str | None, options: FetchOptions, say: Callable[[str], None]) -> None:
         self.server = server
@@ -106,11 +106,11 @@ class Session:
         self._reached = False
 
     def new_waiting(self) -> Waiting:
-        """Return the pauses between the attempts of a new task."""
+        """Return a new retry timer, for one task."""
         return Waiting(self._options.new_retries(), self._say)
 
     def get(self, path: str, into: type[Answer]) -> Answer:
-        """Send a GET request, retry temporary failures after a pause, and decode the JSON response as ``into``.
+        """Send a GET request, retry temporary failures, and decode the JSON response as the type ``into``.
 
         Raises:
             ServerError: the request failed, and the retries are used up or cannot help.
@@ -119,7 +119,7 @@ class Session:
         return call_with_retries(lambda: self.ask("GET", path, into), self.new_waiting().wait)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
-        """Send a request once, and decode the JSON response as ``into``. Further arguments are passed to `answer`.
+        """Send a request once, and decode the JSON response as the type ``into``. More arguments go to `answer`.
 
         Raises:
             TemporaryError: the request failed, but may succeed later.
@@ -202,7 +202,7 @@ class Session:
         return ServerError(message, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
-        """Return the exception for a failure below HTTP. It is temporary only if the server was reached before."""
+        """Return the exception for a broken connection. It is temporary only if the server was reached before."""
         if (fault := certificate_fault(error)) is not None:
             return ServerError(f"the certificate of {self.server} {fault}")
         message = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)
@@ -214,7 +214,7 @@ class Session:
 
 
 def _error_message(body: bytes) -> str | None:
-    """Return the message in a JSON error of OpenAI's form or of vLLM's 401 response, or None for any other body."""
+    """Return the message in a JSON error of OpenAI's or vLLM's form, or None for any other body."""
     try:
         content = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -231,7 +231,7 @@ def _printable(text: str) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the operating system's message behind an error of urllib3, whose own message names Python objects."""
+    """Return a readable message for a urllib3 error: the operating system's message if an OSError caused it."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -1,4 +1,4 @@
-"""The files that results are written to, and their formats, as ``-o`` and ``--output-format`` determine them."""
+"""Choose the files and formats of downloaded results from ``-o`` and ``--output-format``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_mmout.wings.jobs.client.jobs import JobOutput
 
 @dataclass(frozen=True, slots=True)
 class DownloadTarget:
-    """The file or folder that ``-o`` names."""
+    """Destination of the results: the file or folder that the argument ``-o`` names."""
 
     path: Path
     folder: bool
@@ -24,11 +24,11 @@ class DownloadTarget:
 
     @classmethod
     def of(cls, out: str) -> DownloadTarget:
-        """Return the target that the text of ``-o`` names."""
+        """Return the target for the text of the argument ``-o``."""
         return cls(Path(out), folder=out_file(out) is None)
 
     def output_format(self, requested: str | None) -> str | None:
-        """Return the ``output_format`` of the request, or None for the server's default.
+        """Return the format to request from the server, or None for the server's default.
 
         Args:
             requested: the value of ``--output-format``, or None.
@@ -52,7 +52,7 @@ class DownloadTarget:
         return requested if suffix_format is None else suffix_format.name
 
     def files(self, stem: str, outputs: Sequence[JobOutput]) -> list[Path]:
-        """Return the path of each result, named as by ``vllm-mmout run``. If the target is a folder, create it.
+        """Return the path to save each result at. If the target is a folder, create it.
 
         Args:
             stem: the input's name without suffix, after which results in a folder are named.
@@ -76,7 +76,7 @@ class DownloadTarget:
         return [self.path / name for name in names]
 
     def _format(self) -> Format | None:
-        """Return the format that the suffix of the file means, or None for a folder or an unknown suffix."""
+        """Return the format for the target file's suffix, or None for a folder or an unknown suffix."""
         form = None if self.folder else format_named(self.path.suffix)
         return form if form is not None and form.name in SENT else None
 
@@ -103,5 +103,5 @@ def place(part: Path, target: Path, output: JobOutput) -> None:
 
 
 def _suffix(output: JobOutput) -> str:
-    """Return the default suffix of a result's format."""
+    """Return the file name suffix for a result's format, such as ".png"."""
     return SENT[output.output_format].suffixes[0] if output.output_format in SENT else ".bin"

@@ -1,1 +1,1 @@
-"""The web page of the server: static files below ``/mmout`` that call the public routes below ``/v1``."""
+"""The server's web page: static files below ``/mmout``, which call the public routes below ``/v1``."""

@@ -1,4 +1,4 @@
-"""The routes that serve the static files of the web page."""
+"""Serve the static files of the web page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEDIA_TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 _EVERY_HOST: Final = (None, "", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
-"""Values of ``--host`` by which the server listens on all addresses of its machine."""
+"""Values of ``--host`` that make the server listen on all network interfaces."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,7 +36,7 @@ _POLICY: Final = (
 
 
 def attach(app: FastAPI) -> None:
-    """Register the routes ``/mmout`` and ``/mmout/{name}`` on the app."""
+    """Register the web page's routes ``/mmout`` and ``/mmout/{name}`` on the app."""
     files = _files()
 
     async def page_file(request: Request) -> Response:
@@ -54,7 +54,7 @@ def attach(app: FastAPI) -> None:
 
 
 def address(args: Namespace) -> str | None:
-    """Return the address of the page on this machine by the arguments of vLLM's server, or None for a Unix socket."""
+    """Return the web page's URL for the arguments of vLLM's server, or None if it listens on a Unix socket."""
     if args.uds:
         return None
     host = args.host if args.host not in _EVERY_HOST else "localhost"
@@ -63,7 +63,7 @@ def address(args: Namespace) -> str | None:
 
 
 def _files() -> dict[str, tuple[bytes, dict[str, str]]]:
-    """Return the content and headers of each file by name. They are read once, so that requests never open a file."""
+    """Read the page's static files, and return the content and response headers of each file by name."""
     folder = resources.files(__package__) / "static"
     return {
         entry.name: _file(entry.read_bytes().replace(_FORMATS, _formats()), _MEDIA_TYPES[suffix])
@@ -73,7 +73,7 @@ def _files() -> dict[str, tuple[bytes, dict[str, str]]]:
 
 
 def _formats() -> bytes:
-    """Return the HTML options of the format field, each with the title and the suffix of the format."""
+    """Return the HTML ``<option>`` elements of the page's format field, one for each result format."""
     return "".join(
         f'<option value="{name}" data-title="{form.title}" data-ending="{form.suffixes[0][1:]}">{form.title}</option>'
         for name, form in SENT.items()

@@ -1,1 +1,1 @@
-"""The server side of jobs: requests that run in the background and are polled, fetched and cancelled by id."""
+"""Server side of jobs: requests run in the background, and clients poll, fetch and cancel them by id."""

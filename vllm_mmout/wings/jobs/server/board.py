@@ -1,4 +1,4 @@
-"""SceneBoard: the jobs of all servers that share a folder, and the stored results of these jobs."""
+"""Manage the jobs and stored results of all servers that share a results folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORN_OUT: Final = SceneError(
 
 
 class SceneBoard:
-    """The jobs of all servers that share a folder, with their results. All methods block and are thread-safe."""
+    """Jobs and results of all servers that share a folder. All methods block and are thread-safe."""
 
     def __init__(self, store: ResultStore, serves: Callable[[str], bool] = lambda _: True) -> None:
         """Open the job database in the folder of ``store``.
@@ -44,7 +44,7 @@ class SceneBoard:
         """
         self.store = store
         self.taken: SimpleQueue[SceneJob] = SimpleQueue()
-        """Jobs of stopped servers that this server has taken over and must start."""
+        """Queue of jobs that this server has taken over from stopped servers and must start."""
         self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}
@@ -52,7 +52,7 @@ class SceneBoard:
 
     @property
     def server(self) -> str:
-        """Return the name of this server."""
+        """Return the name of this server, which identifies its jobs in the database."""
         return self.store.shared.server
 
     def add(
@@ -66,7 +66,7 @@ class SceneBoard:
         request: str | None = None,
         video: VideoSettings | None = None,
     ) -> SceneJob | int:
-        """Add a job that this server will run.
+        """Add a job that this server will run, unless a limit is reached.
 
         Args:
             model: the name of the model.
@@ -109,13 +109,13 @@ class SceneBoard:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = PREFIX
     ) -> tuple[Sequence[SceneJob], bool] | None:
-        """Return one page of the list of jobs, see `SceneDatabase.page`."""
+        """Return one page of the list of jobs, and whether more jobs follow. See `SceneDatabase.page`."""
         self.sweep()
         page = self._database.page(limit, after, order, kind)
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
 
     def running(self) -> dict[str, bool]:
-        """Return the ids of this server's unfinished jobs, each with whether a client has asked for its preview."""
+        """Return the ids of this server's unfinished jobs, with True for each job whose preview a client wants."""
         return self._database.running(self.server)
 
     def ask_preview(self, job_id: str) -> None:
@@ -131,7 +131,7 @@ class SceneBoard:
         return self._change(job_id, tiles_done=done, tiles_total=total)
 
     def give_up(self, job_id: str) -> bool:
-        """Put a job of this server back in the queue of all servers. Returns False if it cannot be started again."""
+        """Put a job of this server back in the shared queue. Return False if it cannot be started again."""
         return self._database.give_up(job_id, self.server)
 
     def _change(self, job_id: str, **values: Any) -> bool:
@@ -197,7 +197,7 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Retry writing the failures that could not be written, so that these jobs no longer count as unfinished."""
+        """Retry writing job failures to the database that could not be written before."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)
@@ -214,7 +214,7 @@ class SceneBoard:
         return None if job is None or self._is_over(job) else job
 
     def sweep(self) -> bool:
-        """Take over or fail the jobs of stopped servers, and delete finished jobs that expired or lost their results.
+        """Take over or fail the jobs of stopped servers. Delete finished jobs that expired or lost their results.
 
         Returns:
             Whether a server with unfinished jobs has stopped.
@@ -258,7 +258,7 @@ class SceneBoard:
         )
 
     def _check_size(self, results: Iterable[JobResult]) -> None:
-        """Refuse results that are too large together: storing one file would evict another file of the same job."""
+        """Raise an OptionError if the results exceed the store's limit: a stored file would evict another."""
         files = [file for result in results for file in (result.file, result.picture) if file is not None]
         nbytes, most = sum(file.nbytes for file in files), self.store.max_bytes
         if nbytes > most:

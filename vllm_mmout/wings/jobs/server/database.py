@@ -1,4 +1,4 @@
-"""SceneDatabase: the SQLite table of the jobs of all servers that share a folder."""
+"""Store the jobs of all servers that share a folder in an SQLite table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
 """Maximum number of starts of a job, so that a job that crashes its server cannot crash all servers."""
 NOBODY: Final = ""
-"""Value of the column ``server`` for a job that its server gave up and any other server may take over."""
+"""Value of the column ``server`` for a job that its server has released, and that any server may take over."""
 _WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
 _STARTABLE: Final = f"(request IS NOT NULL AND NOT {_WORN_OUT})"
 _ANEW: Final = {
@@ -33,11 +33,11 @@ _ANEW: Final = {
     "outputs": (),
     "error": None,
 }
-"""Column values of a job that is reset to the queue, to be run again from its beginning."""
+"""Column values that put a job back in the queue, to run from its beginning."""
 
 
 class SceneDatabase:
-    """The table of the jobs of all servers that share a folder. All methods block and are thread-safe."""
+    """SQLite table of the jobs of all servers that share a folder. All methods block and are thread-safe."""
 
     def __init__(self, path: Path, make_folder: Callable[[], object] = lambda: None) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job, unless that would exceed a limit.
+        """Add a job, unless that would exceed a limit of unfinished jobs.
 
         Args:
             job: the job.
@@ -71,7 +71,7 @@ class SceneDatabase:
         return None
 
     def get(self, job_id: str) -> SceneJob | None:
-        """Return the job with an id, or None if it does not exist."""
+        """Return the job with the id ``job_id``, or None if it does not exist."""
         with self._using() as connection:
             rows = _rows(connection, "WHERE id = ?", job_id)
         return next(iter(_jobs(rows)), None)
@@ -104,7 +104,7 @@ class SceneDatabase:
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str, **values: Any) -> bool:
-        """Set columns of an unfinished job.
+        """Set columns of an unfinished job that a given server owns.
 
         Args:
             job_id: the id of the job.
@@ -126,12 +126,12 @@ class SceneDatabase:
         return next(iter(_jobs(rows)), None)
 
     def ask_preview(self, job_id: str) -> None:
-        """Set the flag that asks the server of an unfinished job for a preview."""
+        """Record that a client wants a preview of an unfinished job. The job's server polls this flag."""
         with self._using() as connection:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Return the ids of a server's unfinished jobs, each with its flag for a requested preview. Clear the flags."""
+        """Return the ids of a server's unfinished jobs, with True for a requested preview. Clear the requests."""
         with self._using() as connection:
             rows = connection.execute(
                 f"SELECT id, preview_asked FROM scenes WHERE server = ? AND {_UNFINISHED}", (server,)
@@ -142,18 +142,18 @@ class SceneDatabase:
         return {job_id: bool(requested) for job_id, requested in rows}
 
     def servers(self) -> list[str]:
-        """Return the names of the servers of all unfinished jobs."""
+        """Return the names of all servers that have unfinished jobs."""
         with self._using() as connection:
             return [row[0] for row in connection.execute(f"SELECT DISTINCT server FROM scenes WHERE {_UNFINISHED}")]
 
     def give_up(self, job_id: str, server: str) -> bool:
-        """Reset a job of a server, for any other server to take over. Returns False if it cannot be started again."""
+        """Release a server's job, so that any server may start it again. Return False if that is not possible."""
         with self._using() as connection:
             where = f"id = ? AND server = ? AND {_STARTABLE}"
             return _update(connection, where, {**_ANEW, "server": NOBODY}, job_id, server) > 0
 
     def take_over(self, dead: str, server: str, serves: Callable[[str], bool]) -> tuple[list[SceneJob], list[str]]:
-        """Assign unfinished jobs of a stopped server to another server, if they can be started again there.
+        """Assign a stopped server's unfinished jobs to another server, if they can be started again there.
 
         Args:
             dead: name of the stopped server.
@@ -220,7 +220,7 @@ class SceneDatabase:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection within a write transaction, which excludes the writes of all other servers."""
+        """Yield the connection in a write transaction, during which other servers cannot write."""
         with self._using() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -244,7 +244,7 @@ class SceneDatabase:
 
 
 def _update(connection: sqlite3.Connection, where: str, changed: Mapping[str, Any], *values: object) -> int:
-    """Set columns of the unfinished jobs that meet a condition. Returns the number of these jobs."""
+    """Set columns of the unfinished jobs that match ``where``. Return the number of these jobs."""
     places = ", ".join(f"{name} = ?" for name in changed)
     statement = f"UPDATE scenes SET {places} WHERE {where} AND {_UNFINISHED}"
     return connection.execute(statement, (*_as_row(changed).values(), *values)).rowcount
@@ -255,7 +255,7 @@ def _as_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
-    """Return the rows that meet a condition. `_jobs` decodes them, after the transaction: a damaged row may raise."""
+    """Return the rows that match ``where``, undecoded. Decoding may fail, and happens after the transaction."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM scenes {where}", values).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 

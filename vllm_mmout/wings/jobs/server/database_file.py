@@ -1,4 +1,4 @@
-"""The SQLite file of the job database: its schema, and how a connection is opened."""
+"""Open the SQLite file of the job database, and create its table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vllm_mmout.errors import OptionError
 
 _VERSION: Final = 3
 _PATIENCE_S: Final = 60.0
-"""Seconds to wait while other connections lock the file."""
+"""Seconds to wait for a lock that another connection holds on the file."""
 _TABLE: Final = """
 CREATE TABLE scenes (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -39,7 +39,7 @@ CREATE INDEX scenes_by_status ON scenes (status);
 
 
 def connected(path: Path) -> sqlite3.Connection:
-    """Return a connection to the job database at a path. Create the file and its table if they do not exist.
+    """Connect to the job database at a path. Create the file and its table if they do not exist.
 
     Raises:
         OptionError: the file is not a job database, or was made by another release of vllm-mmout.
@@ -94,7 +94,7 @@ def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file at a path, or None if the file does not exist."""
+    """Return device and inode of a file, which change when it is replaced. Return None if it does not exist."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""InputPreview: an input at reduced size, which the web page shows before the model runs."""
+"""Reduce an input to a small picture, which the web page shows before the model runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
 
 LONGER: Final = 768
-"""Limit of the preview's longer side, in pixels."""
+"""Maximum length of the preview's longer side, in pixels."""
 MOST_BANDS: Final = 32
-"""Limit of the number of bands in a preview. Further bands of the input are left out."""
+"""Maximum number of bands in a preview. Further bands of the input are left out."""
 _AT_ONCE: Final = 16 << 20
-"""Bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
+"""Maximum bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
 _SAME: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
-"""Dtypes that a preview keeps."""
+"""Dtypes that the preview takes over from the input."""
 _OTHERS: Final = {"bool": "uint8", "int8": "int16"}
 """Dtypes that a preview converts to another integer dtype. All further dtypes become float32."""
 _PHOTOMETRIC: Final = 262
@@ -43,7 +43,7 @@ _RGB: Final = (2,)
 """Value of the tag PhotometricInterpretation in a file with red, green and blue bands."""
 _WORDS: Final = ("red", "green", "blue")
 _NOT_IT: Final = {"edge", "coastal"}
-"""Words in a band name that rule the plain colour out, as in "red edge 1" and "coastal blue"."""
+"""Words which show that a band is not the plain colour in its name, as in "red edge 1" and "coastal blue"."""
 _SPLIT: Final = re.compile(r"[\W_]+")
 
 
@@ -55,7 +55,7 @@ class PreviewSize(msgspec.Struct, frozen=True):
 
 
 class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.preview"):
-    """Bands of an input at reduced size. As JSON, ``data`` is in base64."""
+    """Bands of an input at reduced size, for display on the web page. In JSON, ``data`` is base64."""
 
     width: int
     """Width of the full input in pixels."""
@@ -64,17 +64,17 @@ class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.p
     shown: PreviewSize
     """Size of the preview."""
     dtype: str
-    """Name of the input's dtype."""
+    """Name of the input's dtype, such as "uint16"."""
     bands: tuple[str, ...]
     """Names of the bands in the preview, "" for a band without a name."""
     nodata: float | None
-    """Value in ``data`` that means "no observation". NaN and infinity mean so in any case."""
+    """Value in ``data`` that marks pixels without data. NaN and infinity always mark such pixels."""
     usual: tuple[int, ...]
-    """Numbers, from 1, of the bands to draw as red, green and blue, or of a single band to draw in grey."""
+    """Numbers, from 1, of the bands to draw: three bands as red, green and blue, or a single band in grey."""
     data_dtype: str
-    """Name of the dtype of ``data``."""
+    """Name of the dtype of ``data``, such as "uint8"."""
     data: bytes
-    """Pixels of the preview, [bands, height, width], little-endian."""
+    """Pixels of the preview [bands, height, width] as little-endian bytes."""
 
 
 def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPreview:
@@ -103,7 +103,7 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
             places = list(range(1, len(layers) + 1))
         if 0 in raster.size:
             raise InputError(f"{raster.name} has no pixels: {raster.size[0]} x {raster.size[1]}; send another file")
-        dtype = _shown_as(raster)
+        dtype = _preview_dtype(raster)
         size, longer = raster.size, max(raster.size)
         if longer > LONGER:
             size = max(1, round(size[0] * LONGER / longer)), max(1, round(size[1] * LONGER / longer))
@@ -115,23 +115,22 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
             dtype=raster.dtype.name,
             bands=tuple(names[:MOST_BANDS]),
             nodata=_nodata(raster, dtype),
-            usual=_usual(raster, names, inputs, coloured=coloured),
+            usual=_bands_to_draw(raster, names, inputs, coloured=coloured),
             data_dtype=dtype.name,
             data=_reduced(raster, places[:MOST_BANDS], size, dtype).tobytes(),
         )
 
 
 class _EveryBand(BandChoice):
-    """Choice of all bands of a file, in their order."""
+    """Band selection that chooses all bands of a file, in their order."""
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
-        """Return the indices of all bands in ``there``, the bands of the file."""
         del dates
         return list(range(len(there.bands)))
 
 
 def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
-    """Return all bands of an input, date by date if it has several dates.
+    """Return all bands of an input. If it has several dates, return all bands of each date in turn.
 
     With ``picture``, a picture is turned and its colours are converted as an image viewer does.
     """
@@ -145,7 +144,7 @@ def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
 
 
 def _is_rgb(file: BinaryIO) -> bool:
-    """Return whether a file is a TIFF whose tags declare its bands red, green and blue. Seek back to its start."""
+    """Return whether a file is a TIFF whose tags declare red, green and blue bands. Rewind the file."""
     try:
         if not is_tiff(file.read(4)):
             return False
@@ -155,19 +154,21 @@ def _is_rgb(file: BinaryIO) -> bool:
     return tag is not None and tag.value == _RGB
 
 
-def _usual(raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers of the bands to draw. If the input's bands have no names, use the model's band names."""
+def _bands_to_draw(
+    raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool
+) -> tuple[int, ...]:
+    """Return the numbers of the bands to draw, chosen by the input's band names, or else by the model's."""
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):
         names = mapper.bands
     else:
         names = names[:colours] if raster.alpha == len(names) else names
-    return _coloured(names[:MOST_BANDS], coloured=coloured and colours >= len("rgb"))
+    return _bands_by_name(names[:MOST_BANDS], coloured=coloured and colours >= len("rgb"))
 
 
-def _shown_as(raster: OpenRaster) -> np.dtype[Any]:
-    """Return the little-endian dtype of the preview, one for which JavaScript has a typed array."""
+def _preview_dtype(raster: OpenRaster) -> np.dtype[Any]:
+    """Return the preview's dtype for a raster: little-endian, and supported by JavaScript's typed arrays."""
     name, kind = raster.dtype.name, raster.dtype.kind
     if kind not in "biuf":
         raise InputError(
@@ -185,11 +186,11 @@ def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class _Stretch(NamedTuple):
-    """A range of the preview's pixels along one axis, and the range of raster pixels to read for it."""
+class _AxisRange(NamedTuple):
+    """Range of preview pixels along one axis, and the range of raster pixels that is read for it."""
 
     shown: slice
-    """Positions of the preview's pixels along the axis."""
+    """Slice of the preview's pixels along the axis."""
     first: int
     """Index of the first raster pixel to read."""
     length: int
@@ -199,14 +200,14 @@ class _Stretch(NamedTuple):
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Read bands, numbered from 1, at a smaller size: [bands, height, width]."""
+    """Read bands, numbered from 1, reduced to ``size``: [bands, height, width] in ``dtype``."""
     reduced = np.empty((len(bands), *size), dtype)
     rows, cols = ((2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(raster.size, size, strict=True))
     height, width = raster.block
     pixel = len(bands) * raster.dtype.itemsize
     with np.errstate(over="ignore"):  # large float64 values become infinity
-        for across in _stretches(cols, width, max(width, _AT_ONCE // (pixel * height)), apart=False):
-            downs = _stretches(rows, height, max(1, _AT_ONCE // (pixel * across.length)), apart=True)
+        for across in _axis_ranges(cols, width, max(width, _AT_ONCE // (pixel * height)), apart=False):
+            downs = _axis_ranges(rows, height, max(1, _AT_ONCE // (pixel * across.length)), apart=True)
             windows = [Window(down.first, across.first, down.length, across.length) for down in downs]
             with closing(raster.windows(windows, bands)) as parts:
                 for down, part in zip(downs, parts, strict=True):
@@ -214,8 +215,8 @@ def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dt
     return reduced
 
 
-def _stretches(middles: NDArray[np.intp], block: int, most: int, *, apart: bool) -> list[_Stretch]:
-    """Split an axis into ranges that are read at once.
+def _axis_ranges(middles: NDArray[np.intp], block: int, most: int, *, apart: bool) -> list[_AxisRange]:
+    """Split an axis into ranges of raster pixels that are read at once.
 
     Args:
         middles: for each preview pixel, the index of its raster pixel.
@@ -233,7 +234,7 @@ def _stretches(middles: NDArray[np.intp], block: int, most: int, *, apart: bool)
         ends |= np.diff(middles // most) != 0
     edges = [0, *(np.flatnonzero(ends) + 1).tolist(), len(middles)]
     return [
-        _Stretch(
+        _AxisRange(
             slice(start, end),
             first := int(middles[start]),
             int(middles[end - 1]) + 1 - first,
@@ -243,13 +244,13 @@ def _stretches(middles: NDArray[np.intp], block: int, most: int, *, apart: bool)
     ]
 
 
-def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers, from 1, of the bands to draw, by their names. "" is a band without a name.
+def _bands_by_name(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
+    """Return the numbers, from 1, of the bands to draw, chosen by their names. A nameless band is "".
 
     If bands named red, green and blue exist, return these. Else return bands 1, 2 and 3 of a colour picture or of three
     bands. Of more bands return 3, 2 and 1, because most sensors store blue first. Of fewer bands return band 1.
     """
-    bands = [place + 1 for colour in range(3) if (place := _called(names, colour)) is not None]
+    bands = [place + 1 for colour in range(3) if (place := _band_of_colour(names, colour)) is not None]
     if len(bands) == 3:
         return tuple(bands)
     if coloured or len(names) == 3:
@@ -257,8 +258,8 @@ def _coloured(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
     return (3, 2, 1) if len(names) > 3 else (1,)
 
 
-def _called(names: Sequence[str], colour: int) -> int | None:
-    """Return the index of the first band whose name means a colour or, failing that, contains the colour's word."""
+def _band_of_colour(names: Sequence[str], colour: int) -> int | None:
+    """Return the index of the first band whose name means a colour (0 red, 1 green, 2 blue), or None."""
     sensor = possible_sensors(names)[0]
     band_meanings = meanings([(name.strip(),) for name in names], [sensor] * len(names))
     by_meaning = [meaning == {_WORDS[colour]} for meaning in band_meanings]

@@ -1,4 +1,4 @@
-"""SceneJob: the record of a job in the database and in responses to clients. SceneInputs: the open input of a job."""
+"""Define the record of a job in the database and in responses, and the open input of a job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources
 
 PREFIX: Final = "scene_"
-"""Prefix of the id of a job that processes a scene."""
+"""Prefix of the ids of jobs that process a scene."""
 AUTO: Final = "auto"
-"""Size or length of a video that the client leaves to the model."""
+"""Value that leaves the size or length of a video to the model."""
 VIDEO_PREFIX: Final = "video_"
-"""Prefix of the id of a job that makes a video."""
+"""Prefix of the ids of jobs that make a video."""
 
 
 class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
     pixels: int
     """Number of pixels of the class."""
     share: float
-    """Share of the class in all pixels that have a class, from 0 to 1."""
+    """Fraction of the classified pixels that belong to the class, from 0 to 1."""
     area_m2: float | None
     """Area of the class in square metres, or None if it is not known."""
 
@@ -53,12 +53,12 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
-    """One result of a job, with the names of its files in the store of results."""
+    """One result of a job, with the names of its files in the server's result store."""
 
     stored: str
-    """Name of the result file in the store."""
+    """Name of the result file in the result store."""
     preview: str | None
-    """Name of the preview file in the store, or None if the result has no preview."""
+    """Name of the preview file in the result store, or None if the result has only its file."""
     seconds: str | None = None
     """Length of a video in seconds."""
     assumed: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class SceneOutput(OutputRow, frozen=True, kw_only=True):
 
     @property
     def files(self) -> list[str]:
-        """Return the names of the result file and of its preview, if there is a preview."""
+        """Return the names of the stored files: the result file, and the preview if it exists."""
         return [self.stored] if self.preview is None else [self.stored, self.preview]
 
 
@@ -78,7 +78,7 @@ class SceneError(msgspec.Struct, frozen=True):
 
 
 class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a video request that the server repeats in its descriptions of the job."""
+    """Fields of a video request that the descriptions of its job repeat: prompt, size and length."""
 
     prompt: str = ""
     size: str = AUTO
@@ -88,16 +88,16 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a job at one moment. Times are in seconds since 1970."""
+    """State of a job at one moment, as the database stores it. Times are in seconds since 1970."""
 
     id: str
     server: str
-    """Name of the server that runs the job, as in `ResultsFolder`."""
+    """Name of the server that runs the job. Servers that share a results folder have different names."""
     model: str
     name: str
-    """The client's name for the input."""
+    """Client's name for the input, such as "scene.tif"."""
     nbytes: int
-    """Bytes of the input that the server holds until the job ends."""
+    """Size of the uploaded files in bytes. The server holds them until the job ends."""
     created_at: float
     status: Literal["queued", "in_progress", "completed", "failed"] = "queued"
     tiles_done: int = 0
@@ -107,10 +107,10 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Time when the job completed or failed."""
     expires_at: float | None = None
     outputs: tuple[SceneOutput, ...] = ()
-    """Results of a completed job. Before that, the results that the server is storing."""
+    """Results of a completed job, or the results that are being stored if the job is still in progress."""
     error: SceneError | None = None
     request: str | None = None
-    """Stored JSON of the client's request. Another server can start the job again from this JSON.
+    """Client's request as JSON, from which another server can start the job again.
 
     None if the request has uploaded files, which other servers lack, or after the job has ended."""
     starts: int = 0
@@ -159,16 +159,16 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SceneInputs:
-    """The input of a job, held open until the job ends."""
+    """Input of a job. Its files stay open until the job ends."""
 
     data: Any
-    """An uploaded file or a URL, or a list of them. None if a video is made from text alone."""
+    """Uploaded file or URL of the input, or a list of them. None if a video is made from text alone."""
     name: str
-    """The client's name for the first file."""
+    """Client's name for the first file, such as "scene.tif"."""
     nbytes: int
-    """Bytes of the uploaded files that are held."""
+    """Total size of the uploaded files in bytes."""
     held: ExitStack
-    """Stack whose ``close`` closes the files."""
+    """Exit stack that closes the input files."""
 
 
 def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:

@@ -1,4 +1,4 @@
-"""Functions that the routes of scenes and of videos share: look up a job, list jobs, delete a job."""
+"""Look up, list and delete jobs, for the routes of scenes and the routes of videos."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _REST: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """One kind of jobs, scenes or videos. The routes of one kind do not find jobs of the other kind."""
+    """Kind of jobs, scenes or videos. The routes of each kind find only jobs of that kind."""
 
     prefix: str
     """Prefix of the job ids of this kind, such as "video_"."""
     parameter: str
-    """Name of the path parameter that contains the id; error responses name it too."""
+    """Name of the path parameter that holds the job id. Error responses refer to it."""
     again: str
-    """Remedy in error messages for a client whose job no longer exists."""
+    """Advice in the error message for a job that no longer exists, such as "send the scene again"."""
     deleted: str
-    """Value of ``object`` in the response to a deletion, as OpenAI's API names it."""
+    """Value of the field ``object`` in the response to a deletion, such as "scene.deleted"."""
     described: Callable[[SceneJob], dict[str, Any]]
-    """Returns the JSON description of a job."""
+    """Function that returns the JSON description of a job."""
 
     def id_of(self, request: Request) -> str:
-        """Return the job id in a request's path, or "" if the text cannot be an id of this kind."""
+        """Return the job id in a request's path, or "" if it is not a valid id of this kind."""
         job_id = str(request.path_params[self.parameter])
         return job_id if job_id.startswith(self.prefix) and _REST.fullmatch(job_id[len(self.prefix) :]) else ""
 
 
 def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
-    """Return a route handler whose requests do not count towards the limit of waiting requests.
+    """Return a route handler whose requests are exempt from the limit on waiting requests.
 
     The handler calls ``check`` and then ``work``. An exception of either becomes the error response.
     """
@@ -68,7 +68,7 @@ def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: N
 
 
 async def listed(request: Request, board: SceneBoard, kind: JobKind) -> Response:
-    """Return one page of the jobs of all servers, as the query parameters limit, order and after ask for."""
+    """Return a response with one page of jobs, chosen by the query parameters limit, order and after."""
     limit = result_responses.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
     order = result_responses.one_of(request, "order", "asc", "desc", usual="desc")
     after = request.query_params.get("after")

@@ -1,4 +1,4 @@
-"""The routes of jobs below ``/v1/scenes``, modelled on OpenAI's ``/v1/videos``."""
+"""HTTP routes of jobs below ``/v1/scenes``, modelled on OpenAI's ``/v1/videos``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class JobRoutes(ServerExtension):
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
-        """Open the job database, start the runner and log where the page is, if the model has one forward pass."""
+        """Open the job database, start the job runner and log the page's URL, if the model supports jobs."""
         if isinstance(service, ForwardService):
             board = await asyncio.to_thread(SceneBoard, service.store, partial(_serves, service))
             state.mmout_scenes = SceneRunner(board, partial(_again, service))
@@ -127,7 +127,7 @@ def _work(
     name: str,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a job's request. Check all that can be checked before it runs."""
+    """Build the `Work` that runs a job's request, and check all that can be checked before it runs."""
     request = msgspec.structs.replace(request, as_file=True)
     return Work.of(service, request, inputs.data, name, trace_headers=headers)
 
@@ -139,7 +139,7 @@ def _serves(service: ForwardService, model: str) -> bool:
 
 
 def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of another server's job from its request. Blocks while files are opened."""
+    """Rebuild the `Work` and the input of a job that another server started. Blocks while files are opened."""
     request = kept_request(job.request or "")
     if job.video is not None:
         return video_routes.again(service, job.video, request)
@@ -167,7 +167,7 @@ async def _previewed(request: Request, service: ForwardService, held: AsyncExitS
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[ImageRequest, SceneInputs]:
-    """Read a request and its files, which are closed with ``held``."""
+    """Read a job's request and its files. The exit stack ``held`` closes the files."""
     image_request = edit_request(await read_request(request, service.options, held), SCENES)
     inputs = await in_thread(
         partial(keep_inputs, image_request.images, service.sources), lambda made: made.held.close()

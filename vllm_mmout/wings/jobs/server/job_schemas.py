@@ -1,4 +1,4 @@
-"""The fields of a request for a job, and the OpenAPI descriptions of the job routes."""
+"""Define the fields of job requests, and the OpenAPI descriptions of the job routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_WRITTEN: Final = "a client cannot choose where the server writes the result
 SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=_SCENES).without(
     ("path",), _NOT_WRITTEN, path=_SCENES, apart=EDITS.apart
 )
-"""Fields of a request for a job: the fields of an image edit except streaming, response format and path."""
+"""Fields of a job request. They are the fields of an image edit except streaming, response format and path."""
 
 
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return msgspec's JSON schema of a Struct, with all references to other schemas replaced by their content."""
+    """Return the JSON schema of a msgspec Struct, with references to other schemas replaced by their content."""
     (root,), components = msgspec.json.schema_components([kind], ref_template="{name}")
 
     def resolved(part: Any) -> Any:
@@ -68,7 +68,7 @@ _SCENE: Final = object_of(
 
 
 def list_of(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of one page of a list of jobs, given the schema of a job."""
+    """Return the JSON schema of one page of a list of jobs, given the schema ``job`` of a single job."""
     return object_of(
         object={"const": "list"},
         data={"type": "array", "items": job},
@@ -79,7 +79,7 @@ def list_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def id_in(parameter: str) -> dict[str, Any]:
-    """Return the OpenAPI path parameter that contains a job's id."""
+    """Return the OpenAPI description of the path parameter that holds a job's id."""
     return {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
 
@@ -101,7 +101,7 @@ _REQUEST: Final = body_of(
 
 
 def query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
-    """Return an OpenAPI query parameter."""
+    """Return the OpenAPI description of a query parameter."""
     return {"name": name, "in": "query", "required": required, "schema": schema}
 
 

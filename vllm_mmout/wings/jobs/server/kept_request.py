@@ -1,4 +1,4 @@
-"""The stored request of a job, from which any server can start the job again."""
+"""Store the request of a job as JSON, from which any server can start the job again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPTIONS: Final = "given"
 
 
 def kept(request: ImageRequest) -> str | None:
-    """Return a request as JSON, or None if it contains files, which are lost when their server stops."""
+    """Encode a request as JSON, so that another server can run it again. Return None if it has uploaded files."""
     if not all(isinstance(image, str) and image[:5].lower() != "data:" for image in request.images):
         return None
     defaults = OutputParams()
@@ -27,7 +27,7 @@ def kept(request: ImageRequest) -> str | None:
 
 
 def kept_request(text: str) -> ImageRequest:
-    """Return the request that `kept` encoded as ``text``."""
+    """Decode a request that `kept` encoded as JSON."""
     values = json.loads(text)
     options = OutputParams.from_mapping(values.pop(_OPTIONS))
     fields = {name: values[name] for name in _KEPT if name in values}  # a newer release may have stored others

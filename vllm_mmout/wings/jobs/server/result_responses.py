@@ -1,4 +1,4 @@
-"""Responses with the result of a job: its file or picture, or the values of one pixel."""
+"""Build HTTP responses with a job's result file, its preview, or the values of one pixel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 PRIVATE: Final = {"Cache-Control": "private, no-cache"}
-"""Cache headers of responses with the result of a job."""
+"""Response headers that keep shared caches from storing a job's result."""
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send the file of a job's result, or its preview, whole or the byte range that the request asks for."""
+    """Send the file of a job's result, or its preview. The header Range selects a part of the bytes."""
     variant = one_of(request, "variant", "result", "preview", usual="result")
     if variant == "preview" and not job.finished:
-        return await _growing(request, job, runner)
+        return await _unfinished_preview(request, job, runner)
     output = _output(request, job)
     stored = output.stored if variant == "result" else output.preview
     if stored is None:
@@ -51,14 +51,14 @@ async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Res
     row, col = (whole_number(request, name, "a whole number from 0") for name in ("row", "col"))
     if output.size is None or output.output_format == "npz":
         raise ApiError(400, "single pixels of this result cannot be read; fetch the whole result", param="processor")
-    pixel = await asyncio.to_thread(_values, store.folder / output.stored, row, col)
+    pixel = await asyncio.to_thread(_pixel_values, store.folder / output.stored, row, col)
     class_names = {row.id: row.name for row in output.classes or ()}
     value = pixel["values"][0]
     has_class = output.output_format == "tiff" and value in class_names
     return JSONResponse({**pixel, "class": {"id": value, "name": class_names[value]} if has_class else None})
 
 
-async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
+async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
     """Send the latest preview of a running job, and ask the job's server for a newer preview.
 
     Previews are made only on request, since nobody looks at most jobs while they run.
@@ -77,7 +77,7 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resp
 
 
 def _output(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the result of the processor that the query names, or the first result if the query names no processor."""
+    """Return the result of the processor that the query names, by default the first result."""
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
         raise ApiError(409, f"there is no result because the job {why}", param="scene_id")
@@ -96,7 +96,7 @@ def _output(request: Request, job: SceneJob) -> SceneOutput:
 def whole_number(
     request: Request, name: str, expected: str, *, least: int = 0, most: int = 10**9, usual: str = ""
 ) -> int:
-    """Return a query parameter as an integer, or raise an ApiError (400). ``expected`` describes it in the message."""
+    """Return a query parameter as an integer, or raise an ApiError (400). The message contains ``expected``."""
     text = request.query_params.get(name, usual)
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise ApiError(400, f"{name} must be {expected}, got {shown(text)}", param=name)
@@ -104,15 +104,15 @@ def whole_number(
 
 
 def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
-    """Return a query parameter that must be one of ``choices``, or raise an ApiError (400)."""
+    """Return a query parameter that has a fixed set of values. Raise an ApiError (400) for any other value."""
     choice = request.query_params.get(name, usual)
     if choice not in choices:
         raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)
     return choice
 
 
-def _values(path: Path, row: int, col: int) -> dict[str, Any]:
-    """Read one pixel of a raster file: its values, and the coordinates of its centre with their CRS."""
+def _pixel_values(path: Path, row: int, col: int) -> dict[str, Any]:
+    """Return the values, coordinates and CRS of one pixel of a raster file, for a JSON response."""
     try:
         with open_raster(path) as raster:
             height, width = raster.size
@@ -144,7 +144,7 @@ def _values(path: Path, row: int, col: int) -> dict[str, Any]:
 
 
 def _stem(name: str) -> str:
-    """Return the name, without suffix, under which a client saves the result: that of the input, in ASCII."""
+    """Return the file name, without suffix, that clients save a result under: the input's name in ASCII."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.rpartition(".")[0] or name, flags=re.ASCII)[:100] or "result"
 
 

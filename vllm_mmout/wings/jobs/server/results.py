@@ -1,4 +1,4 @@
-"""The results of a job: how the file, its preview and the table of classes are made."""
+"""Encode the results of a job as files, with previews and tables of classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_COLOUR: Final = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """One result of a job, before it is stored. The code that stores the files closes them."""
+    """One result of a job, before it is stored. Its files are closed after they have been stored."""
 
     file: Encoded
     picture: Encoded | None

@@ -1,4 +1,4 @@
-"""SceneRunner: runs the jobs of this server, a few at a time, in the order of their arrival."""
+"""Run this server's jobs in the order of their arrival, a few at a time."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Maximum number of jobs that run at once. With several jobs, small jobs can share forward passes.
+"""Maximum number of jobs that run at once. Several small jobs can share forward passes.
 
-The engine's setting ``max_scenes`` has the same default, so more jobs would wait there."""
+The engine's setting ``max_scenes`` has the same default, so more jobs would wait in the engine."""
 _PREVIEWS: Final = 2
-"""Number of inputs that are reduced to a preview at once."""
-_LOOK_S: Final = 0.25
-"""Seconds between two polls of the database for deletions and preview requests that other servers have received."""
+"""Maximum number of inputs that are reduced to previews at once."""
+_POLL_S: Final = 0.25
+"""Seconds between two polls of the database for deletions and preview requests that other servers received."""
 _SWEEP_S: Final = 5.0
 """Seconds between two searches for jobs of stopped servers and for expired jobs."""
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
@@ -57,13 +57,13 @@ class _ActiveJob:
 
 @dataclass(slots=True)
 class SceneRunner:
-    """Runner of this server's jobs, each until it finishes or is deleted."""
+    """Runner of this server's jobs. Each job runs until it finishes or is deleted."""
 
     board: SceneBoard
     again: Callable[[SceneJob], tuple[Work, SceneInputs]]
-    """Function that rebuilds the `Work` and the input of another server's job. It blocks while files are opened."""
+    """Function that rebuilds the `Work` and the input of a job that another server started. It blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
-    """Limit of the inputs that are reduced for the web page at once, since each may need some hundred MiB."""
+    """Semaphore that limits how many inputs are reduced to previews at once. Each may need some hundred MiB."""
     _running: dict[str, _ActiveJob] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _tending: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class SceneRunner:
             request=request,
             video=video,
         )
-        job = await in_thread(adding, self._forget)
+        job = await in_thread(adding, self._delete_unsent)
         if isinstance(job, int):
             raise ApiError(
                 429,
@@ -115,7 +115,7 @@ class SceneRunner:
                 headers={"Retry-After": "10"},
             )
         watch = PreviewRequest()
-        self._start(job, self._run(job, _named(work, job), watch, inputs.held), watch)
+        self._start(job, self._run(job, _with_job_id(work, job), watch, inputs.held), watch)
         return job
 
     def _start(self, job: SceneJob, run: Coroutine[Any, Any, None], watch: PreviewRequest) -> None:
@@ -123,8 +123,8 @@ class SceneRunner:
         self._running[job.id] = _ActiveJob(task, watch)
         task.add_done_callback(lambda task: self._ended(job.id, task))
 
-    def _forget(self, job: SceneJob | int) -> None:
-        """Delete a job that will not run because the request that created it was cancelled.
+    def _delete_unsent(self, job: SceneJob | int) -> None:
+        """Delete a new job whose client disconnected before it got the job's id.
 
         Do nothing if ``job`` is a number, because the server was full and no job was created.
         """
@@ -142,7 +142,7 @@ class SceneRunner:
             logger.error("job %s ended with an unexpected error", job_id, exc_info=error)
 
     def cancel(self, job_id: str) -> None:
-        """Stop running a deleted job, if it runs on this server."""
+        """Cancel the job's task if the job runs on this server."""
         if (running := self._running.get(job_id)) is not None:
             running.task.cancel()
 
@@ -156,31 +156,31 @@ class SceneRunner:
         try:
             async with self._places:
                 if await asyncio.to_thread(self.board.begin, job):
-                    await self._done(job.id, work, watch, picture)
+                    await self._run_and_store(job.id, work, watch, picture)
         except Exception as error:  # noqa: BLE001 - becomes the job's error, which clients can read
-            await self._failed(job, error, work.request_id)
+            await self._record_error(job, error, work.request_id)
         finally:
             await asyncio.shield(asyncio.to_thread(held.close))
 
     async def _again(self, job: SceneJob, watch: PreviewRequest) -> None:
-        """Run a job that another server started."""
+        """Start a job again whose server has stopped, and run it."""
         logger.warning("job %s is started again, because its server has stopped", job.id)
         try:
             work, inputs = await in_thread(partial(self.again, job), lambda made: made[1].held.close())
         except Exception as error:  # noqa: BLE001 - becomes the job's error, which clients can read
-            await self._failed(job, error)
+            await self._record_error(job, error)
         else:
-            await self._run(job, _named(work, job), watch, inputs.held)
+            await self._run(job, _with_job_id(work, job), watch, inputs.held)
 
-    async def _failed(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
-        """Record the error of a job. If the engine died, leave the job to another server if that can start it again."""
+    async def _record_error(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
+        """Record the error of a job. If the engine died, another server may start the job again instead."""
         engine_died = isinstance(error.__cause__, EngineDeadError | AbortedError)
         if not engine_died or not await asyncio.to_thread(self.board.give_up, job.id):
             failure = api_error(error, request_id)
             log_failure(job.id, failure.status, failure.message)
             await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
-    async def _done(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
+    async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
         """Run a job to its end, and store its results."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
@@ -213,13 +213,13 @@ class SceneRunner:
                     job, watch = self.board.taken.get_nowait(), PreviewRequest()
                     self._start(job, self._again(job, watch), watch)
                 if self._running:
-                    await self._look()
+                    await self._poll()
             except Exception:  # noqa: BLE001 - the error may be temporary, e.g. of the disk
                 logger.exception("the check on the jobs failed and will be repeated")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
-    async def _look(self) -> None:
-        """Stop the jobs that were deleted, and make the previews that clients have asked for.
+    async def _poll(self) -> None:
+        """Poll the database. Stop the jobs that were deleted, and make the previews that clients have asked for.
 
         Servers share only the database, so that a server learns of such requests by polling it.
         """
@@ -232,13 +232,13 @@ class SceneRunner:
                 running.watch.ask()
 
 
-def _named(work: Work, job: SceneJob) -> Work:
-    """Return a job's `Work` with a new request id that begins with the job's id, for the log and the trace."""
+def _with_job_id(work: Work, job: SceneJob) -> Work:
+    """Return a copy of ``work`` whose request id begins with the job's id, for logs and traces."""
     return replace(work, request_id=f"{job.id}-{work.request_id}")
 
 
 class _Picture:
-    """The preview file of a running job. All servers that share the results folder can read it."""
+    """Preview file of a running job. All servers that share the results folder can read it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -246,7 +246,7 @@ class _Picture:
         self._removed = False
 
     def show(self, output: Any) -> None:
-        """Write the preview of an output as PNG. Readers never see an incomplete file."""
+        """Write a preview of an output as PNG. The file is replaced atomically."""
         encoded = encode(output, FormatChoice(output_format="png"))
         part = self._path.with_suffix(".part")
         with self._lock:

@@ -1,4 +1,4 @@
-"""The request for a video: the fields of OpenAI's ``POST /v1/videos``, read from a form or from JSON."""
+"""Parse requests for videos, which have the fields of OpenAI's ``POST /v1/videos``, from a form or JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIZE: Final = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)
 
 
 class _VideoFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that only requests for videos have."""
+    """Request fields that exist only for videos."""
 
     seconds: Annotated[str | float | None, said("length of the video in seconds; by default the model's own.")] = None
     size: Annotated[str | None, said('WIDTHxHEIGHT in pixels, or "auto" for the model\'s own size.', max_length=20)] = (
@@ -55,24 +55,24 @@ VIDEOS: Final = replace(_PICTURES, options={**_PICTURES.options, **_OWN})
 
 @dataclass(frozen=True, slots=True)
 class VideoRequest:
-    """A request for a video, parsed and checked without reference to the model."""
+    """Request for a video, parsed and checked as far as possible without the model."""
 
     asked: ImageRequest
-    """All fields except those in `video`. ``images`` has the image that the video starts from, or is empty."""
+    """All fields except the settings in `video`. ``images`` holds the video's first image, or is empty."""
     video: VideoSettings
 
     def kept(self, sources: Sources) -> SceneInputs:
-        """Return the input of the job: its image, held open until the job ends, or no data. Blocks."""
+        """Return the input of the job. Its reference image, if any, stays open until the job ends. Blocks."""
         return kept_reference(self.asked.images, sources)
 
 
 def kept_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
-    """Return the input of a video job: its image, held open until the job ends, or no data if it has none. Blocks."""
+    """Return the input of a video job. Its reference image, if any, stays open until the job ends. Blocks."""
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 
 def read_video_request(body: ReceivedForm | Any) -> VideoRequest:
-    """Return the video request in a form or in a JSON body."""
+    """Parse a request for a video from a form or a JSON body."""
     values = VIDEOS.values(body)
     return _request(values, _form_image(body) if isinstance(body, ReceivedForm) else _json_image(body))
 
@@ -122,7 +122,7 @@ def _size(text: str) -> str:
 
 
 def _seconds(value: str | float) -> str:
-    """Check the length of the video in seconds and return it as text, as in OpenAI's API."""
+    """Check the length of the video in seconds, and return it as text, as in OpenAI's API."""
     if value == AUTO:
         return AUTO
     try:

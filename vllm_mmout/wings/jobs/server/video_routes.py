@@ -1,4 +1,4 @@
-"""The routes below ``/v1/videos``, with the interface of OpenAI's API: jobs of a model that makes videos."""
+"""HTTP routes of video jobs below ``/v1/videos``, compatible with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def described(job: SceneJob) -> dict[str, Any]:
 
 
 def again(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of another server's video job. Blocks while the input file is opened."""
+    """Rebuild the `Work` and the input of a video job that another server started. Blocks on a file."""
     inputs = kept_reference(request.images, service.sources)
     try:
         return video_work(service, request, video, inputs.data, f"video-{uuid4().hex}"), inputs

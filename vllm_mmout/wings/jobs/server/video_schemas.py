@@ -1,4 +1,4 @@
-"""The OpenAPI descriptions of the video routes."""
+"""Define the OpenAPI descriptions of the video routes."""
 
 from __future__ import annotations
 

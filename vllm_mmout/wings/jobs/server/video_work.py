@@ -1,4 +1,4 @@
-"""Builds the `Work` of a video job: the model's input, in the form that its input mapper takes, and the options."""
+"""Build the `Work` that runs a video job: the model's input and the options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def video_work(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a video job. Check all that can be checked before it runs.
+    """Build the `Work` that runs a video job, and check all that can be checked before it runs.
 
     Args:
         service: the model's service, with its input mapper and its processors.
@@ -59,7 +59,7 @@ def video_work(
             " choose output_format webp",
             param="output_format",
         )
-    extra_inputs, options = _chosen(service, video, request.options)
+    extra_inputs, options = _size_and_length(service, video, request.options)
     data, field = _input(service, video.prompt, image, extra_inputs)
     request = msgspec.structs.replace(request, options=options, as_file=True)
     work = Work.of(service, request, data, name, field, trace_headers=headers)
@@ -73,10 +73,10 @@ def _processor(service: ForwardService) -> Any:
     return service.binding.processors[name]
 
 
-def _chosen(
+def _size_and_length(
     service: ForwardService, video: VideoSettings, options: OutputParams
 ) -> tuple[dict[str, int], OutputParams]:
-    """Return the extra inputs and the changed options that give the model the video's size and length.
+    """Return the extra model inputs and the options that set the video's size and length.
 
     Models differ: some take the size as inputs, others as the option ``size``.
     """
@@ -101,7 +101,7 @@ def _chosen(
 
 
 def _input(service: ForwardService, prompt: str, image: Any, extra_inputs: dict[str, int]) -> tuple[Any, Field]:
-    """Return the model's input, and the request field that it corresponds to ("image" or "prompt").
+    """Return the model's input, and the name of the request field that it comes from: "image" or "prompt".
 
     A mapper with named inputs, or any mapper if there are ``extra_inputs``, gets a dict. Any other mapper gets the
     image, or the prompt if there is no image.

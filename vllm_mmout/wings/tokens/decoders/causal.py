@@ -66,20 +66,20 @@ class CausalChunks(SoundChunks):
         if hasattr(layer, "block"):
             return self._layer(layer.shortcut, inputs) + self._through(layer.block, inputs)
         if hasattr(layer, "lstm"):
-            return self._remembered(layer, inputs)
+            return self._run_lstm(layer, inputs)
         if hasattr(layer, "trim_right_ratio"):
-            return self._upsampled(layer, inputs)
-        outputs: torch.Tensor = self._convolved(layer, inputs) if hasattr(layer, "conv") else layer(inputs)
+            return self._run_transposed(layer, inputs)
+        outputs: torch.Tensor = self._run_convolution(layer, inputs) if hasattr(layer, "conv") else layer(inputs)
         return outputs
 
-    def _remembered(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def _run_lstm(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
         """Run an LSTM, and add its inputs to its outputs."""
         steps = inputs.permute(2, 0, 1)
         outputs, self._kept[layer] = layer.lstm(steps, self._kept.get(layer))
         summed: torch.Tensor = outputs + steps
         return summed.permute(1, 2, 0)
 
-    def _convolved(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def _run_convolution(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
         """Run a convolution of stride 1. At the start of a sound, its inputs are padded as for a whole sound."""
         import torch
 
@@ -91,7 +91,7 @@ class CausalChunks(SoundChunks):
         self._kept[layer] = inputs[..., inputs.shape[-1] - pad :]
         return layer.conv(inputs)  # type: ignore[no-any-return]
 
-    def _upsampled(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def _run_transposed(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
         """Run a transposed convolution, whose outputs also depend on a few earlier inputs."""
         import torch
 

@@ -143,7 +143,9 @@ class Probe:
         for frames in _TRIED:
             half = -(-frames // (2 * self.unit)) * self.unit
             places = {half, half + self.unit - 1}
-            contexts = [self._heard(frame_samples, 2 * half, at, trial) for trial in range(_TRIALS) for at in places]
+            contexts = [
+                self._context_at(frame_samples, 2 * half, at, trial) for trial in range(_TRIALS) for at in places
+            ]
             left, right = max(context.left for context in contexts), max(context.right for context in contexts)
             if max(left, right) + 2 * self.unit < half:
                 return Context(left and left + 1, right and right + 1)  # one more: rounding hides the faintest effects
@@ -153,7 +155,7 @@ class Probe:
             param="chunk_seconds",
         )
 
-    def _heard(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
+    def _context_at(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
         """Change frame ``at`` of a random sound, and return how many frames before and after it have changed samples.
 
         A change in later frames shows their left context, and a change in earlier frames their right context.

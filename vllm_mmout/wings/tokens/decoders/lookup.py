@@ -65,7 +65,7 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
                 "decoder is an object, so decoder_class is not used to load it; leave one of them out",
                 param="decoder_class",
             )
-        return _handed(source)
+        return _of_loaded_model(source)
     if decoder_class is not None:
         from vllm_mmout.wings.tokens.decoders.custom import CustomClassDecoder
 
@@ -87,7 +87,7 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
     return _class(kind).from_folder(folder, config)
 
 
-def _handed(module: Any) -> TokenDecoder:
+def _of_loaded_model(module: Any) -> TokenDecoder:
     """Return the decoder for a model that the user has already loaded.
 
     If the model's class is not in `KINDS`, return a `CustomDecoder`.
