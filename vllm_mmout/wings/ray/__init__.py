@@ -1,4 +1,4 @@
-"""Runs of many scenes on a cluster by Ray Data: ``vllm-mmout run --ray`` and `vllm_mmout.ray.predict`."""
+"""Extension package that runs models on a Ray cluster: ``vllm-mmout run --ray`` and `vllm_mmout.ray.predict`."""
 
 from __future__ import annotations
 

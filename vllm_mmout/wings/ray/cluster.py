@@ -1,4 +1,4 @@
-"""A cluster of Ray, which runs scenes in actors and functions on any node."""
+"""Run scenes and functions on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 SCENE: Final = "scene"
-"""Column that holds the address or path of a scene."""
+"""Dataset column with the path or address of a scene."""
 BATCH: Final = 4
-"""Scenes that an engine gets in a batch, which is the number of scenes that are cut into tiles at the same time."""
+"""Number of scenes that an engine gets as a batch, and cuts into tiles at the same time."""
 
 
 class Cluster:
-    """A cluster of Ray. `ClusterRun` uses Ray only through this class, so that a subclass can run without Ray.
+    """Ray cluster that runs scenes. `ClusterRun` uses Ray only through this class, so a subclass can replace Ray.
 
     Args:
         address: address of the cluster; None for RAY_ADDRESS, or for this machine alone if that is not set.
@@ -44,7 +44,7 @@ class Cluster:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Connect this process to the cluster. What Ray prints meanwhile goes to standard error.
+        """Connect to the cluster while the context is open. Ray's own prints go to standard error.
 
         Raises:
             MMOutError: the cluster does not run, does not accept the token, or ended during the run.
@@ -75,17 +75,17 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
-        """Run rows made by `row_of`, and yield the record of each scene when it is done."""
+        """Run scenes, given as rows from `row_of`. Yield the record of each scene when it is done."""
         for row in dataset_of(rows, job, **self._places).iter_rows():
             yield msgspec.json.decode(row[RECORD], type=SceneRecord)
 
     def call(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function on any node, and return its result. Ray's dashboard shows the function under ``name``."""
+        """Run a function on any node, and return its result. Ray's dashboard shows the call as ``name``."""
         return on_a_node(name, function, *args, **kwargs)
 
 
 def dataset_of(rows: Sequence[Mapping[str, str]], job: RunSettings, **places: Any) -> Dataset:
-    """Return a dataset of the scenes with the column `RECORD`, which holds the record of each scene.
+    """Return a Ray dataset that runs the scenes. Its column `RECORD` holds the `SceneRecord` of each scene.
 
     ``places`` has the entries ``workers``, ``num_cpus`` and ``num_gpus`` of `vllm_mmout.ray.predict`.
     """
@@ -97,11 +97,11 @@ def dataset_of(rows: Sequence[Mapping[str, str]], job: RunSettings, **places: An
 
 
 def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the dataset row of a scene. A window of a scene is chosen by ``options``."""
+    """Return the dataset row of a scene: its path, the ``name`` of its result, and its own options as JSON."""
     return {SCENE: scene, NAME: name, OPTIONS: msgspec.json.encode(options or {}, order="sorted").decode()}
 
 
 def _cause(error: BaseException) -> str:
-    """Return the message of the error that was raised on a node, without its traceback."""
+    """Return the message of the original error on the node, without its traceback."""
     cause = getattr(error, "cause", None) or error.__cause__
     return str(error) if cause is None else _cause(cause)

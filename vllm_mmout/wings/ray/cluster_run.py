@@ -1,4 +1,4 @@
-"""One execution of ``vllm-mmout run --ray``, from the list of scenes to the report."""
+"""Run many scenes on a cluster for ``vllm-mmout run --ray``, and write a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ClusterRun:
-    """A run of scenes on a cluster. Starting the same command again runs only the scenes that are left."""
+    """Run of many scenes on a cluster. If the same command is started again, it runs only the unfinished scenes."""
 
     def __init__(self, options: argparse.Namespace, params: OutputParams, cluster: Cluster) -> None:
         out = _absolute(options.out)
@@ -42,7 +42,7 @@ class ClusterRun:
         self._job = RunSettings(model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
 
     def status(self) -> int:
-        """Run the model on input rasters without a result, and return the exit status: 1 if any failed, otherwise 0."""
+        """Run all unfinished scenes. Return the exit status: 1 if any scene failed, otherwise 0."""
         with self._mark.held():
             return self._status()
 
@@ -79,7 +79,7 @@ class ClusterRun:
         return 1 if failed else 0
 
     def _made(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
-        """Run scenes, join the windows of a cut scene when all are done, and yield the record of each scene."""
+        """Run scenes, and yield the record of each. Large scenes run as windows, whose results are joined."""
         if not names:
             return
         cut = planned(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
@@ -94,7 +94,7 @@ class ClusterRun:
 
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the scenes that a command names, with the name of each result below the folder of results."""
+    """Return the scenes that command-line arguments name, with the name of each result in the results folder."""
     named_scenes = []
     for input_ in inputs:
         if not input_.endswith("/"):
@@ -115,12 +115,12 @@ def names_of(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _stem(address: str) -> str:
-    """Return the name of a file without its suffix. It may hold characters that stores do not accept."""
+    """Return a file's name without folder and suffix. Object stores may refuse some of its characters."""
     return PurePosixPath(address.rpartition("/")[2]).stem
 
 
 def _fault(scene: str, name: str) -> str | None:
-    """Return an error message if the name of a scene or of its result is not allowed, or None."""
+    """Return an error message if a scene's address or the name of its result is not allowed, or None."""
     fault = address_fault(scene) if in_bucket(scene) else None
     if fault is None and (why := key_fault(name)) is not None:
         fault = f"{_printable(scene)!r} {why}, which is not allowed in the name of a result; rename the scene"
@@ -133,7 +133,7 @@ def _printable(scene: str) -> str:
 
 
 def _absolute(path: str, *, only_if_there: bool = False) -> str:
-    """Return a path as an absolute path. Return addresses and names of models unchanged."""
+    """Return a path as an absolute path. Addresses and names of models are returned unchanged."""
     if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
         return path
     end = "/" if path.endswith("/") else ""

@@ -1,4 +1,4 @@
-"""The authentication token of a cluster of Ray 2.60 or later.
+"""Find the authentication token of a Ray cluster (Ray 2.60 or later), and explain refused connections.
 
 https://docs.ray.io/en/latest/ray-security/token-auth.html. Ray looks for a token automatically only if it finds the
 cluster without an address. With an address it sends a token only if RAY_AUTH_MODE=token was set before its import.
@@ -20,11 +20,11 @@ _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
 _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
-"""Words in an error message from Ray that show that the error is about the token."""
+"""Pattern that finds error messages from Ray about the token."""
 
 
 def token_source() -> str | None:
-    """Return the first place on this machine that has a token, in Ray's search order, or None."""
+    """Return the place where Ray finds a token on this machine, such as "RAY_AUTH_TOKEN", or None."""
     if os.environ.get(_TOKEN):
         return _TOKEN
     if path := os.environ.get(_PATH):
@@ -53,7 +53,7 @@ def check_listening(address: str) -> None:
 
 
 def refusal(address: str | None, error: Exception) -> str:
-    """Return the error message for a running cluster that this process cannot connect to."""
+    """Return an error message for a cluster that refused the connection, with advice about the token."""
     if address is None:
         return f"Ray cannot be started on this machine: {error}"
     if not isinstance(error, ConnectionError) and not _OF_TOKENS.search(str(error)):

@@ -1,4 +1,4 @@
-"""Conversion between the columns of a dataset's batch, and its rows and results."""
+"""Convert batches of a Ray dataset to rows, and results to dataset columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(batch: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a batch as dicts by column."""
+    """Return the rows of a batch, which is given as an array per column. Each row is a dict by column name."""
     return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 
 
@@ -45,7 +45,7 @@ def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams)
 
 
 def _file(output: Any) -> tuple[bytes | None, str | None]:
-    """Return a result as bytes of a file in its default format, with the format's name, or None for no result."""
+    """Encode a result in its default file format. Return the bytes and the format's name, or (None, None)."""
     if output is None:
         return None, None
     unbounded = AnswerBudget(sys.maxsize)

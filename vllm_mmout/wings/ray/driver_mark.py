@@ -1,4 +1,4 @@
-"""A lock file beside the results. It names the process that writes them, so that no other process writes there."""
+"""Guard a results folder with a lock file, so that only one process writes results there."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ from vllm_mmout.wings.ray.objects import FOLDER, Objects
 
 NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
-"""Seconds between two renewals of a process's lock file."""
+"""Seconds between two renewals of a process's lock file, which show that the process is alive."""
 PATIENCE: Final = 4
 """Number of renewal intervals for which the lock file of another process is watched. If the file is not renewed in this
 time, the other process is considered dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """The process that writes results into a folder."""
+    """Content of the lock file: the process that writes results into a folder."""
 
     token: str
     host: str
     process: int
     begun: str
-    """Start of the run, in UTC."""
+    """Start time of the run in UTC, as text."""
     beats: int = 0
     """Number of times that this process has written the lock file."""
 
     def __str__(self) -> str:
-        """Return the process, its host and its start, for a message."""
         return f"process {self.process} on {self.host}, which began at {self.begun}"
 
 
 class DriverMark:
-    """The lock file of this process in one folder or bucket of results.
+    """Lock file that reserves a folder or bucket of results for this process.
 
     If another process's lock file changes within some seconds, that process is alive. Clocks and process numbers are
     not compared: clocks may differ between machines, and process numbers between containers. If two processes begin at
@@ -106,7 +105,7 @@ class DriverMark:
                 self.renew()
 
     def _watch(self) -> None:
-        """Wait to see whether another process renews its lock file. Raise MMOutError if it does."""
+        """Watch an existing lock file for some seconds. Raise MMOutError if its process renews it."""
         first = self._read()
         if first is None:
             return

@@ -1,4 +1,4 @@
-"""Scenes that are cut into windows: selecting them, and joining the windows' results."""
+"""Cut large scenes into windows, and join the results of the windows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ PARTS = f"{FOLDER}/parts"
 
 @dataclass
 class CutScene:
-    """A scene that is cut into windows. Each window is a row of the dataset."""
+    """Scene that is cut into windows, which run as separate rows of the dataset."""
 
     scene: str
     name: str
     size: tuple[int, int]
-    """Height and width, in pixels of the input."""
+    """Height and width of the scene in pixels."""
     parts: list[ScenePart]
     records: dict[int, SceneRecord] = field(default_factory=dict)
-    """The records of windows that are done or have failed, by their number."""
+    """Records of the windows that are done or have failed, by the index of the window in ``parts``."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the result name and the options of each window, to run it as a row of the dataset."""
+        """Return the name and the options of each window, to run it as a row of the dataset."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
@@ -46,7 +46,7 @@ class CutScene:
         return len(self.records) == len(self.parts)
 
     def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> SceneRecord:
-        """Join the windows' results on any node, and return the scene's record."""
+        """Join the windows' results on any node of the cluster, and return the scene's record."""
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:
@@ -62,7 +62,7 @@ def _options(part: ScenePart) -> dict[str, Any]:
 
 
 def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
-    """Join the results of a scene's windows, write the scene's record, and return it."""
+    """Join the results of a scene's windows. Write and return the record of the whole scene."""
     records = [scene.records[number] for number in range(len(scene.parts))]
     facts: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
     try:
@@ -86,7 +86,10 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
 
 
 def planned(cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
-    """Return the scenes to be cut, by address: those higher or wider than ``side``. Faulty scenes are not cut."""
+    """Return the scenes to cut into windows, by address: scenes with a side of more than ``side`` pixels.
+
+    Scenes that cannot be opened are not cut. Their errors are reported when they run.
+    """
     return cluster.call("cut scenes", _planned, job, rows, side)
 
 

@@ -1,4 +1,4 @@
-"""The records of a run's scenes, stored as small objects beside the results."""
+"""Record the outcomes of scenes in small files beside the results, so that an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READERS: Final = 16
 
 
 class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of a scene: its files, or its error."""
+    """Outcome of a scene: the files of its result, or its error."""
 
     scene: str
     options: dict[str, Any] = {}
@@ -30,22 +30,22 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     files: tuple[ResultFile, ...] = ()
     """The files of the result. The first is the main file, which `vllm-mmout run` prints."""
     error: str | None = None
-    """Reason for the lack of a result, or None."""
+    """Error message if the scene failed, or None."""
     assumed: tuple[str, ...] = ()
-    """Sentences about the assumptions made about the scene, as `vllm-mmout run` prints them."""
+    """Assumptions that were made about the scene, as sentences for the user."""
     seconds: float = 0.0
-    """Time that the scene took."""
+    """Duration of the scene's run in seconds."""
     node: str = ""
     """Address of the machine that ran the scene."""
     known: dict[str, Any] = {}
-    """Units, class names and palette of a window to be joined, which its GeoTIFF does not hold."""
+    """Units, class names and palette of a window's result. They are missing in its GeoTIFF, and joining needs them."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The records of runs of one model with the same options and flags of the engine. Several processes may share it.
+    """Records of all scenes that were run with the same model, options and engine flags, in the results folder.
 
-    All methods block.
+    Several processes may use the same records. All methods block.
     """
 
     out: str
@@ -53,24 +53,24 @@ class Manifest:
     model: str
     params: OutputParams
     setup: str = ""
-    """Key of the engine's flags and the model's files, see `setup_key`."""
+    """Hash of the engine's flags and the model's files, from `setup_key`."""
 
     @cached_property
     def objects(self) -> Objects:
-        """The store of files in the folder or bucket of the results, opened at first use."""
+        """File store in the results folder or bucket, opened at first use."""
         return Objects(self.out)
 
     def __reduce__(self) -> tuple[type[Manifest], tuple[str, str, OutputParams, str]]:
-        """Pickle without the open store, whose credentials belong to one process."""
+        """Pickle without the open file store, whose credentials are valid only in this process."""
         return Manifest, (self.out, self.model, self.params, self.setup)
 
     def key(self, scene: str, options: Mapping[str, Any]) -> str:
-        """Return the key of a scene's record, which depends on the scene, the model, the options and the flags."""
+        """Return the name of a scene's record: a hash of the scene, the model, the options and the flags."""
         parts = [scene, self.model, self.params.to_wire(), dict(options), self.setup]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
 
     def find(self, scene: str, options: Mapping[str, Any]) -> SceneRecord | None:
-        """Return the record of a scene whose result files exist in full size, or None if the scene must be run."""
+        """Return a scene's record if all its result files exist. None means that the scene must be run."""
         stored = self.objects.read(f"{FOLDER}/{self.key(scene, options)}.json")
         if stored is None:
             return None
@@ -82,33 +82,33 @@ class Manifest:
         return record if whole and record.error is None else None
 
     def done(self, scenes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[SceneRecord | None]:
-        """Return the record of each scene in order, or None for scenes that must be run."""
+        """Return the records of several scenes in order. A record is None if its scene must be run."""
         with ThreadPoolExecutor(_READERS, "mmout-manifest") as pool:
             return list(pool.map(lambda scene: self.find(*scene), scenes))
 
     def write(self, record: SceneRecord) -> None:
-        """Store a record, and replace an older record of its scene."""
+        """Store a record, replacing an older record of the same scene."""
         self.objects.write(f"{FOLDER}/{self.key(record.scene, record.options)}.json", msgspec.json.encode(record))
 
     def forget(self, record: SceneRecord) -> None:
-        """Remove a record, and the files that it names."""
+        """Delete a record and the result files that it names."""
         for file in record.files:
             self.objects.remove(file.address)
         self.objects.remove(self.objects.address(f"{FOLDER}/{self.key(record.scene, record.options)}.json"))
 
     def begun(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
-        """Return how many times a scene has been started in a run."""
+        """Return how many times a scene has been started in the run ``run``."""
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def begin(self, run: str, scene: str, options: Mapping[str, Any]) -> None:
-        """Note one more start of a scene in a run."""
+        """Record that a scene is started once more in the run ``run``."""
         self.objects.write(f"{self._starts(run, scene, options)}/{secrets.token_hex(8)}", b"")
 
     def _starts(self, run: str, scene: str, options: Mapping[str, Any]) -> str:
         return f"{RUNS}/{run}/{self.key(scene, options)}"
 
     def report(self, records: Iterable[SceneRecord]) -> str:
-        """Write a report with one line per scene, remove the notes of runs, and return the report's address."""
+        """Write a report with one line per scene, and return its address. Delete the temporary files of all runs."""
         self.objects.write(REPORT, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         self.objects.remove_below(RUNS)
         return self.objects.address(REPORT)

@@ -1,4 +1,4 @@
-"""The files below a folder or an address in a bucket, by their names relative to it."""
+"""Read and write the files in a results folder or bucket by their relative names."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FOLDER: Final = ".vllm-mmout"
-"""Folder below the results for files that are not results."""
+"""Folder inside the results folder for internal files."""
 RUNS: Final = f"{FOLDER}/runs"
-"""Folder for notes that are needed until a run ends."""
+"""Folder for internal files that are needed only until a run ends."""
 
 
 class ResultFile(msgspec.Struct, frozen=True):
-    """A file of a result, with its address, hash and size in bytes."""
+    """File of a result, with its address, hash and size in bytes."""
 
     address: str
     sha256: str
@@ -34,7 +34,7 @@ class ResultFile(msgspec.Struct, frozen=True):
 
 
 class Objects:
-    """The objects below one address, in a folder or a bucket. Writes are atomic. All methods block.
+    """Store of files in a local folder or a bucket. Writes are atomic, and all methods block.
 
     Raises:
         SaveError: the folder or bucket cannot be reached; the message says why.
@@ -53,38 +53,38 @@ class Objects:
         self._store: ObjectStore = object_store(self._root)[0]
 
     def address(self, name: str) -> str:
-        """Return the address of an object, as a user would write it."""
+        """Return the address of the file ``name`` (a path or a URL), as a user would write it."""
         return f"{self._root}{name}"
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of a small object, or None if it does not exist."""
+        """Return the content of a small file, or None if it does not exist."""
         with self._errors("read"), suppress(FileNotFoundError):
             return bytes(self._store.get(self._key(name)).bytes())
         return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small object, replacing an older one with this name."""
+        """Write a small file, replacing an older file of this name."""
         with self._errors("write"):
             self._store.put(self._key(name), content)
 
     def size(self, address: str) -> int | None:
-        """Return the size in bytes of the object at an address, or None if it does not exist."""
+        """Return the size in bytes of the file at an address, or None if it does not exist."""
         with self._errors("read"), suppress(FileNotFoundError):
             return int(self._store.head(self._key_of(address))["size"])
         return None
 
     def remove(self, address: str) -> None:
-        """Remove the object at an address if it exists."""
+        """Delete the file at an address if it exists."""
         with self._errors("write"), suppress(FileNotFoundError):
             self._store.delete(self._key_of(address))
 
     def keys(self, folder: str) -> list[str]:
-        """Return the store's keys of all objects below a folder."""
+        """Return the store's keys of all files below a folder."""
         with self._errors("list"):
             return [entry["path"] for page in self._store.list(self._key(folder) + "/") for entry in page]
 
     def remove_below(self, folder: str) -> None:
-        """Remove all objects below a folder."""
+        """Delete all files below a folder."""
         if self._local is not None:
             shutil.rmtree(self._local / folder, ignore_errors=True)
         elif keys := self.keys(folder):
@@ -93,7 +93,7 @@ class Objects:
 
     @contextmanager
     def workshop(self, run: str) -> Iterator[Path]:
-        """Yield a temporary folder for files until they are `placed`. For local results it is on the same disk."""
+        """Yield a temporary folder for result files, until `placed` moves them to their final names."""
         parent = None
         if self._local is not None:
             parent = self._local / RUNS / run
@@ -102,7 +102,7 @@ class Objects:
             yield Path(folder)
 
     def placed(self, file: Path, name: str) -> ResultFile:
-        """Move a file to its final name, and return its address, hash and size."""
+        """Move a file to its final ``name`` among the results. Return its address, hash and size."""
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         nbytes = file.stat().st_size

@@ -1,4 +1,4 @@
-"""The module ``vllm_mmout.ray``, which runs our models in a pipeline of Ray Data."""
+"""Public module ``vllm_mmout.ray``, which runs models on datasets of Ray Data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def predict(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
 ) -> Dataset:
-    """Run a model on each row of a dataset of Ray Data, in actors that each keep an engine.
+    """Run a model on each row of a Ray Data dataset, in actors that keep their engines loaded.
 
     Args:
         dataset: rows with one scene each. All columns are kept.
@@ -72,7 +72,7 @@ def mapped(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
 ) -> Dataset:
-    """Return the dataset with the results of each batch, run in a pool of actors."""
+    """Return the dataset with a model's results added. Actors compute them batch by batch."""
     from ray.data import ActorPoolStrategy
 
     from vllm_mmout.wings.ray.predictor import Predictor
@@ -92,7 +92,7 @@ def mapped(
 
 
 def _places(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, int]:
-    """Return the CPUs and GPUs of an actor, and the number of actors that the cluster has room for."""
+    """Return the CPUs and GPUs of each actor, and the number of actors that fit into the cluster."""
     import ray
 
     if not ray.is_initialized():

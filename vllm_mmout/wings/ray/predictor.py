@@ -1,4 +1,4 @@
-"""The class that runs in each actor of Ray Data: it keeps an engine, and runs batches of scenes."""
+"""Run a model on batches of scenes, in a Ray actor that keeps its engine loaded."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
 
 OPTIONS: Final = "options"
-"""Column with the options of a scene as JSON, in addition to the options of the job."""
+"""Dataset column with the options of a single scene as JSON, in addition to the options of the run."""
 NAME: Final = "name"
-"""Column with the name of a scene's result files below the folder of results, without suffix."""
+"""Dataset column with the name of a scene's result files, relative to the results folder and without suffix."""
 RECORD: Final = "record"
-"""Column with the `SceneRecord` of a scene as JSON."""
+"""Dataset column with the `SceneRecord` of a scene as JSON."""
 MOST_STARTS: Final = 4
 """Maximum number of attempts at a scene in a run. The first attempt runs it in a batch. If its worker crashes, further
 attempts run it alone."""
@@ -43,22 +43,22 @@ attempts run it alone."""
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings that all actors of a run share."""
+    """Settings that all actors of a run share."""
 
     model: str
     params: OutputParams
     engine: Mapping[str, Any] | Sequence[str]
     """Arguments of ``vllm.LLM`` by name, or flags of the command line."""
     column: str
-    """Name of the column that holds the inputs of ``LLM.generate``."""
+    """Name of the dataset column that holds the inputs of ``LLM.generate``."""
     manifest: Manifest | None = None
     run: str = ""
-    """Unique name of a run with a manifest, new at each start."""
+    """Unique name of each start of a run that stores records."""
 
 
 @dataclass(frozen=True)
 class _ManifestRow:
-    """A row of a run with a manifest: a scene with its options and the name of its result."""
+    """Row of a run that stores records: a scene, its options, and the name of its result."""
 
     scene: str
     options: dict[str, Any]
@@ -67,9 +67,9 @@ class _ManifestRow:
 
 
 class Predictor:
-    """A callable that starts an engine, and runs the model on batches of scenes.
+    """Callable for Ray Data that starts an engine, and runs the model on batches of scenes.
 
-    Each actor of Ray Data creates one. `of` returns the subclass for the settings of a job.
+    Each actor creates an instance. `of` returns the subclass for the settings of a run.
     """
 
     job: RunSettings
@@ -82,11 +82,11 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass for the actors of a job. Ray's dashboard lists the actors under the model's name."""
+        """Return a subclass with the settings of a run. Ray's dashboard lists its actors under the model's name."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run a batch, given as an array per column, and return its columns and the result columns."""
+        """Run a batch, given as an array per column. Return its columns, with the result columns added."""
         rows = rows_of(batch)
         options = [msgspec.json.decode(row.get(OPTIONS) or b"{}", type=dict[str, Any]) for row in rows]
         params = [self._params(own) for own in options]
@@ -101,7 +101,7 @@ class Predictor:
         return {**batch, RECORD: np.array(records, object)}
 
     def _params(self, options: Mapping[str, Any]) -> OutputParams:
-        """Return the options of one row: the job's options, changed by the row's own."""
+        """Return the options of one row: the run's options, overridden by the row's own options."""
         params = self.job.params
         own = OutputParams.from_mapping({**params.to_wire(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)
@@ -110,7 +110,7 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False)
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the record of each scene. Run scenes without a record: together, or alone if a run of them failed."""
+        """Return the record of each scene. Scenes without a record run in a batch, or alone after a crash."""
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
         begun = {place: manifest.begun(self.job.run, entries[place].scene, entries[place].options) for place in left}
@@ -129,7 +129,7 @@ class Predictor:
         return [record for record in records if record is not None]
 
     def _stored(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Run scenes, move their files to the results, and write a record of each."""
+        """Run scenes, move their files to the results, and store and return their records."""
         started = time.monotonic()
         with manifest.objects.workshop(self.job.run) as folder:
             places = [folder / str(number) for number in range(len(entries))]
@@ -153,7 +153,7 @@ class Predictor:
 def _record(
     entry: _ManifestRow, result: MultimodalRequestOutput, place: Path, manifest: Manifest, **facts: Any
 ) -> SceneRecord:
-    """Move a scene's files to the results, and return its record."""
+    """Move a scene's files from the folder ``place`` to the results, and return the scene's record."""
     facts |= {"scene": entry.scene, "options": entry.options, "node": this_node()}
     if result.error is not None:
         return SceneRecord(**facts, error=str(result.error))
@@ -170,7 +170,7 @@ def _record(
 
 
 def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
-    """Write and return the record of a scene that crashed its worker too often."""
+    """Write and return an error record for a scene that crashed its worker too often."""
     error = f"whatever ran this scene ended {MOST_STARTS} times before it was done; run it alone to see why"
     record = SceneRecord(scene=entry.scene, options=entry.options, error=error)
     manifest.write(record)
@@ -179,7 +179,7 @@ def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
 
 @contextmanager
 def _started(job: RunSettings) -> Iterator[BoundLLM]:
-    """Yield the engine of an actor, and end it afterwards."""
+    """Start the engine of an actor, yield it, and shut it down afterwards."""
     if not isinstance(job.engine, Mapping):
         with engine(job.model, job.engine) as llm:
             yield llm

@@ -1,4 +1,4 @@
-"""The flags of ``vllm-mmout run`` for a run on a cluster of Ray."""
+"""Define the flags of ``vllm-mmout run`` for a Ray cluster, and start such runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HERE: Final = "here"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a run on a cluster to the command's parser."""
+    """Add the flags for runs on a cluster to the parser of ``vllm-mmout run``."""
     group = parser.add_argument_group(
         "on a cluster",
         "Run the scenes on the nodes of a cluster of Ray. If a run is interrupted, start it again to continue."
@@ -44,7 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, params: OutputParams) -> int | None:
-    """Run the command on a cluster, and return its exit status, or None without ``--ray``."""
+    """Run scenes on a cluster and return the exit status. Return None if ``--ray`` is not given."""
     others = [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name) is not None]
     if options.ray is None:
         if others:

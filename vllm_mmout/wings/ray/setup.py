@@ -1,4 +1,4 @@
-"""A key that changes with the engine's flags and with the files of the model, for the records of a run."""
+"""Compute a key from the engine's flags and the model's files, so that records of another setup are not reused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pt2", ".gguf")
 _FLAG: Final = re.compile(r"-(?!\d)")
-"""Beginning of a flag. A negative number is a value."""
+"""Pattern for the beginning of a flag. A negative number is not a flag."""
 
 
 def setup_key(model: str, flags: Sequence[str]) -> str:
@@ -26,7 +26,7 @@ def setup_key(model: str, flags: Sequence[str]) -> str:
 
 
 def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
-    """Return the name of each flag with its values, sorted by name. Repeated flags keep their order."""
+    """Return each flag's name and values, sorted by name. Repeated flags keep their order."""
     named: list[tuple[str, list[Any]]] = []
     for text in flags:
         if _FLAG.match(text) or not named:
@@ -42,7 +42,7 @@ def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
 
 
 def _value(text: str) -> Any:
-    """Return a table in JSON, whose spaces and order do not matter, or else the text."""
+    """Parse a flag's value as JSON if it is an object, so that spaces do not matter. Return other text unchanged."""
     try:
         return msgspec.json.decode(text) if text.startswith("{") else text
     except msgspec.DecodeError:
@@ -50,7 +50,7 @@ def _value(text: str) -> Any:
 
 
 def _files(model: Path) -> Iterator[tuple[str, ...]]:
-    """Yield what identifies the content of each file of a model: nothing for hub ids, embedded models and addresses."""
+    """Yield the name and content hash (for weights: size and time) of each file of a local model."""
     for path in sorted(model.rglob("*")) if model.is_dir() else [model] if model.is_file() else []:
         name = path.relative_to(model)
         if any(part.startswith(".") for part in name.parts) or not path.is_file():

@@ -1,4 +1,4 @@
-"""Functions that run on any node of a Ray cluster."""
+"""Run functions on any node of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function on any node, wait for it, and return its result. If the node dies, the function runs on another.
+    """Run a function on any node and return its result. If the node dies, the function runs again on another node.
 
     The task reserves no CPUs, because engines may hold all of them until the last scene is done. Ray's dashboard shows
     it under ``name``.
@@ -23,6 +23,6 @@ def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kw
 
 
 def this_node() -> str:
-    """Return the address of the machine that this code runs on, as in Ray's dashboard."""
+    """Return the network address of this machine, as Ray's dashboard shows it."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address

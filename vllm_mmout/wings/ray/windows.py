@@ -1,4 +1,4 @@
-"""Cutting a scene into windows for several nodes, and joining their results into the pixels of a single run.
+"""Cut a scene into windows, and join their results to the same raster that an uncut run would give.
 
 Each window owns a part of the result, which no other window has. A window covers all tiles of the scene's grid that
 touch its own part, so each pixel is made from the same tiles as in a single run.
@@ -31,16 +31,16 @@ _ROWS = 512
 
 @dataclass(frozen=True, slots=True)
 class ScenePart:
-    """One window of a scene, and the part of the result that it owns."""
+    """Window of a scene, and the part of the joined result that is taken from it."""
 
     window: Window
-    """The window of the scene that the model runs on, in pixels of the file."""
+    """Window of the scene that the model runs on, in pixels of the file."""
     own: Window
-    """The part of the joined result that comes from this window, in pixels of the scene."""
+    """Part of the joined result that is taken from this window, in pixels of the scene."""
 
 
 def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePart]:
-    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is the scene's upper left in its file."""
+    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is its upper left pixel in the file."""
     rows = list(_along(grid.rows, grid.height, grid.sides[0], side))
     cols = list(_along(grid.cols, grid.width, grid.sides[1], side))
     return [
@@ -53,9 +53,10 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, own start, own end) of each window along one axis.
+    """Yield the range of each window along one axis, and the range of the joined result that is taken from it.
 
-    Windows may overlap. Their own parts, of which the joined result consists, do not.
+    Each item is (start, end, own start, own end). Windows may overlap. Their own parts, which make up the joined
+    result, do not.
     """
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
@@ -67,7 +68,7 @@ def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[t
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """Return units, class names and palette of a window's result as JSON values. They are not stored in its GeoTIFF."""
+    """Return units, class names and palette of a window's result as JSON values. Its GeoTIFF does not store them."""
     if not isinstance(output, RasterOutput):
         raise OptionError(
             f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"
@@ -120,7 +121,7 @@ def _put(
     origin: Window,
     located: tuple[str | Path, ScenePart],
 ) -> None:
-    """Copy a window's own pixels to the canvas."""
+    """Copy a window's part of the joined result from its GeoTIFF to the canvas."""
     address, part = located
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))
     above, left = _scaled((part.window.row - origin.row, part.window.col - origin.col), scale)
@@ -136,7 +137,7 @@ def _put(
 
 
 def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
-    """Return the nodata value of the windows' results, or None. A result without nodata pixels may lack the value."""
+    """Return the nodata value of the windows' results, or None. Some results may not declare the value."""
     values: dict[str, float] = {}
     for address, _ in parts:
         with open_raster(address) as raster:
@@ -148,7 +149,7 @@ def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
 
 
 def _scaled(lengths: tuple[int, int], scale: tuple[Fraction, Fraction]) -> tuple[int, int]:
-    """Convert rows and columns of the input to pixels of the result. Raise InputError for fractions of a pixel."""
+    """Convert rows and columns of the input to result pixels. Raise InputError if they are not whole pixels."""
     rows, cols = lengths[0] * scale[0], lengths[1] * scale[1]
     if rows.denominator > 1 or cols.denominator > 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Model folders of TerraTorch, served by our adapter instead of vLLM's own ``Terratorch`` class.
+"""Extension package that serves TerraTorch model folders, in place of vLLM's own ``Terratorch`` class.
 
 vLLM's class uses the location of a batch's first request for all, cannot build every task, and ends the engine if
 ``forward`` fails. The frontend does not import TerraTorch. Setting ``"output_processor": "none"`` leaves a folder to

@@ -1,4 +1,4 @@
-"""The description of a model in the ``pretrained_cfg`` of a TerraTorch folder. Reading it does not need TerraTorch."""
+"""Read the description of a model in a TerraTorch folder, without importing TerraTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, ImageScaling
 ARCHITECTURE: Final = "Terratorch"
 
 RAW: Final = "{}_raw"
-"""Pattern of the ``forward`` keyword for an image with raw values. The plain name is for standardised values."""
+"""Format of the ``forward`` keyword for raw pixel values of an image. Standardised values have the image's name as
+keyword."""
 LOCATION: Final = "location_coords"
 DATES: Final = "temporal_coords"
 
@@ -24,7 +25,7 @@ PROCESSORS: Final = {
     "ScalarRegressionTask": "tensor",
     "EmbeddingGenerationTask": "embedding",
 }
-"""Name of the output processor for each task of TerraTorch."""
+"""Output processor for each task class of TerraTorch."""
 
 _PIXELS = (3, 4)
 """Possible numbers of axes of an image: [bands, height, width], or [bands, frames, height, width]."""
@@ -32,13 +33,13 @@ _PIXELS = (3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Modality:
-    """One of the images that a model takes as input."""
+    """Image that a model takes as input. Some models take several images of different sensors."""
 
     name: str
-    """Keyword of the image, such as "pixel_values" or "S2L2A"."""
+    """Keyword of the image in ``forward``, such as "pixel_values" or "S2L2A"."""
     bands: tuple[str, ...]
     frames: int | None
-    """Number of dates, or None for a tensor without an axis for dates."""
+    """Number of dates, or None if the image tensor lacks an axis for dates."""
     size: tuple[int, int]
     """Height and width in pixels."""
     scaling: ImageScaling
@@ -46,23 +47,26 @@ class Modality:
 
 @dataclass(frozen=True, slots=True)
 class TerratorchConfig:
-    """The description of a TerraTorch model in its folder."""
+    """Description of a TerraTorch model, read from its folder."""
 
     task: str
     """Name of TerraTorch's task class, such as "SemanticSegmentationTask"."""
     modalities: tuple[Modality, ...]
     target: str | None
-    """Name of the image that the network takes as its argument. None if it takes a dict of all images."""
+    """Name of the image that is passed to the network as its argument. None if the network takes a dict of all
+    images."""
     crop: tuple[int, int]
-    """Height and width in pixels of the network's input in one forward."""
+    """Height and width in pixels of the network's input in one forward pass."""
     extras: tuple[str, ...]
-    """Further inputs of the network: `LOCATION` or `DATES`."""
+    """Names of the network's inputs besides images: `LOCATION`, `DATES`, or both."""
     metadata: bool
-    """Whether the network was trained with location and dates, unless the data module denies it (``use_metadata``)."""
+    """Whether the network was trained with location and dates. False if the data module sets ``use_metadata`` to
+    false."""
     pretrained: Mapping[str, Any]
-    """The table ``pretrained_cfg`` itself."""
+    """The table ``pretrained_cfg`` of config.json."""
     overrides: Mapping[str, Any]
-    """The table ``"mmout": {"input": {...}}`` of config.json: ``bands``, ``means``, ``stds``, ``constant_scale``."""
+    """The user's table ``"mmout": {"input": {...}}`` of config.json, which may set ``bands``, ``means``, ``stds`` and
+    ``constant_scale``."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> TerratorchConfig:
@@ -100,7 +104,7 @@ class TerratorchConfig:
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """The keywords of ``forward``."""
+        """The names of the keyword arguments of the model's ``forward``."""
         images = [keyword for image in self.modalities for keyword in (RAW.format(image.name), image.name)]
         return (*images, *self.extras, MEANS, STDS)
 
@@ -111,7 +115,7 @@ def is_terratorch(config: Mapping[str, Any]) -> bool:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config.json`` with the output processor and class names of the model's task, unless it names its own."""
+    """Return ``config.json`` with the task's output processor and class names, unless it names a processor."""
     if not is_terratorch(config) or "output_processor" in config:
         return config
     table = config.get("mmout")
@@ -129,7 +133,7 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class TerratorchFolders:
-    """The family of TerraTorch's model folders, see `vllm_mmout.models.model_folders.ModelFamily`."""
+    """Model family of TerraTorch folders, see `vllm_mmout.models.model_folders.ModelFamily`."""
 
     serves = staticmethod(is_terratorch)
     completed = staticmethod(completed)
@@ -174,7 +178,7 @@ def _modality(
 
 
 def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality: str | None) -> tuple[str, ...] | None:
-    """Return the names of the model's bands from the first entry that lists them, or None if no entry does."""
+    """Return an image's band names from the first config entry that lists them, or None if no entry does."""
     data, network = nested(pretrained, "data", "init_args"), nested(pretrained, "model", "init_args", "model_args")
     entries = (
         overrides.get("bands"),
@@ -193,7 +197,7 @@ def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality
 
 
 def _band_names(band: Any) -> tuple[str, ...]:
-    """Return the bands of one entry of a list: a single band, or all bands of an interval [first, last]."""
+    """Return the band names for an entry of a band list: a single band, or an interval [first, last]."""
     if not isinstance(band, list | tuple):
         return (str(band),)
     if len(band) != 2 or not all(isinstance(end, int) for end in band) or band[0] > band[1]:
@@ -202,7 +206,7 @@ def _band_names(band: Any) -> tuple[str, ...]:
 
 
 def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of a tile in TerraTorch's tiled inference. By default it is as large as the input."""
+    """Return the tile size (height, width) of TerraTorch's tiled inference, by default the size of the input."""
     tiled = nested(model, "init_args", "tiled_inference_parameters")
     crop = tiled.get("h_crop", tiled.get("crop", size[0])), tiled.get("w_crop", tiled.get("crop", size[1]))
     if not all(isinstance(side, int) and side > 0 for side in crop):

@@ -1,4 +1,4 @@
-"""The scale and offset that files state, compared with the ``constant_scale`` of a TerraTorch model."""
+"""Compare the scale and offset in files with a TerraTorch model's ``constant_scale``, and choose which to apply."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.terratorch.scaling import ImageScaling
 
 _REFLECTANCE: Final = 1e-4
-"""Factor from counts to reflectance in HLS and Sentinel-2. A model with this factor takes reflectance."""
+"""Factor from stored integers to reflectance in HLS and Sentinel-2. A model with this ``constant_scale`` takes
+reflectance."""
 _ROUNDING: Final = 1e-6
-"""Largest relative difference of equal scales. Files may store the scale as float32."""
+"""Scales that differ by less than this fraction count as equal, since files may store them as float32."""
 
 
 def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return the bands of one image, scaled as the request, or else the files and the model, require.
+    """Return the bands of one image, scaled as the request sets, or else as the files and the model require.
 
     If integers state another scale than the model's, the files' scale and offset are applied. The values are floats
     then, which the model takes as reflectance, without its own scale.
@@ -60,12 +61,12 @@ def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: Output
 
 
 def _holds_integers(layer: Layer) -> bool:
-    """Return whether a band has integers for the model. Those of NetCDF, for example, always become floats."""
+    """Return whether a band gives the model integers. Bands of NetCDF, for example, always become floats."""
     return layer.raster.dtype.kind in "iu" and not packing_of(layer).applied
 
 
 def _equals(packing: Packing, factor: float) -> bool:
-    """Return whether numbers, shifted as their product requires, times ``factor`` are the values that a file states."""
+    """Return whether stored values times ``factor`` are the physical values that a file declares."""
     offset = packing.offset - packing.shift * packing.scale
     return isclose(packing.scale, factor, rel_tol=_ROUNDING) and abs(offset) <= _ROUNDING
 
@@ -81,7 +82,7 @@ def _model_says(scaling: ImageScaling) -> str:
 
 
 def _sentence(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
-    """Return a sentence about stated scales, or None if the model's own scale gives the values that a file states."""
+    """Return a note for the user about the scale in files, or None if the model's scale is the same."""
     if scaling.scale is None:
         shifted = f"{packing.shift} was added to the numbers, and they" if packing.shift else "the numbers"
         return (

@@ -1,4 +1,4 @@
-"""The input mapper of TerraTorch models, which maps rasters to tensors."""
+"""Map rasters to the input tensors of TerraTorch models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vllm_mmout.wings.terratorch.where_and_when import dates_of, location_of
 
 @dataclass(frozen=True, slots=True)
 class TerratorchMapper(RasterMapper):
-    """An input mapper of rasters to the raw images of a TerraTorch model. The model scales and standardises them.
+    """Input mapper that gives a TerraTorch model raw images, which the model itself scales and standardises.
 
     A model of several images (TerraMind) takes ``{"S2L2A": file, "S1GRD": file}``, or a list of files in the order of
     ``config.json``. The files are resampled to one grid and cut into tiles together.
@@ -42,12 +42,12 @@ class TerratorchMapper(RasterMapper):
     images: tuple[Modality, ...] = ()
     extras: tuple[str, ...] = ()
     metadata: bool = True
-    """Whether location and dates of files are sent."""
+    """Whether locations and dates that are found in files are sent to the model."""
     crop: tuple[int, int] = (1, 1)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TerratorchMapper:
-        """Build the mapper of a folder's model. Raise OptionError for several images with dates."""
+        """Build the mapper for a TerraTorch model. Raise OptionError for several images with dates."""
         description = TerratorchConfig.of(config)
         frames = {image.frames for image in description.modalities}
         if len(frames) > 1 or (len(description.modalities) > 1 and frames != {None}):
@@ -70,20 +70,20 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """The tensors that the model takes raw. Tensors that are already standardised are not checked here."""
+        """Specs of the raw image tensors by keyword. Tensors that are already standardised are not checked."""
         frames = () if self.num_frames is None else (self.num_frames,)
         return {
             RAW.format(image.name): TensorSpec((len(image.bands), *frames, *self.crop), DTYPES) for image in self.images
         }
 
     def dummy(self) -> dict[str, NDArray[Any]]:
-        """Return the tensors of a file with a location but without a date, as most files are."""
+        """Return example tensors, with a location but without dates, as for most files."""
         location = {LOCATION: np.zeros(2, np.float32)} if LOCATION in self.extras and self.metadata else {}
         return {name: spec.zeros() for name, spec in self.inputs.items()} | location
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a request: location and dates if the model takes them, statistics if it has one image."""
+        """The names of the supported request options: location, dates and statistics, as far as they apply."""
         names = {LOCATION: "location", DATES: "dates"}
         return (*(names[name] for name in self.extras), *((MEANS, STDS) if len(self.images) == 1 else ()))
 
@@ -94,23 +94,23 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def sizes(self) -> str:
-        """Description of the only image size that the model accepts, for error messages."""
+        """The only image size that the model accepts, as text for error messages."""
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Return the chosen bands of the model's only image, scaled as `scaled_layers` decides."""
+        """Return the bands of the model's only image, scaled as `scaled_layers` decides."""
         return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether an image of ``size`` (height, width) fits into one forward pass. Only one size does."""
+        """Return whether ``size`` (height, width) is the only image size that the model accepts."""
         return size == self.crop
 
     def too_small(self, size: tuple[int, int]) -> bool:
-        """Return whether (height, width) must be padded by reflection to fill a tile."""
+        """Return whether an image of ``size`` (height, width) must be padded by reflection to fill a tile."""
         return size[0] < self.crop[0] or size[1] < self.crop[1]
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return height and width of the model's tiles. Raise OptionError if the request asks for another size."""
+        """Return the height and width of the model's tiles. Raise OptionError if ``asked`` is another size."""
         if asked is not None and (asked, asked) != self.crop:
             height, width = self.crop
             raise OptionError(
@@ -122,7 +122,7 @@ class TerratorchMapper(RasterMapper):
         return self.crop
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open an input of any size, reading only headers. Several images are given as a dict by name, or a list."""
+        """Open one or several images, reading only headers. Several images are given as a dict by name, or a list."""
         self._check(params)
         with ExitStack() as opened:
             if self.modalities:
@@ -135,7 +135,7 @@ class TerratorchMapper(RasterMapper):
         return view
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the raw images, and the location, dates and statistics from the request or the files.
+        """Return the raw images as tensors, and location, dates and statistics from the request or the files.
 
         ``planes`` are those of `RasterMapper.tensors`. With several images, the bands of each image follow those of the
         one before.
@@ -149,7 +149,7 @@ class TerratorchMapper(RasterMapper):
         return {**tensors, **self._optional_tensors(view)}
 
     def _images_with_slices(self) -> Iterator[tuple[Modality, slice]]:
-        """Yield each image, and the slice that selects its bands from the planes of all images."""
+        """Yield each image, and the slice that selects its bands among the bands of all images."""
         first = 0
         for image in self.images:
             end = first + len(image.bands) * (image.frames or 1)
@@ -157,7 +157,7 @@ class TerratorchMapper(RasterMapper):
             first = end
 
     def _optional_tensors(self, view: RasterView) -> dict[str, NDArray[Any]]:
-        """Return the tensors that are sent besides the images."""
+        """Return the optional tensors that the model gets besides images: location, dates, means, deviations."""
         tensors: dict[str, NDArray[Any] | None] = {}
         if LOCATION in self.extras and (self.metadata or view.params.location is not None):
             tensors[LOCATION] = location_of(view)
@@ -169,7 +169,7 @@ class TerratorchMapper(RasterMapper):
         return {name: value for name, value in tensors.items() if value is not None}
 
     def _check(self, params: OutputParams) -> None:
-        """Raise OptionError for options that do not suit the model."""
+        """Raise OptionError if the request's options do not fit the model's bands or images."""
         for name in (MEANS, STDS):
             numbers = getattr(params, name)
             if numbers is not None and len(numbers) != len(self.bands):
@@ -183,7 +183,7 @@ class TerratorchMapper(RasterMapper):
             )
 
     def _files(self, data: Any) -> Mapping[str, Any]:
-        """Return the file of each image by its name. Raise InputError if the names do not match."""
+        """Return the input file of each image by image name. Raise InputError if the names do not match."""
         names = self.modalities
         if isinstance(data, Sequence) and not isinstance(data, str | bytes) and len(data) == len(names):
             return dict(zip(names, data, strict=True))
@@ -194,7 +194,7 @@ class TerratorchMapper(RasterMapper):
         return {name: data[name] for name in names}
 
     def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
-        """Return the request's options. Add the model's scale if the input's integer dtype cannot be sent to the model.
+        """Return the request's options, with the model's scale added if its input cannot have the file's dtype.
 
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
@@ -238,17 +238,17 @@ class TerratorchMapper(RasterMapper):
 
 
 def _scaled(params: OutputParams) -> bool:
-    """Return whether the request scales the values, which are then sent as float32."""
+    """Return whether the request sets a scale or an offset. The values are then sent as float32."""
     return has_numbers(params)
 
 
 def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
-    """Return a dtype that can hold the values of all files from which the bands, numbered from 1, come."""
+    """Return a dtype that can hold the values of the bands (numbered from 1) from all their files."""
     return np.result_type(*(member.dtype for member in raster.members_of(bands)))
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError for integers that could be scaled wrongly. ``mixed`` is true if the image has floats, too."""
+    """Raise InputError if integers could be scaled wrongly. ``mixed`` says that other files of the image are floats."""
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which need the model's constant_scale, and others hold floats,"

@@ -1,4 +1,4 @@
-"""`TerratorchModel`: runs a TerraTorch network on images with the values stored in their files."""
+"""Run a TerraTorch network on images with the raw values stored in their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vllm_mmout.wings.terratorch.standards import standards_of
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(TerratorchMapper.from_config)
 class TerratorchModel(nn.Module):
-    """A model that scales and standardises its input, and runs a network of TerraTorch.
+    """Model that scales and standardises its input images, and runs a TerraTorch network on them.
 
     An input is either raw (``pixel_values_raw``), or already standardised (``pixel_values``). TerraTorch's own plugins
     send standardised inputs, which are floating point of any precision.
@@ -36,12 +36,12 @@ class TerratorchModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keywords of ``forward`` for a folder's model."""
+        """Return the names of the keyword arguments of ``forward`` for the model in a folder."""
         return TerratorchConfig.of(config).keywords
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The module to compile. It leaves out the scaling, so that another input dtype causes no recompilation."""
+        """The network, for torch.compile. Scaling is left out, so another input dtype causes no recompilation."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:
@@ -70,11 +70,11 @@ class TerratorchModel(nn.Module):
         return _tensor(output)
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
-        """Load weights from TerraTorch's checkpoint (``{"state_dict": ...}``), or by the network's own names."""
+        """Load weights from a TerraTorch checkpoint (``{"state_dict": ...}``), or from a dict by weight name."""
         load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """Return one image, standardised, in the network's dtype."""
+        """Return one standardised image in the network's dtype."""
         raw = inputs.get(RAW.format(modality.name))
         if raw is None:
             if modality.name not in inputs:
@@ -98,7 +98,7 @@ class TerratorchModel(nn.Module):
 
 
 def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -> Tensor:
-    """Return standardised values in float32, in new memory."""
+    """Return (raw * scale - mean) / std as a new float32 tensor."""
     values = raw.to(torch.float32, copy=True)
     if scale is not None:
         values.mul_(scale)
@@ -106,7 +106,7 @@ def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -
 
 
 def _per_pixel(numbers: Tensor, images: Tensor) -> Tensor:
-    """Reshape numbers [n or 1, bands, (frames)] to broadcast over images [n, bands, (frames,) height, width]."""
+    """Reshape statistics [n or 1, bands, (frames)] to broadcast over images [n, bands, (frames,) height, width]."""
     return numbers.float().to(images.device).reshape(*numbers.shape, *(1,) * (images.ndim - numbers.ndim))
 
 

@@ -1,4 +1,4 @@
-"""Building the network of a TerraTorch folder, and selecting its weights from a checkpoint."""
+"""Build the network of a TerraTorch folder, and select its weights in a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BUILT_AS = {
     "MultiLabelClassificationTask": "classification",
     "ScalarRegressionTask": "scalar_regression",
 }
-"""The name of each task in TerraTorch's model factories."""
+"""Name of each task in TerraTorch's model factories."""
 
 
 def build_network(config: TerratorchConfig) -> nn.Module:
-    """Build the network that a folder describes, in eval mode. Raise ModelError if TerraTorch cannot build it."""
+    """Build the network of a TerraTorch model, in evaluation mode. Raise ModelError if it cannot be built."""
     try:
         from terratorch.registry import MODEL_FACTORY_REGISTRY
         from terratorch.tasks import embedding_generation
@@ -52,7 +52,7 @@ def build_network(config: TerratorchConfig) -> nn.Module:
 
 
 def encode_exactly(network: nn.Module) -> bool:
-    """Make a network's encoders of location and dates compute in float32, and return whether it has such encoders.
+    """Make a network's encoders of location and dates compute in float32. Return whether it has such encoders.
 
     bfloat16 can hold neither 2023 nor 257, a day of the year. Prithvi's encoders compute sines and cosines in the
     dtype of their input. The encodings are small numbers, and a hook casts them to the network's dtype.
@@ -69,7 +69,7 @@ def encode_exactly(network: nn.Module) -> bool:
 
 
 def _of_embeddings(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
-    """Return the network that the task's constructor builds. The constructor also creates a folder for results."""
+    """Build the network of an embedding task. Its constructor also creates a folder, which is removed again."""
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are about files that it would write
         built: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model
@@ -81,13 +81,14 @@ REMEDY = (
     ' "pretrained_cfg.model" that it was trained with; names may depend on the release of TerraTorch'
 )
 _TASK = "model."
-"""Prefix of the network's weights in a checkpoint. Other entries are only for training, such as weights of the loss."""
+"""Name prefix of the network's weights in a checkpoint. Other entries, such as weights of the loss, are only for
+training."""
 _AUXILIARY = "aux_heads."
-"""Prefix of decoders that only help in training, and whose outputs are not used."""
+"""Name prefix of auxiliary decoders, which are used only in training."""
 
 
 def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tensor]:
-    """Return a network's weights by the network's own names. Unknown names are kept, so that loading reports them.
+    """Return the checkpoint's weights under the network's names. Unknown names are kept, so that loading reports them.
 
     ``stored`` is a checkpoint (``{"state_dict": ...}``), or weights by name, with or without the prefix ``model.``.
     """
@@ -106,7 +107,7 @@ def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tenso
 
 
 def _of_network(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the network's part of a checkpoint, with the task's prefix removed from the names."""
+    """Return the network's entries of a checkpoint, with the prefix "model." removed from their names."""
     entries = stored.get("state_dict")
     named: Mapping[str, Any] = stored if entries is None else entries
     of_task = {name.removeprefix(_TASK): weight for name, weight in named.items() if name.startswith(_TASK)}

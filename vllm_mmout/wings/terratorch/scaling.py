@@ -1,4 +1,4 @@
-"""The scale and statistics of input values in a folder's ``config.json``. Reading them does not need TerraTorch."""
+"""Read the scale and statistics of input values from a folder's ``config.json``, without importing TerraTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _LARGEST: Final = 2.0
-"""Largest value expected in statistics of reflectance. Reflectance is between 0 and 1, except over clouds and snow."""
+"""Maximum of means and deviations that are taken for reflectance, which is between 0 and 1 except over clouds and
+snow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,9 @@ class ImageScaling:
     scale: float | None
     """Factor for integer values. None means the default of TerraTorch's data module class."""
     means: tuple[float, ...] | None
-    """Means of the values in each band, or each band and date, as a flat tuple. None means the data module's values."""
+    """Means of each band, or each band and date, as a flat tuple. None means the data module's values."""
     stds: tuple[float, ...] | None
-    """All standard deviations, in the order of ``means``."""
+    """Standard deviations in the order of ``means``."""
     sure: bool = False
     """Whether the ``mmout`` table sets the scale. A scale of 1 is then intended, for example for masks."""
 
@@ -39,14 +40,14 @@ class ImageScaling:
 
 
 def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether statistics are of reflectance. Means of 0 with deviations of 1, which change nothing, are not."""
+    """Return whether statistics are of reflectance. Means of 0 with deviations of 1, the identity, are not."""
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
     return not identity and all(abs(number) <= _LARGEST for number in (*means, *stds))
 
 
 def no_scale(image: str) -> str:
-    """Return the error message for an image of integers for which `ImageScaling.lacks_scale` is true."""
+    """Return the error message for an image of integers whose model needs reflectance but sets no scale."""
     return (
         f"{image} holds integers, and the model's means and standard deviations are for reflectance, while its"
         f" {SCALE} is 1, so digital numbers would be used as reflectance; give scale=0.0001 in the request, or set it"
@@ -88,14 +89,14 @@ def scaling_of(
 
 
 def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
-    """Select the values of one image from a table by image or by band. Return values that are not a table unchanged."""
+    """Select an image's values from a table by image or by band. Other values are returned unchanged."""
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values
 
 
 def in_terratorch(class_path: str) -> bool:
-    """Return whether a data module's class belongs to TerraTorch or torchgeo. TerraTorch's names may lack dots."""
+    """Return whether a data module belongs to TerraTorch or torchgeo. A name without dots is TerraTorch's."""
     return class_path.partition(".")[0] in _PACKAGES or bool(class_path and "." not in class_path)
 
 

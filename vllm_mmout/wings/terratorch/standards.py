@@ -1,4 +1,4 @@
-"""Scale and statistics of the images of a TerraTorch model, from its data module. No data set is read."""
+"""Find the scale and statistics of a TerraTorch model's images in its data module, without reading data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorc
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
-"""Python module of data module classes that are given by class name alone, as in TerraTorch's YAML files."""
+"""Module of data modules that are named without their module, as in TerraTorch's YAML files."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """The scale and statistics of one image. Integers are multiplied by ``scale``, then (value - mean) / std."""
+    """Scale and statistics of one image. Integers are multiplied by ``scale``, then (value - mean) / std."""
 
     scale: float
     mean: Tensor
@@ -122,7 +122,7 @@ def _class_at(path: str) -> Any:
 
 
 def _data_module(module_class: Any, arguments: Mapping[str, Any]) -> Any:
-    """Create a data module without its data. Required arguments for data folders get a placeholder."""
+    """Create TerraTorch's data module without its data. Required folder arguments get a placeholder."""
     places = {
         name: "unused"
         for name, parameter in inspect.signature(module_class).parameters.items()
@@ -138,7 +138,7 @@ def _data_module(module_class: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _statistics(aug: Any, module: str) -> tuple[Any, Any]:
-    """Return the means and standard deviations that a data module applies, or 0 and 1 if it changes nothing."""
+    """Return the means and standard deviations of a data module's augmentation, or 0 and 1 if it does nothing."""
     for step in _steps(aug):
         flags = getattr(step, "flags", None)
         if isinstance(flags, Mapping) and {"mean", "std"} <= set(flags):  # a step of kornia
@@ -165,7 +165,7 @@ def _steps(aug: Any) -> Iterator[Any]:
 
 
 def _is_identity(aug: Any) -> bool:
-    """Return whether a step leaves a batch unchanged."""
+    """Return whether an augmentation leaves a batch unchanged."""
     batch = {"image": torch.full((1, 1, 1, 1), 2.0)}
     try:
         return bool((aug(dict(batch))["image"] == batch["image"]).all())

@@ -1,4 +1,4 @@
-"""Location and dates of an image for TerraTorch's models, from the request or else from the file."""
+"""Find the location and dates of an image for TerraTorch models, in the request or else in the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_mmout.models.inputs.raster_view import RasterView
 
 
 def location_of(view: RasterView) -> NDArray[np.float32] | None:
-    """Return latitude and longitude in degrees of an input's centre, float32 [2], or None if they are unknown.
+    """Return latitude and longitude of an input's centre in degrees, as float32 [2], or None if unknown.
 
     They come from the request, or else from the georeference. Prithvi's network and data sets expect this order.
     TerraTorch's plugin sends the reverse order.
@@ -36,7 +36,7 @@ def location_of(view: RasterView) -> NDArray[np.float32] | None:
 
 
 def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
-    """Return year and day of the year (from 0, as in Prithvi's data sets) of each date of an input.
+    """Return the year and the day of the year, counted from 0, of each date of an input.
 
     The dates come from the request, or else from the metadata or the names of the files.
 

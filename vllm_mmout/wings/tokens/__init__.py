@@ -1,4 +1,4 @@
-"""Pictures and sounds that a model generates as tokens: layouts, decoders, engine classes and server routes."""
+"""Extension package for models that generate pictures and sounds as tokens: layouts, decoders, server routes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ _HOMES = {
     "vllm_mmout.wings.tokens.processors.codec_audio": "CodecAudioProcessor",
     "vllm_mmout.wings.tokens.processors.vq_image": "VQImageProcessor",
 }
-"""Public names that each module defines, separated by spaces."""
+"""Public names of each module, separated by spaces, for lazy imports."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,1 +1,1 @@
-"""Decoders that turn the codes of token models into pixels or samples. They are loaded from local folders."""
+"""Decoders that turn generated codes into pixels or audio samples. Their weights are in local folders."""

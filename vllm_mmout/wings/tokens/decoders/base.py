@@ -1,4 +1,4 @@
-"""TokenDecoder, the base class of decoders, DecoderFacts, and helpers for devices, dtypes and files of weights."""
+"""Define the base class of decoders, and helpers for devices, dtypes and files of weights."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class TokenDecoder(ABC):
-    """The base class of decoders that turn codes into pictures or sounds. ``load`` reads the weights."""
+    """Base class of decoders that turn generated codes into pictures or sounds. `load` reads the weights."""
 
     kind: ClassVar[str]
     """Name of this kind of decoder, such as "mimi", as error messages show it."""
 
     facts: DecoderFacts | None = None
-    """Codebooks, picture grid and sampling rate, for the check of token layouts. If None, no layout is refused."""
+    """Codebooks, picture grid and sampling rate, to check token layouts. None disables the check."""
 
     sampling_rate: int | None = None
-    """Sampling rate in Hz, as the decoder declares it. Ignored if ``facts`` is set."""
+    """Sampling rate in Hz, for decoders whose ``facts`` are None."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
 
     model: Any = None
-    """Object that decodes. It is loaded from ``folder``, or was given by the user."""
+    """Object that decodes. It is loaded from ``folder``, or is passed in by the user."""
 
     def load(self, device: str | None, dtype: str | None) -> None:
         """Load the weights.
@@ -64,14 +64,14 @@ class TokenDecoder(ABC):
         raise NotImplementedError(f"{type(self).__name__} has a folder and must define read(folder, dtype)")
 
     def causal(self) -> CausalChunks | None:
-        """Return an object that decodes one sound in chunks, and keeps the state of the layers between the chunks.
+        """Return an object that decodes one sound in chunks, and keeps the layers' state between the chunks.
 
         Return None if the decoder does not support this. Each chunk is then decoded together with the frames around it.
         """
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the number of frames that are decoded together. A chunk must begin at a multiple of this number.
+        """Return the number of audio frames that are decoded together. Chunks must begin at multiples of it.
 
         ``rates`` holds the codes per frame of each codebook.
         """
@@ -93,16 +93,16 @@ class TokenDecoder(ABC):
 
 @dataclass(frozen=True)
 class DecoderFacts:
-    """Facts about a decoder that are known before its weights are read."""
+    """Properties of a decoder that are known before its weights are read."""
 
     modality: Literal["image", "audio"]
-    """Whether the decoder makes pictures or sounds."""
+    """Kind of the results: pictures or sounds."""
     codebooks: int
     """Number of codebooks."""
     codebook_size: int
     """Number of codes in each codebook."""
     fewer: bool = False
-    """Whether the decoder also works with only its first codebooks."""
+    """Whether the decoder also accepts codes of only its first codebooks."""
     strides: tuple[int, ...] | None = None
     """Number of time steps that a code of each codebook covers, such as (4, 2, 1).
 
@@ -110,7 +110,7 @@ class DecoderFacts:
     grid: tuple[int, int] | None = None
     """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None
-    """Sampling rate in Hz, that is, samples per second in each channel."""
+    """Sampling rate in Hz. It counts the samples of each channel."""
 
     def check_fit(self, layout: TokenLayout, decoder_name: str) -> None:
         """Raise an OptionError if the decoder cannot decode the codes of ``layout``.
@@ -159,7 +159,7 @@ class DecoderFacts:
 
 
 def _reduced(counts: list[int]) -> list[int]:
-    """Divide the counts by their greatest common divisor."""
+    """Divide counts by their greatest common divisor."""
     common = math.gcd(*counts)
     return [count // common for count in counts]
 
@@ -178,14 +178,14 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def checked_dtype(dtype: object) -> str | None:
-    """Check the option ``dtype``, and return it."""
+    """Return the option ``dtype``. Raise an OptionError if it is not one of `DTYPES`."""
     if dtype is not None and dtype not in DTYPES:
         raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}", param="dtype")
     return None if dtype is None else str(dtype)
 
 
 def checked_device(device: object) -> str | None:
-    """Check the form of the option ``device``, and return it. Loading the decoder shows whether the device exists."""
+    """Return the option ``device``. Raise an OptionError if it is malformed, but not if the device is missing."""
     import torch
 
     if device is None:
@@ -197,7 +197,7 @@ def checked_device(device: object) -> str | None:
 
 
 def torch_dtype(dtype: str | None) -> torch.dtype:
-    """Return the torch dtype of this name, or float32 for None."""
+    """Return the torch dtype with a given name, or float32 for None."""
     import torch
 
     value: torch.dtype = getattr(torch, dtype or "float32")
@@ -205,7 +205,7 @@ def torch_dtype(dtype: str | None) -> torch.dtype:
 
 
 def moved(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module:
-    """Return a module in evaluation mode, on ``device`` and in ``dtype``. None keeps the module's own."""
+    """Move a module to ``device`` and ``dtype``, and set evaluation mode. None leaves either unchanged."""
     module = module if dtype is None else module.to(torch_dtype(dtype))
     try:
         return (module if device is None else module.to(device)).eval()
@@ -216,7 +216,7 @@ def moved(module: nn.Module, device: str | None, dtype: str | None) -> nn.Module
 
 
 def device_of(module: object) -> torch.device:
-    """Return the device of a module's weights, or the CPU if it has no weights."""
+    """Return the device of a module's weights. A module without weights counts as on the CPU."""
     import torch
 
     for kind in ("parameters", "buffers"):
@@ -228,7 +228,7 @@ def device_of(module: object) -> torch.device:
 
 @contextmanager
 def decoder_threads(count: int | None) -> Iterator[None]:
-    """Make torch use ``count`` threads inside the context, for work of this thread. None changes nothing."""
+    """Make torch use ``count`` CPU threads while the context is open. None changes nothing."""
     import torch
 
     before = torch.get_num_threads()
@@ -243,7 +243,7 @@ def decoder_threads(count: int | None) -> Iterator[None]:
 
 
 def read_table(path: Path) -> Mapping[str, Any]:
-    """Read a JSON file that holds a table (object)."""
+    """Read a JSON file that contains an object. Raise an OptionError if that is not possible."""
     try:
         table = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -254,7 +254,7 @@ def read_table(path: Path) -> Mapping[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Raise an OptionError if a folder has no file of weights. The weights are not read."""
+    """Raise an OptionError if a folder lacks files of weights. The weights are not read."""
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         raise OptionError(
             f"decoder folder {folder} has no weights ({' or '.join(_WEIGHTS)}); save them there with save_pretrained,"

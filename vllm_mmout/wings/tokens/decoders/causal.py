@@ -1,4 +1,4 @@
-"""CausalChunks: chunked decoding with causal decoders, which continues from the state of their layers."""
+"""Decode sounds in chunks with causal decoders, keeping the state of each layer between the chunks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class CausalChunks(SoundChunks):
         self._kept: dict[nn.Module, Any] = {}
         """State of each layer: its last inputs [n, channels, k], or the state of an LSTM."""
         self._attended: Any = None
-        """Past keys and values of the decoder's transformer."""
+        """Key-value cache of the decoder's transformer."""
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Minimum number of frames of the first chunk. Reflection padding at the start of a sound needs them."""
+        """Minimum number of frames in the first chunk, which reflection padding at the start of a sound needs."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """Decode the codes that are new since the last call. See `SoundChunks.take`."""
+        """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far."""
         import torch
 
         frames = codes[0].size
@@ -73,14 +73,14 @@ class CausalChunks(SoundChunks):
         return outputs
 
     def _run_lstm(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """Run an LSTM, and add its inputs to its outputs."""
+        """Run an LSTM from its last state, and add its inputs to its outputs."""
         steps = inputs.permute(2, 0, 1)
         outputs, self._kept[layer] = layer.lstm(steps, self._kept.get(layer))
         summed: torch.Tensor = outputs + steps
         return summed.permute(1, 2, 0)
 
     def _run_convolution(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """Run a convolution of stride 1. At the start of a sound, its inputs are padded as for a whole sound."""
+        """Run a convolution of stride 1 after the previous chunk. At the start of a sound, pad its inputs."""
         import torch
 
         pad = int(layer.padding_total)
@@ -92,7 +92,7 @@ class CausalChunks(SoundChunks):
         return layer.conv(inputs)  # type: ignore[no-any-return]
 
     def _run_transposed(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """Run a transposed convolution, whose outputs also depend on a few earlier inputs."""
+        """Run a transposed convolution, whose outputs also depend on the last inputs of the previous chunk."""
         import torch
 
         kernel, stride = layer.conv.kernel_size[0], layer.conv.stride[0]
@@ -106,7 +106,7 @@ class CausalChunks(SoundChunks):
 
 
 def is_causal(model: Any) -> bool:
-    """Return whether a model neither looks ahead nor normalises over the whole sound, according to its config."""
+    """Return whether, by its config, a model neither looks ahead nor normalises over the whole sound."""
     config = model.config
     whole = getattr(config, "norm_type", "weight_norm") != "weight_norm"
     return bool(config.use_causal_conv) and config.trim_right_ratio == 1.0 and not whole

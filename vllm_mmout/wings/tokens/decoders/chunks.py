@@ -1,4 +1,4 @@
-"""SoundChunks: decodes a sound in chunks while it is generated. Probe: measures the context that a decoder needs."""
+"""Decode a sound in chunks while it is generated, and measure how much context a decoder needs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import OptionError
 
 Codes: TypeAlias = Sequence[NDArray[np.int64]]
-"""Codes of a sound, one int64 array [n_k] per codebook."""
+"""Codes of a sound: an int64 array [number of codes] for each codebook."""
 Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
-"""Function that decodes codes to float32 samples [channels, n]."""
+"""Function that decodes codes to float32 samples [channels, samples]."""
 
 _TRIED = (64, 256, 1024)
-"""Lengths, in frames, of the test sounds that measure a decoder's context. The next is tried if one is too short."""
+"""Lengths in frames of the test sounds that measure a decoder's context. A longer sound is tried if one is too
+short."""
 _FEW = 16
-"""Number of frames in the shortest test sound. Test sounds are decoded to measure the samples per frame."""
+"""Number of frames in the shortest test sound. It is decoded to measure the samples per frame."""
 _TRIALS = 3
 """Number of random test sounds per length. In a single sound, a change may leave all samples equal by chance."""
 
 
 class SoundChunks(ABC):
-    """A decoder of one sound in chunks. It keeps its state between the chunks."""
+    """Decoder of a single sound in chunks. It keeps its state between the chunks."""
 
     @abstractmethod
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
@@ -45,30 +46,30 @@ class SoundChunks(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """The parameters for decoding sounds in chunks with a decoder."""
+    """Parameters for decoding sounds in chunks with a certain decoder."""
 
     frame_samples: int
-    """Samples per channel that each frame adds."""
+    """Number of samples per channel that each frame adds."""
     ahead: int
-    """Number of following frames that the decoder needs before it can decode a frame."""
+    """Number of later frames that the decoder needs in order to decode a frame."""
     first: int
     """Minimum number of frames of the first chunk, unless the sound has fewer."""
     begin: Callable[[], SoundChunks]
-    """Function that creates the state for decoding a new sound."""
+    """Function that returns a chunk decoder for a new sound."""
     rates: Sequence[int] = (1,)
-    """Codes per frame of each codebook."""
+    """Number of codes per frame in each codebook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The number of frames before and after a frame that affect its samples."""
+    """Number of frames before (``left``) and after (``right``) a frame that affect its samples."""
 
     left: int
     right: int
 
 
 class WindowedChunks(SoundChunks):
-    """Chunked decoding with a decoder whose context is limited.
+    """Chunked decoding for decoders whose samples depend on only a few frames before and after.
 
     Each chunk is decoded with the frames around it, whose samples are then cut off. A window must begin at a multiple
     of ``unit`` frames.
@@ -84,7 +85,7 @@ class WindowedChunks(SoundChunks):
         """Number of frames whose samples have been returned."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """Decode the codes that are new since the last call. See `SoundChunks.take`."""
+        """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far."""
         frames = codes[0].size // self._rates[0]
         until = frames if ended else frames - self._context.right
         if until <= self._made and not ended:
@@ -103,19 +104,19 @@ class WindowedChunks(SoundChunks):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe that runs a decoder to measure how it turns frames into samples."""
+    """Measurement of how a decoder turns frames into samples. It decodes test sounds."""
 
     decode: Decode
-    """Function that decodes codes. Equal codes must give equal samples."""
+    """Function that decodes codes. The same codes must always give the same samples."""
     rates: Sequence[int]
-    """Codes per frame of each codebook."""
+    """Number of codes per frame in each codebook."""
     size: int
     """Number of codes in the smallest codebook."""
     unit: int
-    """Number of frames that are decoded together."""
+    """Number of frames that the decoder needs to decode together."""
 
     def lengths(self) -> tuple[int, int]:
-        """Return the samples that each frame adds, and the surplus samples of a sound (negative if some are missing).
+        """Return the samples per frame, and the samples of a sound beyond that (negative if some are missing).
 
         Raises:
             OptionError: the number of samples does not grow evenly with the frames.
@@ -133,7 +134,7 @@ class Probe:
         return added, lengths[0] - few * added
 
     def context(self, frame_samples: int) -> Context:
-        """Return the context of a frame, measured by changing one frame and comparing the samples.
+        """Return how many frames around a frame affect its samples. One frame is changed to measure this.
 
         Raises:
             OptionError: samples depend on frames that are too far away.
@@ -156,7 +157,7 @@ class Probe:
         )
 
     def _context_at(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
-        """Change frame ``at`` of a random sound, and return how many frames before and after it have changed samples.
+        """Measure the context of a decoder by changing frame ``at`` of a random sound and comparing the samples.
 
         A change in later frames shows their left context, and a change in earlier frames their right context.
         ``frames`` is the length of the sound, and ``trial`` its random seed.

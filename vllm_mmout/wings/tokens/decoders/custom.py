@@ -1,4 +1,4 @@
-"""Decoders of users: any object with ``decode(codes)``, and classes named by their import path."""
+"""Wrap decoders of users: objects with ``decode(codes)``, and classes named by their import path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CustomDecoder(TokenDecoder):
-    """A decoder given as an object with ``decode(codes)``. A decoder of sounds may have a ``sampling_rate`` in Hz.
+    """Decoder that calls a user's object with ``decode(codes)``. For sounds, it may have a ``sampling_rate`` in Hz.
 
     ``decode`` gets int64 codes: [n, rows, columns] for pictures, or [n, codebooks, rows, columns] with several
     codebooks; [n, codebooks, frames] for sounds, or a list of [n, codes] if the codebooks have different rates. It
@@ -33,7 +33,7 @@ class CustomDecoder(TokenDecoder):
         self.sampling_rate = rate if isinstance(rate, int) else None
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode the codes of several media of the same shape. See `TokenDecoder.decode`."""
+        """Decode the codes of several pictures or sounds of the same shape with the user's object."""
         import torch
 
         result = self.model.decode(_shaped(codes))
@@ -62,7 +62,7 @@ _RATES = ("sampling_rate", "sample_rate")
 
 
 class CustomClassDecoder(CustomDecoder):
-    """A decoder of a class "package.module:Class" in an installed package. It is called like a `CustomDecoder`.
+    """Decoder that calls a user's installed class, which is named as "package.module:Class".
 
     ``sampling_rate`` (or ``sample_rate``) is read from the folder's config.json if that file exists.
     """
@@ -90,7 +90,7 @@ class CustomClassDecoder(CustomDecoder):
         self._path = path
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
-        """Read the weights with ``from_pretrained``."""
+        """Load the user's class from a folder with ``from_pretrained``."""
         import torch
 
         try:

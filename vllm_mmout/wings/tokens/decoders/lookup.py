@@ -1,4 +1,4 @@
-"""Lookup of the decoder class for a folder from ``save_pretrained``, or for an object, by its config."""
+"""Choose the decoder class for a ``save_pretrained`` folder, or for a loaded model, by its config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {
     "xcodec": "XcodecDecoder",
     "xcodec2": "Xcodec2Decoder",
 }
-"""Class in `transformers_models` for each ``model_type`` in a config.json.
+"""Name of the class in `transformers_models` for each ``model_type`` in a config.json.
 
 "emu3" and "janus" are full models that contain a picture decoder. Their class loads only this decoder."""
 
@@ -34,14 +34,14 @@ _SNAC_ALONE = "vq_strides"
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
-    """Return the folder of a decoder. A relative path is resolved in the model's folder, ``model``, if that exists."""
+    """Return the path of a decoder's folder. A relative path starts in the folder ``model``, if that exists."""
     path = Path(decoder).expanduser()
     in_model_folder = isinstance(model, str) and model and Path(model).is_dir() and not path.is_absolute()
     return Path(str(model)) / path if in_model_folder else path
 
 
 def config_in(path: Path) -> Mapping[str, Any]:
-    """Read a decoder's config.json. Raise an OptionError if it is missing."""
+    """Read the config.json in a decoder's folder. Raise an OptionError if it is missing."""
     if not path.is_dir():
         raise OptionError(
             f"decoder folder {path.absolute()} does not exist; decoders are never downloaded: fetch it first (hf"
@@ -58,7 +58,7 @@ def config_in(path: Path) -> Mapping[str, Any]:
 
 
 def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | None) -> TokenDecoder:
-    """Return the decoder for the options ``decoder`` and ``decoder_class``, without reading weights."""
+    """Return the decoder for the options ``decoder`` (``source``) and ``decoder_class``, without reading weights."""
     if not isinstance(source, str | os.PathLike):
         if decoder_class is not None:
             raise OptionError(
@@ -88,7 +88,7 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
 
 
 def _of_loaded_model(module: Any) -> TokenDecoder:
-    """Return the decoder for a model that the user has already loaded.
+    """Return the decoder that wraps a model which the user has already loaded.
 
     If the model's class is not in `KINDS`, return a `CustomDecoder`.
     """

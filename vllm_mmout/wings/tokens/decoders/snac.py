@@ -1,4 +1,4 @@
-"""SnacDecoder: sounds from codebooks of different rates, decoded with the package snac."""
+"""Decode sounds with the package snac. Its codebooks have different rates."""
 
 from __future__ import annotations
 

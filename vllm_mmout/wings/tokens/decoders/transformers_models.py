@@ -1,4 +1,4 @@
-"""Decoders from transformers: VQ decoders of pictures, and audio codecs whose codebooks have the same rate."""
+"""Decode pictures with VQ decoders of transformers, and sounds with its audio codecs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.decoders.causal import CausalChunks
 
 _SHOWN = 4
-"""Maximum number of missing weights that a message lists."""
+"""Maximum number of missing weights that an error message lists."""
 
 _INSIDE = {r"^(model\.)?vqmodel\.": ""}
-"""Regular expression for the prefix of the decoder's weights in a full model, and the text that replaces the prefix."""
+"""Pattern for the prefix of the decoder's weights in the checkpoint of a full model, and its replacement."""
 
 
 class PretrainedDecoder(TokenDecoder):
-    """A decoder of transformers, recognised by ``model_type``. It can be loaded from a full model that contains it."""
+    """Decoder from transformers. It can also be loaded from the checkpoint of a full model that contains it."""
 
     model_name: ClassVar[str]
     """Name of the decoder's class in transformers."""
@@ -38,7 +38,7 @@ class PretrainedDecoder(TokenDecoder):
 
     @classmethod
     def from_folder(cls, folder: Path, config: Mapping[str, Any]) -> Self:
-        """Create the decoder of a folder. The config class of transformers fills in defaults."""
+        """Create the decoder for a folder. Missing config fields get the defaults of transformers."""
         from huggingface_hub.errors import StrictDataclassError
         from transformers import CONFIG_MAPPING
 
@@ -124,7 +124,7 @@ class JanusDecoder(PretrainedDecoder):
 
 
 class ResidualCodec(PretrainedDecoder):
-    """An audio codec of transformers. It can decode with its first codebooks alone, to a coarser sound."""
+    """Audio codec from transformers. It can also decode its first codebooks alone, to a coarser sound."""
 
     codebooks_name: ClassVar[str] = "num_quantizers"
     """Name of the config field that holds the number of codebooks."""
@@ -161,10 +161,10 @@ class ResidualCodec(PretrainedDecoder):
 
 
 class CausalCodec(ResidualCodec):
-    """A codec that does not look ahead, unless its config says that it does."""
+    """Audio codec that decodes each frame without later frames, unless its config says otherwise."""
 
     def causal(self) -> CausalChunks | None:
-        """Return an object that decodes one new sound in chunks, or None if the config lets the codec look ahead."""
+        """Return an object that decodes one sound in chunks, or None if the config allows looking ahead."""
         from vllm_mmout.wings.tokens.decoders.causal import CausalChunks, is_causal
 
         return CausalChunks(self.model) if is_causal(self.model) else None
@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return 1 as the number of codebooks, and its number of codes, one for each combination of levels."""
+        """Return the number of codebooks (1), and its number of codes, one for each combination of levels."""
         return 1, math.prod(config.quantization_levels)
 
 
@@ -207,7 +207,7 @@ class EncodecDecoder(CausalCodec):
     model_name: ClassVar[str] = "EncodecModel"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """Decode the codes as one chunk without a scale."""
+        """Call the model's ``decode`` with the codes as a single chunk, without an amplitude scale."""
         return self.model.decode(codes.unsqueeze(0), [None], return_dict=True)
 
 
