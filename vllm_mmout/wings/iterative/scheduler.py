@@ -1,4 +1,4 @@
-"""Make vLLM schedule one token per request at a time, for models whose tokens are denoising steps."""
+"""Make vLLM schedule one token per request at a time, where each token means one denoising step of the model."""
 
 from __future__ import annotations
 

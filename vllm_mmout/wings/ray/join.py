@@ -86,7 +86,7 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
 
 
 def planned(cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
-    """Return the scenes to cut into windows, by address: scenes with a side of more than ``side`` pixels.
+    """Return the scenes to cut into windows, by address: scenes whose height or width exceeds ``side``.
 
     Scenes that cannot be opened are not cut. Their errors are reported when they run.
     """

@@ -43,7 +43,7 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 @dataclass(frozen=True)
 class Manifest:
-    """Records of all scenes that were run with the same model, options and engine flags, in the results folder.
+    """Records of scenes in a results folder, for runs with the same model, options and engine flags.
 
     Several processes may use the same records. All methods block.
     """
@@ -61,7 +61,7 @@ class Manifest:
         return Objects(self.out)
 
     def __reduce__(self) -> tuple[type[Manifest], tuple[str, str, OutputParams, str]]:
-        """Pickle without the open file store, whose credentials are valid only in this process."""
+        """Leave the open file store out of the pickle, because its credentials are valid only in this process."""
         return Manifest, (self.out, self.model, self.params, self.setup)
 
     def key(self, scene: str, options: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ class Manifest:
         return record if whole and record.error is None else None
 
     def done(self, scenes: Iterable[tuple[str, Mapping[str, Any]]]) -> list[SceneRecord | None]:
-        """Return the records of several scenes in order. A record is None if its scene must be run."""
+        """Return the record of each scene in order, or None for a scene that must be run."""
         with ThreadPoolExecutor(_READERS, "mmout-manifest") as pool:
             return list(pool.map(lambda scene: self.find(*scene), scenes))
 

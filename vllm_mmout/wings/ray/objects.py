@@ -93,7 +93,7 @@ class Objects:
 
     @contextmanager
     def workshop(self, run: str) -> Iterator[Path]:
-        """Yield a temporary folder for result files, until `placed` moves them to their final names."""
+        """Yield a temporary folder for result files. `placed` moves them to their final names."""
         parent = None
         if self._local is not None:
             parent = self._local / RUNS / run

@@ -53,7 +53,7 @@ class RunSettings:
     """Name of the dataset column that holds the inputs of ``LLM.generate``."""
     manifest: Manifest | None = None
     run: str = ""
-    """Unique name of each start of a run that stores records."""
+    """Unique name of the run, new at each start. Empty if ``manifest`` is None."""
 
 
 @dataclass(frozen=True)

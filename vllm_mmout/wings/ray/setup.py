@@ -50,7 +50,7 @@ def _value(text: str) -> Any:
 
 
 def _files(model: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the name and content hash (for weights: size and time) of each file of a local model."""
+    """Yield the name and content hash (for weights: size and time of change) of each file of a local model."""
     for path in sorted(model.rglob("*")) if model.is_dir() else [model] if model.is_file() else []:
         name = path.relative_to(model)
         if any(part.startswith(".") for part in name.parts) or not path.is_file():

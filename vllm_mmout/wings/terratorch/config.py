@@ -41,7 +41,7 @@ class Modality:
     frames: int | None
     """Number of dates, or None if the image tensor lacks an axis for dates."""
     size: tuple[int, int]
-    """Height and width in pixels."""
+    """Height and width of the image in pixels."""
     scaling: ImageScaling
 
 

@@ -94,7 +94,7 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def sizes(self) -> str:
-        """The only image size that the model accepts, as text for error messages."""
+        """The model's fixed image size, as text for error messages."""
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
@@ -102,7 +102,7 @@ class TerratorchMapper(RasterMapper):
         return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether ``size`` (height, width) is the only image size that the model accepts."""
+        """Return whether ``size`` (height, width) is the model's fixed image size."""
         return size == self.crop
 
     def too_small(self, size: tuple[int, int]) -> bool:
@@ -194,7 +194,7 @@ class TerratorchMapper(RasterMapper):
         return {name: data[name] for name in names}
 
     def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
-        """Return the request's options, with the model's scale added if its input cannot have the file's dtype.
+        """Return the request's options. Add the model's scale if the file's dtype cannot be sent to the model.
 
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
@@ -238,7 +238,7 @@ class TerratorchMapper(RasterMapper):
 
 
 def _scaled(params: OutputParams) -> bool:
-    """Return whether the request sets a scale or an offset. The values are then sent as float32."""
+    """Return whether the request sets a scale or offset as a number. The values are then sent as float32."""
     return has_numbers(params)
 
 
@@ -248,7 +248,7 @@ def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError if integers could be scaled wrongly. ``mixed`` says that other files of the image are floats."""
+    """Raise InputError if integers could be scaled wrongly. ``mixed`` is True if some of the files hold floats."""
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which need the model's constant_scale, and others hold floats,"

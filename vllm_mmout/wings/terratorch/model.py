@@ -45,7 +45,7 @@ class TerratorchModel(nn.Module):
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """Run the network.
+        """Standardise the images of a batch, and run the network on them.
 
         Args:
             inputs: for each image either ``NAME_raw`` [n, bands, (frames,) height, width] of integers or float32, or

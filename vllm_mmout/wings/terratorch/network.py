@@ -69,7 +69,7 @@ def encode_exactly(network: nn.Module) -> bool:
 
 
 def _of_embeddings(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
-    """Build the network of an embedding task. Its constructor also creates a folder, which is removed again."""
+    """Build the network of an embedding task. Its constructor also creates a folder, which is deleted again."""
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are about files that it would write
         built: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model

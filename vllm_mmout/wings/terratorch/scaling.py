@@ -14,8 +14,7 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _LARGEST: Final = 2.0
-"""Maximum of means and deviations that are taken for reflectance, which is between 0 and 1 except over clouds and
-snow."""
+"""Statistics up to this value count as reflectance, which is between 0 and 1 except over clouds and snow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> ImageScaling:
-    """Return the scale and statistics of one image.
+    """Read the scale and statistics of one image from tables of config.json.
 
     ``module`` is the table ``pretrained_cfg.data`` of config.json, which describes TerraTorch's data module.
     ``overrides`` is the table ``"mmout": {"input": ...}``. ``alone`` is true if the model takes no other image.

@@ -17,7 +17,7 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorc
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
-"""Module of data modules that are named without their module, as in TerraTorch's YAML files."""
+"""Python module of data module classes that are given by class name alone, as in TerraTorch's YAML files."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 

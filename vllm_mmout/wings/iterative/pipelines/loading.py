@@ -21,7 +21,7 @@ _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmo
 
 
 def index_of(folder: str) -> dict[str, Any]:
-    """Read a pipeline folder's ``model_index.json``. Raise RegistrationError if it is unreadable or not an object."""
+    """Read a pipeline folder's ``model_index.json``. Raise RegistrationError if it is not a readable JSON object."""
     file = Path(folder) / INDEX
     try:
         index = json.loads(file.read_bytes())

@@ -63,7 +63,7 @@ class RasterPipelineMapper(RasterMapper):
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the bands as float32 ``image``, and the number of denoising steps if it is known."""
+        """Return the raster bands ``planes`` as float32 ``image``, and the number of denoising steps if known."""
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 
@@ -164,12 +164,11 @@ class _Pictures(RasterMapper):
 
     @property
     def one_for_all(self) -> bool:
-        """Whether the only band of a grey picture may be used for all three colours."""
         return True
 
 
 def _picture(name: str, data: Any) -> NDArray[Any]:
-    """Read a picture as uint8 [3, height, width], or a mask (by its ``name``) as uint8 [1, height, width]."""
+    """Read a picture as uint8 [3, height, width], or, if "mask" is in ``name``, as uint8 [1, height, width]."""
     pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
     raster, planes, _ = opened_planes(data, OutputParams(), pictures)
     try:
@@ -192,7 +191,7 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
 
 
 def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return the number of denoising steps as a tensor by name, from the request or else the pipeline's default.
+    """Return a dict with the number of denoising steps, from the request or else the pipeline's default.
 
     A strength below 1 will reduce it later.
     """

@@ -27,7 +27,7 @@ _COLOURED: Final = frozenset({"image", "video"})
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class PipelineModel(nn.Module):
-    """Model that runs a diffusers pipeline step by step. Requests in a batch get the same results as alone."""
+    """Model that runs a diffusers pipeline step by step. Batching requests does not change their results."""
 
     loads_itself = True
 

@@ -91,7 +91,7 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return a copy of a request for its result ``number``, from 0. A seed is increased by ``number``."""
+    """Return a copy of a request for its result ``number`` (from 0). Add ``number`` to the seed if it is set."""
     seed = work.params.seed
     fields = work.request
     if seed is not None:

@@ -118,7 +118,7 @@ def _finish(session: Session, job: Job, target: DownloadTarget | None, options: 
 
 
 def _fetch(session: Session, job: Job, target: DownloadTarget, name: str) -> list[Path]:
-    """Download a job's results to ``target``, and return their paths. Files in a folder are called ``name``."""
+    """Download a job's results to ``target``. Return their paths, which are based on ``name`` in a folder."""
     files = target.files(name, job.outputs)
     for file, output in zip(files, job.outputs, strict=True):
         path = result_path(job.id, output)

@@ -91,7 +91,7 @@ class _PartialDownload(msgspec.Struct):
 
 
 class PartFile:
-    """Partial download ``NAME.part`` of the file NAME, in the same folder. Other processes are locked out.
+    """Partial download ``NAME.part`` of the file NAME, in the same folder. It is locked against other processes.
 
     ``NAME.part.json`` records the source of its bytes. Bytes that came from another source are discarded.
     """
@@ -138,7 +138,7 @@ class PartFile:
             self.size += len(data)
 
     def finish(self) -> None:
-        """Flush the file to disk, because the server may delete the result next."""
+        """Flush the file to disk, because the server may now delete its copy of the result."""
         with self._errors():
             self._file.flush()
             os.fsync(self._file.fileno())

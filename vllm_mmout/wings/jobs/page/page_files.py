@@ -81,7 +81,6 @@ def _formats() -> bytes:
 
 
 def _file(content: bytes, media_type: str) -> tuple[bytes, dict[str, str]]:
-    """Return the content of a file with its response headers."""
     return content, {
         "Content-Type": media_type,
         "Content-Security-Policy": _POLICY,

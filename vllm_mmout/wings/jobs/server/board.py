@@ -123,11 +123,11 @@ class SceneBoard:
         self._database.ask_preview(job_id)
 
     def begin(self, job: SceneJob) -> bool:
-        """Record that a job has started. Returns False if the job was deleted."""
+        """Record that a job has started. Return False if the job was deleted."""
         return self._change(job.id, status="in_progress", started_at=time.time(), starts=job.starts + 1)
 
     def progress(self, job_id: str, done: int, total: int) -> bool:
-        """Record how many tiles of a job are done. Returns False if the job was deleted."""
+        """Record how many tiles of a job are done. Return False if the job was deleted."""
         return self._change(job_id, tiles_done=done, tiles_total=total)
 
     def give_up(self, job_id: str) -> bool:
@@ -138,7 +138,7 @@ class SceneBoard:
         return self._database.change(job_id, of=self.server, **values)
 
     def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
-        """Store the results of a job, close them, and record that the job is completed.
+        """Store the results of a job, close their files, and record that the job is completed.
 
         Returns:
             False if the job was deleted in the meantime. Its results are then removed.
@@ -179,7 +179,7 @@ class SceneBoard:
         return kept
 
     def fail(self, job: SceneJob, error: SceneError) -> bool:
-        """Record that a job of this server failed. Returns False if the job was deleted.
+        """Record that a job of this server failed. Return False if the job was deleted.
 
         If the database cannot be written either, only this server reports the failure until a later write succeeds.
         """
@@ -197,7 +197,7 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Retry writing job failures to the database that could not be written before."""
+        """Try again to record job failures that could not be written to the database before."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)
@@ -206,7 +206,7 @@ class SceneBoard:
             self._unwritten.pop(job.id, None)
 
     def delete(self, job_id: str) -> SceneJob | None:
-        """Delete a job and its results. Returns the job, or None if it does not exist or has expired."""
+        """Delete a job and its results. Return the job, or None if it does not exist or has expired."""
         job = self._database.delete(job_id)
         self._unwritten.pop(job_id, None)
         if job is not None:
@@ -258,7 +258,7 @@ class SceneBoard:
         )
 
     def _check_size(self, results: Iterable[JobResult]) -> None:
-        """Raise an OptionError if the results exceed the store's limit: a stored file would evict another."""
+        """Raise an OptionError if the results of a job together exceed the store's size limit."""
         files = [file for result in results for file in (result.file, result.picture) if file is not None]
         nbytes, most = sum(file.nbytes for file in files), self.store.max_bytes
         if nbytes > most:

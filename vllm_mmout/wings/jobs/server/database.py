@@ -119,7 +119,7 @@ class SceneDatabase:
             return _update(connection, "id = ? AND server = ?", values, job_id, of) > 0
 
     def delete(self, job_id: str) -> SceneJob | None:
-        """Delete a job. Returns the job in its last state, or None if it does not exist."""
+        """Delete a job. Return the job in its last state, or None if it does not exist."""
         with self._changing() as connection:
             rows = _rows(connection, "WHERE id = ?", job_id)
             connection.execute("DELETE FROM scenes WHERE id = ?", (job_id,))

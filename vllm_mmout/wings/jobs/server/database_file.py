@@ -94,7 +94,7 @@ def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, which change when it is replaced. Return None if it does not exist."""
+    """Return a file's device and inode numbers, which change when it is replaced, or None if it is missing."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -34,7 +34,7 @@ MOST_BANDS: Final = 32
 _AT_ONCE: Final = 16 << 20
 """Maximum bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
 _SAME: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
-"""Dtypes that the preview takes over from the input."""
+"""Input dtypes that the preview keeps unchanged."""
 _OTHERS: Final = {"bool": "uint8", "int8": "int16"}
 """Dtypes that a preview converts to another integer dtype. All further dtypes become float32."""
 _PHOTOMETRIC: Final = 262
@@ -200,7 +200,7 @@ class _AxisRange(NamedTuple):
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Read bands, numbered from 1, reduced to ``size``: [bands, height, width] in ``dtype``."""
+    """Read bands, numbered from 1, at the reduced ``size``. Return [bands, height, width] in ``dtype``."""
     reduced = np.empty((len(bands), *size), dtype)
     rows, cols = ((2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(raster.size, size, strict=True))
     height, width = raster.block
@@ -245,7 +245,7 @@ def _axis_ranges(middles: NDArray[np.intp], block: int, most: int, *, apart: boo
 
 
 def _bands_by_name(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers, from 1, of the bands to draw, chosen by their names. A nameless band is "".
+    """Return the numbers, from 1, of the bands to draw, chosen by their names. A missing name is "".
 
     If bands named red, green and blue exist, return these. Else return bands 1, 2 and 3 of a colour picture or of three
     bands. Of more bands return 3, 2 and 1, because most sensors store blue first. Of fewer bands return band 1.

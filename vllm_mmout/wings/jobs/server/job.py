@@ -1,4 +1,4 @@
-"""Define the record of a job in the database and in responses, and the open input of a job."""
+"""Define the record of a job, as stored and as sent to clients, and the open input files of a job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     size: str | None
     """Size in pixels as WIDTHxHEIGHT, or None if the result is not a grid of pixels."""
     classes: tuple[ClassRow, ...] | None
-    """Classes of the result, or None if it has no classes."""
+    """Classes of the result. None if its pixels are not classes."""
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class SceneError(msgspec.Struct, frozen=True):
 
 
 class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of a video request that the descriptions of its job repeat: prompt, size and length."""
+    """Prompt, size and length of a requested video, which responses about the job repeat."""
 
     prompt: str = ""
     size: str = AUTO

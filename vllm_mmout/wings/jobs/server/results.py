@@ -33,7 +33,7 @@ class JobResult:
     picture: Encoded | None
     """Preview as PNG, its longer side at most `PREVIEW` pixels. None if the result cannot be drawn."""
     classes: tuple[ClassRow, ...] | None
-    """Classes of the result, or None if it has no classes."""
+    """Classes of the result. None if its pixels are not classes."""
     seconds: str | None = None
     """Length of a video in seconds."""
     assumed: tuple[str, ...] = ()

@@ -163,7 +163,7 @@ class SceneRunner:
             await asyncio.shield(asyncio.to_thread(held.close))
 
     async def _again(self, job: SceneJob, watch: PreviewRequest) -> None:
-        """Start a job again whose server has stopped, and run it."""
+        """Run a job again after the server that ran it has stopped."""
         logger.warning("job %s is started again, because its server has stopped", job.id)
         try:
             work, inputs = await in_thread(partial(self.again, job), lambda made: made[1].held.close())

@@ -58,7 +58,7 @@ class VideoRequest:
     """Request for a video, parsed and checked as far as possible without the model."""
 
     asked: ImageRequest
-    """All fields except the settings in `video`. ``images`` holds the video's first image, or is empty."""
+    """All fields except the settings in `video`. ``images`` is empty, or holds the image that the video starts from."""
     video: VideoSettings
 
     def kept(self, sources: Sources) -> SceneInputs:

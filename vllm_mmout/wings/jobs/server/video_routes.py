@@ -81,7 +81,7 @@ def described(job: SceneJob) -> dict[str, Any]:
 
 
 def again(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of a video job that another server started. Blocks on a file."""
+    """Rebuild the `Work` and the input of a video job that another server started. Blocks while reading."""
     inputs = kept_reference(request.images, service.sources)
     try:
         return video_work(service, request, video, inputs.data, f"video-{uuid4().hex}"), inputs
@@ -126,7 +126,7 @@ async def _delete_video(request: Request, runner: SceneRunner) -> Response:
 
 
 async def _content(request: Request, runner: SceneRunner) -> Response:
-    """Send a video file, or the thumbnail of its first frame, whole or the byte range that the request asks for."""
+    """Send a video, or the thumbnail of its first frame. The header Range selects a part of the bytes."""
     job = await found(request, runner.board, _KIND)
     variant = result_responses.one_of(request, "variant", "video", "thumbnail", "spritesheet", usual="video")
     if variant == "spritesheet":

@@ -42,7 +42,7 @@ class TokenDecoder(ABC):
     """Object that decodes. It is loaded from ``folder``, or is passed in by the user."""
 
     def load(self, device: str | None, dtype: str | None) -> None:
-        """Load the weights.
+        """Load the weights onto ``device`` as ``dtype``.
 
         With None, weights from a folder are loaded on the CPU in float32, and a model given as an object keeps its
         device and dtype.
@@ -71,7 +71,7 @@ class TokenDecoder(ABC):
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the number of audio frames that are decoded together. Chunks must begin at multiples of it.
+        """Return the number of audio frames that are decoded together. Chunks begin at multiples of this number.
 
         ``rates`` holds the codes per frame of each codebook.
         """
@@ -110,7 +110,7 @@ class DecoderFacts:
     grid: tuple[int, int] | None = None
     """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None
-    """Sampling rate in Hz. It counts the samples of each channel."""
+    """Sampling rate of each channel in Hz, or None for pictures."""
 
     def check_fit(self, layout: TokenLayout, decoder_name: str) -> None:
         """Raise an OptionError if the decoder cannot decode the codes of ``layout``.

@@ -32,7 +32,7 @@ class CausalChunks(SoundChunks):
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Minimum number of frames in the first chunk, which reflection padding at the start of a sound needs."""
+        """Minimum number of frames in the first chunk. Reflection padding at the start of a sound needs them."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
         """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far."""
@@ -80,7 +80,7 @@ class CausalChunks(SoundChunks):
         return summed.permute(1, 2, 0)
 
     def _run_convolution(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """Run a convolution of stride 1 after the previous chunk. At the start of a sound, pad its inputs."""
+        """Run a convolution of stride 1. The last inputs of the previous chunk replace the usual padding."""
         import torch
 
         pad = int(layer.padding_total)

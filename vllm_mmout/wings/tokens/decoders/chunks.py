@@ -31,7 +31,7 @@ class SoundChunks(ABC):
 
     @abstractmethod
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """Decode the codes that are new since the last call.
+        """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far.
 
         Args:
             codes: all codes of the sound so far, whole frames only.
@@ -116,7 +116,7 @@ class Probe:
     """Number of frames that the decoder needs to decode together."""
 
     def lengths(self) -> tuple[int, int]:
-        """Return the samples per frame, and the samples of a sound beyond that (negative if some are missing).
+        """Return the samples per frame, and how many samples each sound has in addition (negative if fewer).
 
         Raises:
             OptionError: the number of samples does not grow evenly with the frames.

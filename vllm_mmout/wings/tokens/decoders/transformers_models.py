@@ -164,7 +164,7 @@ class CausalCodec(ResidualCodec):
     """Audio codec that decodes each frame without later frames, unless its config says otherwise."""
 
     def causal(self) -> CausalChunks | None:
-        """Return an object that decodes one sound in chunks, or None if the config allows looking ahead."""
+        """Return an object that decodes one sound in chunks, or None if the decoder needs later frames."""
         from vllm_mmout.wings.tokens.decoders.causal import CausalChunks, is_causal
 
         return CausalChunks(self.model) if is_causal(self.model) else None
