@@ -46,7 +46,7 @@ def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
 
 
 def no_scale(image: str) -> str:
-    """Return the error message for an image of integers whose model needs reflectance but sets no scale."""
+    """Return the error message for integer images of a model that needs reflectance but sets no scale."""
     return (
         f"{image} holds integers, and the model's means and standard deviations are for reflectance, while its"
         f" {SCALE} is 1, so digital numbers would be used as reflectance; give scale=0.0001 in the request, or set it"

@@ -96,7 +96,7 @@ class PipelineMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether the pipeline takes pictures, so that an input may be a file."""
+        """Whether an input may be a file, because the pipeline takes pictures."""
         return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:
@@ -168,7 +168,7 @@ class _Pictures(RasterMapper):
 
 
 def _picture(name: str, data: Any) -> NDArray[Any]:
-    """Read a picture as uint8 [3, height, width], or, if "mask" is in ``name``, as uint8 [1, height, width]."""
+    """Read a picture as uint8 [3, height, width]. If ``name`` contains "mask", return [1, height, width]."""
     pictures = _Pictures(name, ("red", "green", "blue"), _LARGEST)
     raster, planes, _ = opened_planes(data, OutputParams(), pictures)
     try:
