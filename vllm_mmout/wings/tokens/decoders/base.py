@@ -228,7 +228,7 @@ def device_of(module: object) -> torch.device:
 
 @contextmanager
 def decoder_threads(count: int | None) -> Iterator[None]:
-    """Make torch use ``count`` CPU threads while the context is open. None changes nothing."""
+    """Make torch use ``count`` CPU threads for this thread's work in the context. None changes nothing."""
     import torch
 
     before = torch.get_num_threads()
