@@ -1,4 +1,4 @@
-"""Reading TIFF by windows: tifffile decodes the pixels, and the tags of GeoTIFF and GDAL are read here."""
+"""Read TIFF files window by window: tifffile decodes the pixels, this module reads GeoTIFF's and GDAL's tags."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _RGB, _YCBCR = 2, 6
 _OVERVIEW, _MASK_OF_FULL_SIZE = 1, 4
 _SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
 _OF_ALL_BANDS = 2
-"""GDAL's flag for a mask that all bands share (GDAL RFC 15)."""
+"""Bit of GDAL's tag ``INTERNAL_MASK_FLAGS_1`` that is set if a single mask applies to all bands (GDAL RFC 15)."""
 
 
 def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
-    """Open the first image of a TIFF with its mask, and read the sidecar files of ``neighbours``."""
+    """Open the first image of a TIFF and its mask. Also read sidecar files such as ``.aux.xml`` from ``neighbours``."""
     binary = cast("BinaryIO", file)
     directory, *others = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
@@ -93,7 +93,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
 
 
 def first_of(images: int) -> str:
-    """Return the assumption made about a file with several images of one size; "" for a single image."""
+    """Return a notice that only the first of ``images`` images in a file is read, or "" if the file has one image."""
     if images == 1:
         return ""
     return (
@@ -103,7 +103,7 @@ def first_of(images: int) -> str:
 
 
 def _is_further_image(other: Directory, first: Directory, file: BinaryIO) -> bool:
-    """Return whether a directory holds an image of the first image's size that is neither a mask nor an overview."""
+    """Return whether the TIFF directory ``other`` is a full-size image, and neither a mask nor an overview."""
     kind = int(other.number(file, _SUBFILE_TYPE) or 0)
     sizes = [(each.number(file, _HEIGHT), each.number(file, _WIDTH)) for each in (other, first)]
     return not kind & (_OVERVIEW | _MASK_OF_FULL_SIZE) and sizes[0] == sizes[1]
@@ -113,7 +113,7 @@ _LEADING_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | None, tuple[str, ...]]:
-    """Return the value of a GDAL_NODATA tag. If it is not a number, use GDAL's fallback and add a sentence about it."""
+    """Parse GDAL's nodata tag. If it is not a number, use what GDAL would use, and also return a warning about it."""
     text = text.strip(" \0")
     try:
         if text:
@@ -131,16 +131,16 @@ def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | 
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """A mask stored as an image: pixels are valid where its value is not 0."""
+    """Validity mask of a raster, stored as a separate image. A pixel is valid where the mask is not 0."""
 
     segments: Segments
     file: SharedFile | None = None
-    """File of the mask, or None if it is stored in the image's file."""
+    """Separate file that holds the mask, or None if the mask is in the same file as the raster."""
     by_band: bool = False
-    """Whether the mask has a band for each band of the image, instead of a single band for all."""
+    """True if the mask file has one mask for each band of the raster, False if one mask applies to all bands."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the indices of the mask bands for the image bands ``places``, except for the alpha band.
+        """Return the indices (from 0) of the mask bands that apply to the raster's bands ``places``.
 
         The result is [0] if all bands share one mask, or if only the alpha band is given.
         """
@@ -157,12 +157,12 @@ class _OpenTiff(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each segment was decoded. The image's segments come before its mask's segments."""
+        """How often each segment (strip or tile) of the file was decoded, first the image's, then the mask's."""
         images = [self._image_segments, *([] if self._mask is None else [self._mask.segments])]
         return np.concatenate([image.decoded.ravel() for image in images])
 
     def close(self) -> None:
-        """Close the file, and the mask's file. May be called repeatedly."""
+        """Close the TIFF and its separate mask file, if there is one. May be called repeatedly."""
         super().close()
         self._file.close()
         if self._mask is not None and self._mask.file is not None:
@@ -177,7 +177,7 @@ class _OpenTiff(OpenSegments):
 
 @contextmanager
 def _parsed(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """Yield the file parsed by tifffile. Errors of tifffile become InputError; errors of the file are raised as is."""
+    """Parse a TIFF with tifffile. Raise InputError if the TIFF is damaged, and read errors of the file unchanged."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
@@ -199,7 +199,7 @@ def _page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
 
 
 def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None:
-    """Return the number, from 1, of the alpha band, or None without one.
+    """Return the number (from 1) of the alpha band of a TIFF, or None if it has none.
 
     GDAL tags any file of four uint8 bands as RGB with alpha. The tagged band does not count as alpha if GDAL's
     metadata gives it another colour, or if its description names something else ("NIR").
@@ -218,7 +218,7 @@ def _alpha(page: tifffile.TiffPage, gdal: GdalMetadata, name: str) -> int | None
 
 
 def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[str | None, ...]:
-    """Return the colour of each band. GDAL's metadata takes precedence over the photometric interpretation."""
+    """Return the colour name of each band. GDAL's metadata takes precedence over the TIFF's photometric tag."""
     colours: dict[int, str] = {}
     if page.photometric in (_RGB, _YCBCR) and count >= len("rgb"):
         colours = dict(enumerate(("red", "green", "blue")))
@@ -227,7 +227,7 @@ def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[s
 
 
 def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:
-    """Return the mask that GDAL stores in a further directory of the TIFF (GDAL RFC 15), or None without one."""
+    """Return the validity mask that GDAL stores in another directory of the TIFF (GDAL RFC 15), or None."""
     for number in range(1, len(tiff.pages)):
         page = _page(tiff, number)
         same_size = (page.imagelength, page.imagewidth) == (image.height, image.width)
@@ -237,7 +237,7 @@ def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segment
 
 
 def with_neighbours(picture: Raster, neighbours: Neighbours, *, world_first: bool) -> Raster:
-    """Return a picture with the georeference (see `placed`), nodata, mask and packing from the files beside it."""
+    """Return a picture with the georeference, nodata, mask, scale and offset of sidecar files such as ``.aux.xml``."""
     pam = read_pam(neighbours.appended(PAM), neighbours.name)
     data_bands = _data_bands(picture.bands, picture.alpha)
     nodata = _nodata_of_pam(pam, picture.nodata, picture.array.dtype, data_bands, neighbours.name)
@@ -258,7 +258,7 @@ def _data_bands(count: int, alpha: int | None) -> list[int]:
 
 
 def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _Mask | None:
-    """Return the mask in GDAL's mask file ``NAME.tif.msk``, or None if it is missing or not marked as a mask."""
+    """Open the mask file ``NAME.tif.msk`` beside a raster. Return None if it is missing or not marked as a mask."""
     file = neighbours.appended(MASK)
     if file is None:
         return None
@@ -288,7 +288,7 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
 
 
 def _nodata_of_pam(pam: Pam, own: float | None, dtype: np.dtype[Any], bands: Sequence[int], name: str) -> float | None:
-    """Return the nodata value that PAM states for all bands, else the image's own value."""
+    """Return the nodata value of a ``.aux.xml`` file (GDAL's PAM), or ``own``, the image's value, if it has none."""
     if not pam.nodata:
         return own
     values = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]

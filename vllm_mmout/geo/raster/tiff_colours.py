@@ -1,4 +1,4 @@
-"""Colour spaces and palettes of TIFFs (TIFF 6.0, sections 3, 5, 16, 21 and 23), and their conversion to RGB."""
+"""Convert TIFF colour spaces and palettes to RGB (TIFF 6.0, sections 3, 5, 16, 21 and 23)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from vllm_mmout.errors import InputError
 
 _KINDS: Final = tifffile.PHOTOMETRIC
 _OF_JPEG: Final = frozenset({6, 7, 33007, 34892})
-"""Compressions whose decoders convert YCbCr to RGB."""
+"""TIFF compression codes whose decoders already convert YCbCr to RGB."""
 _SIGNED: Final = np.array([0, 0x80, 0x80], np.uint8)
 """XOR mask that makes a and b of ICCLab (offset by 128) signed, as in CIELab and in Pillow's raw LAB mode."""
 _CMYK: Final = 1
-"""Value of the tag InkSet for cyan, magenta, yellow and black."""
+"""Value of the TIFF tag InkSet for cyan, magenta, yellow and black."""
 InRgb: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Function that converts pixels [rows, columns, 3] to RGB."""
 
 
 def left_to_gdal(page: tifffile.TiffPage) -> str:
-    """Return the name of an image's colour space if only GDAL can convert it to RGB; "" for any other image."""
+    """Return "YCbCr" or "CMYK" if the image needs GDAL for the conversion to RGB, else ""."""
     if page.photometric == _KINDS.YCBCR and int(page.compression) not in _OF_JPEG:
         return "YCbCr"
     ink_set = page.tags.valueof(332, default=_CMYK)
@@ -33,7 +33,7 @@ def left_to_gdal(page: tifffile.TiffPage) -> str:
 
 
 def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
-    """Return a function that converts the pixels of a Lab image to RGB, or None for an image in another colour space.
+    """Return a function that converts the pixels of a Lab image to RGB, or None if the image is not Lab.
 
     The function uses Pillow, since GDAL's conversion is coarse.
 
@@ -61,7 +61,7 @@ def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
 
 
 def palette_of(page: tifffile.TiffPage) -> NDArray[np.uint8] | None:
-    """Return the colour that each pixel value of an image is displayed in, or None if the values need no conversion.
+    """Return the table of display colours for the pixel values of a TIFF, or None if the values need no such table.
 
     The colours are uint8 [values, 3], or uint8 [values, 1] for grey, and equal the colours that Pillow shows.
     """
@@ -78,7 +78,7 @@ def palette_of(page: tifffile.TiffPage) -> NDArray[np.uint8] | None:
 
 
 def colours_of_palette(palette: Mapping[int, tuple[int, ...]]) -> NDArray[np.uint8]:
-    """Return the colours, uint8 [values, 3], of GDAL's palette, which maps values to (red, green, blue, alpha).
+    """Convert GDAL's colour table {value: (red, green, blue, alpha)} to an array, uint8 [values, 3], without alpha.
 
     Values without an entry get black.
     """

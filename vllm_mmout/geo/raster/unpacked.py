@@ -1,4 +1,4 @@
-"""The class `OpenUnpacked`, a raster to which scale and offset are applied while it is read."""
+"""Apply the scale and offset of each band while a raster is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, OpenView
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """The conversion of one band's stored numbers: number * scale + offset as floats, or an integer shift.
+    """Conversion of a band's stored numbers: ``number * scale + offset`` as floats, or an integer ``shift``.
 
     With the default values, the numbers stay as they are stored.
     """
@@ -25,16 +25,17 @@ class Unpacking:
     scale: float = 1.0
     offset: float = 0.0
     shift: int = 0
-    """Number added to integers, which keep their dtype and are clipped to 0 and its maximum."""
+    """Number added to integer pixels. The dtype stays, and the results are clipped to between 0 and the dtype's
+    maximum."""
 
     @property
     def to_floats(self) -> bool:
-        """Whether the converted numbers are floating point."""
+        """Whether the conversion gives floating-point numbers."""
         return (self.scale, self.offset) != (1.0, 0.0)
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Return the conversion for the stored numbers of a band.
+        """Return the conversion that a band's scale, offset and shift (``packing``) ask for.
 
         It uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the integer shift.
         """
@@ -43,7 +44,7 @@ class Unpacking:
         return cls(shift=packing.shift)
 
     def __call__(self, band: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a band [height, width] converted, as ``dtype``."""
+        """Convert the stored numbers of a band [height, width] and return them as ``dtype``."""
         if self.to_floats:
             wide = band.dtype.itemsize > 2 and band.dtype != np.float32  # float32 is not exact for these
             values: NDArray[np.floating[Any]] = band.astype(np.float64 if wide else np.float32)
@@ -56,7 +57,7 @@ class Unpacking:
 
 
 class OpenUnpacked(OpenView):
-    """An open raster that converts the numbers of another raster while it is read, and closes that raster.
+    """Open raster that applies scale and offset to another open raster while it is read. Closing it closes both.
 
     Nodata is compared with the stored numbers: ``nodata`` is None, and the mask marks the valid pixels.
     """

@@ -1,4 +1,4 @@
-"""Error messages for files that cannot be read: the likely format, and how to convert it."""
+"""Build error messages for files that cannot be read as images. They name the likely format and a remedy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def no_image(head: bytes, name: str, raw: GdalFormat | None = None) -> InputErro
 
 
 def looks_like(head: bytes) -> str:
-    """Describe the likely format of an unreadable file by its first bytes, with a remedy where there is one."""
+    """Guess the format of an unreadable file from its first bytes. Return it as text, with a remedy where possible."""
     words = _by_signature(head)
     if words is not None:
         return words

@@ -1,4 +1,4 @@
-"""Blocks: arrays that each hold several consecutive windows of a sequence, and the copying of pixels into them."""
+"""Collect the pixels of consecutive windows in one array per block, while the file is decoded segment by segment."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Largest size in bytes of the consecutive blocks that a decoded segment is copied into.
+"""Maximum size in bytes of the consecutive blocks of windows that one decoded file segment is copied into. Blocks
+beyond it decode the segment again. Windows in grid order need far less.
 
 If later blocks need the segment too, it is decoded again. Windows in the order of a grid need far less.
 """
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
-"""Function that returns an array of a shape and dtype with any content, as `numpy.empty` does."""
+"""Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
 
 
 def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array [windows, bands, height, width] with any content, whose bands are side by side in memory."""
+    """Allocate an uninitialized array [windows, bands, height, width] with the bands of a pixel adjacent in memory."""
     windows, bands, height, width = shape
     return np.empty((windows, height, width, bands), dtype).transpose(0, 3, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of windows in a block, each in a slot. If a slot is larger than its window, the rest is not filled."""
+    """Layout of a block, an array with a slot for each of several windows. A window may be smaller than its slot."""
 
     size: tuple[int, int] | None = None
-    """Height and width of the slot of each window, or None for the size of the block's only window."""
+    """Height and width of each slot in pixels. None if a block has a single window, and then the window's size."""
     count: int = 1
     """Number of windows in a block. The last block may have fewer."""
     empty: Empty = np.empty
-    """Function that makes the array of a block. Threads call it, one at a time, before the array is needed."""
+    """Function that allocates the array of a block, given shape and dtype. Threads may call it in advance, one at a
+    time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive windows of one block that have the same rows and width and are evenly spaced along them."""
+    """Consecutive windows of a block that have the same rows and width, and equal distances along the columns."""
 
     number: int
-    """Index of the first window in the sequence."""
+    """Index of the run's first window among all windows that are read."""
     count: int
     """Number of windows."""
     block: int
@@ -55,7 +57,7 @@ class Run:
     window: Window
     """The first window."""
     step: int
-    """Number of columns from one window to the next; 1 for a single window."""
+    """Number of columns from the start of one window to the start of the next. It is 1 if the run has one window."""
 
     @property
     def end(self) -> int:
@@ -63,7 +65,7 @@ class Run:
         return self.window.col + (self.count - 1) * self.step + self.window.width
 
     def column_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the (first, end) columns of the windows, as one range unless there are gaps between them."""
+        """Yield the (first, end) column ranges that the windows cover: a single range if they have no gaps."""
         col, width = self.window.col, self.window.width
         if self.step <= width:
             yield col, self.end
@@ -71,7 +73,7 @@ class Run:
             yield from ((at, at + width) for at in range(col, self.end, self.step))
 
     def touched(self, area: Window) -> tuple[int, int]:
-        """Return the indices within the run of the first and the last window that share columns with ``area``.
+        """Return the (first, last) indices within the run of the windows that share columns with ``area``.
 
         The last is less than the first if there is no such window.
         """
@@ -82,7 +84,7 @@ class Run:
 
 
 def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
-    """Group windows into as few runs as possible, in order. A block has ``count`` windows and one or more runs."""
+    """Group windows into as few runs as possible, in order. No run extends over two blocks of ``count`` windows."""
     runs: list[Run] = []
     start, step = 0, 0
     for at, (last, window) in enumerate(pairwise([*windows, Window(-1, -1, -1, -1)]), start=1):
@@ -101,26 +103,27 @@ class Failure:
     """Error of a window that could not be read."""
 
     window: int
-    """Index of the window in the sequence."""
+    """Index of the failed window among all windows that are read."""
     order: int
-    """Index of the task that failed."""
+    """Index of the decoding task that failed. Of several failures in the same window, the one with the lowest index
+    counts."""
     error: Exception
 
 
 class Block:
-    """An array that is filled with the pixels of consecutive windows."""
+    """Array [windows, bands, height, width] that is filled with the pixels of consecutive windows."""
 
     def __init__(self, array: NDArray[Any], first: int) -> None:
         self.array = array
-        """Pixels [windows, bands, height, width]. A window is in the upper left corner of its slot."""
+        """Pixels [windows, bands, height, width]. Each window starts in the upper left corner of its slot."""
         self.pending = 0
-        """Number of copies into the array that have been begun or planned."""
+        """Number of copies into the array that are planned or running. The block is complete when it is 0."""
         self.failure: Failure | None = None
-        """Error of the first window that could not be read."""
+        """Error of the first window that could not be read, or None."""
         self._first = first
 
     def fail(self, run: Run, area: Window, order: int, error: Exception) -> None:
-        """Record that the windows of a run that touch ``area`` cannot be read. Keep only the first window's error."""
+        """Record that pixels of ``area`` could not be read. Only the error of the first affected window is kept."""
         first, last = run.touched(area)
         own = run.window
         if first > last or own.row >= area.row + area.height or area.row >= own.row + own.height:
@@ -130,7 +133,7 @@ class Block:
             self.failure = failure
 
     def copy(self, run: Run, area: Window, layers: Sequence[tuple[slice, NDArray[Any]]]) -> None:
-        """Copy pixels of ``area`` to the windows of a run.
+        """Copy decoded pixels of ``area`` into the windows of ``run`` that overlap it.
 
         Args:
             run: windows of this block.
@@ -164,7 +167,7 @@ class Block:
 
 
 class Blocks:
-    """The blocks of a sequence of windows. Each is created when the first pixels are copied into it.
+    """All blocks of the windows that are read. A block's array is allocated when the first pixels are copied into it.
 
     Args:
         windows: the sequence.
@@ -176,31 +179,31 @@ class Blocks:
 
     def __init__(self, windows: Sequence[Window], bands: int, dtype: np.dtype[Any], slots: Slots) -> None:
         self.runs = _runs_of(windows, slots.count)
-        """The windows as runs, in order."""
+        """All windows in order, grouped into runs of evenly spaced windows."""
         self._windows, self._bands, self._dtype, self._slots = windows, bands, dtype, slots
         self._number = math.ceil(len(windows) / slots.count)
         self._open: dict[int, Block] = {}
         edges = [(run.block, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """Block, first row and first column of each run."""
+        """(block index, first row, first column) of each run."""
         edges = [(run.block + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """The block, row and column after the last of each run."""
+        """(block index + 1, end row, end column) of each run."""
         self.ends = self._all_ends()
-        """Item i is the index after the last block that gets pixels of the segments decoded for block i."""
+        """For each block i, the index after the last block that shares the segments decoded for block i."""
 
     def __len__(self) -> int:
         return self._number
 
     def opened(self, number: int) -> Block:
-        """Return a block. Create it if it does not exist yet."""
+        """Return block ``number``, allocating it at the first call."""
         if (block := self._open.get(number)) is None:
             array = self._slots.empty(self._shape(number), self._dtype)
             self._open[number] = block = Block(array, number * self._slots.count)
         return block
 
     def pop(self, number: int) -> Block:
-        """Remove and return a block that exists."""
+        """Remove block ``number`` from the open blocks, and return it."""
         return self._open.pop(number)
 
     def clear(self) -> None:
@@ -208,7 +211,7 @@ class Blocks:
         self._open.clear()
 
     def shares(self, area: Window, first: int, end: int) -> list[tuple[Run, Block]]:
-        """Return the runs in the blocks from ``first`` until ``end`` that overlap ``area``, with their blocks."""
+        """Return the runs that overlap ``area``, each with its block, in the blocks ``first`` to ``end - 1``."""
         starts, stops = (first, area.row, area.col), (end, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]

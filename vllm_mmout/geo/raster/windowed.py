@@ -1,4 +1,4 @@
-"""The class `OpenRaster`, a raster of any size that is read by windows, and its base implementations."""
+"""Define `OpenRaster`, the base class of rasters of any size that are read window by window."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vllm_mmout.geo.raster.raster import Raster, RasterFacts, Window, band_place
 from vllm_mmout.geo.raster.window_blocks import Empty, Slots
 
 Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
-"""Generator of (pixels [bands, height, width], mask [height, width] or None) for each window in turn."""
+"""Generator that yields (pixels [bands, height, width], mask [height, width] or None) for each window."""
 Tiles: TypeAlias = Generator[tuple[NDArray[Any], list[NDArray[np.bool_] | None]], None, None]
-"""Generator of (pixels [windows, bands, height, width], mask [height, width] or None of each window)."""
+"""Generator of (pixels [windows, bands, height, width], list with a mask [height, width] or None per window)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenRaster(RasterFacts, ABC):
-    """An open raster whose pixels are read on demand. Close it with ``close()`` or use it in a ``with`` statement.
+    """Open raster whose pixels are read on demand. Close it with ``close()`` or use it in a ``with`` statement.
 
     Several threads may read it at the same time.
 
@@ -34,28 +34,28 @@ class OpenRaster(RasterFacts, ABC):
     """
 
     name: str
-    """Name of the raster in error messages."""
+    """Name of the raster for error messages, such as its file name."""
     size: tuple[int, int]
-    """Height and width, in pixels."""
+    """Height and width of the raster in pixels."""
     dtype: np.dtype[Any]
-    """Dtype of the pixels, as in `Raster.array`."""
+    """Dtype of the raster's pixels when they are read."""
     block: tuple[int, int]
-    """Height and width, in pixels, of the blocks that the file is decoded in."""
+    """Height and width in pixels of the file's internal blocks (tiles or strips), which are decoded as a whole."""
     block_bytes: int
-    """Bytes of one decoded block with all bands."""
+    """Size in bytes of one decoded block with all bands."""
     images: int = 1
     """Number of images of this size in the file. Only the first one is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Colour of each value of the only band, uint8 [values, 3], or its brightness, uint8 [values, 1] (for grey of less
-    than 8 bits, or with 0 as white). None if the values need no such table."""
+    """Display colour of each pixel value of a single-band raster, as uint8 [values, 3], or as uint8 [values, 1] for
+    grey (less than 8 bits, or 0 is white). None if the values need no table."""
 
     interleaved: bool = False
-    """Whether the values of a pixel are stored side by side, so that an array with bands last is filled fastest."""
+    """True if the bands of a pixel are stored side by side. Arrays with bands last are then filled fastest."""
 
     closed = False
     """Whether ``close()`` was called."""
     unpacked = False
-    """Whether scale and offset were applied, so that the pixels cannot be compared with the file's nodata value."""
+    """True if scale and offset were already applied. The file's nodata value then no longer matches the pixels."""
 
     def __post_init__(self) -> None:
         if self.georeference is not None and not self.georeference.is_usable(self.size):
@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Replace fields of this raster, for example by values from files beside it, and return the raster."""
+        """Overwrite fields of this raster, for example with values from sidecar files, and return the raster itself."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -79,14 +79,14 @@ class OpenRaster(RasterFacts, ABC):
     @property
     @abstractmethod
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment of the file, then of its mask, was decoded; empty for a raster in memory."""
+        """How often each compressed segment (strip or tile) of the file was decoded, including its mask's segments."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return the raster that each band (numbered from 1) comes from: this raster, or a member of a stack."""
+        """Return the raster that provides each band (numbered from 1). It is this raster, unless files are stacked."""
         return [self] * len(bands)
 
     def places(self, bands: Sequence[int | str]) -> list[int]:
-        """Return the indices, from 0, of bands given by number (from 1) or by description.
+        """Return the indices (from 0) of ``bands``, which are band numbers (from 1) or descriptions such as "red".
 
         Raises:
             InputError: a band does not exist, or two bands have the given description.
@@ -117,7 +117,7 @@ class OpenRaster(RasterFacts, ABC):
     def windows(
         self, windows: Iterable[Window], bands: Sequence[int | str] | None = None
     ) -> Generator[Raster, None, None]:
-        """Read windows one after the other.
+        """Yield one raster for each of ``windows``, in their order, with its own georeference.
 
         A segment of the file is decoded once, unless more than 512 MiB of other windows come between two that need it.
 
@@ -141,7 +141,7 @@ class OpenRaster(RasterFacts, ABC):
         count: int,
         empty: Empty = np.empty,
     ) -> Tiles:
-        """Read windows one after the other, ``count`` at a time into one array.
+        """Yield the pixels of ``windows``, ``count`` at a time in one array, with a validity mask for each window.
 
         The pixels of a TIFF are decoded straight into the arrays. Segments are decoded as often as by `windows`.
 
@@ -182,7 +182,7 @@ class OpenRaster(RasterFacts, ABC):
         return None if bands is None else self.places(bands)
 
     def _masked(self, places: Sequence[int] | None) -> bool:
-        """Return whether masks apply to bands. If the user selects the alpha band, it is data and not a mask."""
+        """Return whether the alpha band serves as mask. If it is one of the bands to read, it is data instead."""
         return places is None or self.alpha is None or self.alpha - 1 not in places
 
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:
@@ -202,10 +202,10 @@ class OpenRaster(RasterFacts, ABC):
 
     @abstractmethod
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:
-        """Yield each window's pixels [bands, height, width] and its mask [height, width], None without a mask."""
+        """Yield the pixels [bands, height, width] of each window, and its mask [height, width] or None."""
 
     def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
-        """Yield arrays of ``slots.count`` windows each, with the masks of the windows."""
+        """Yield the pixels of ``slots.count`` windows at a time in one array, and a list of their masks."""
         with closing(self._arrays(windows, places, masked=masked)) as arrays:
             for first in range(0, len(windows), slots.count):
                 together = windows[first : first + slots.count]
@@ -240,7 +240,7 @@ class OpenRaster(RasterFacts, ABC):
 
 
 class OpenView(OpenRaster):
-    """Base class of open rasters whose pixels are computed from another open raster, which they close."""
+    """Base class of open rasters that compute their pixels from another open raster. Closing a view closes both."""
 
     def __init__(self, raster: OpenRaster, **facts: Any) -> None:
         super().__init__(**facts)
@@ -248,17 +248,17 @@ class OpenView(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment of the file was decoded."""
+        """How often each compressed segment (strip or tile) of the file was decoded."""
         return self._raster.decoded
 
     def close(self) -> None:
-        """Close the raster. May be called repeatedly."""
+        """Close this raster and the raster that it computes its pixels from. May be called repeatedly."""
         super().close()
         self._raster.close()
 
 
 class OpenArray(OpenRaster):
-    """An open raster in memory. ``observed``, bool [bands, height, width], may mark the valid pixels of each band."""
+    """Open raster whose pixels are an array in memory. ``observed`` may mask each band's invalid pixels."""
 
     def __init__(self, raster: Raster, name: str, observed: NDArray[np.bool_] | None = None) -> None:
         size = (raster.height, raster.width)
@@ -275,11 +275,11 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """An empty array, since a raster in memory is not decoded."""
+        """An empty array, since the pixels are in memory and no file is decoded."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:
-        """Free the pixels. May be called repeatedly."""
+        """Drop the pixels, so that their memory can be freed. May be called repeatedly."""
         super().close()
         self._raster = self._observed = None
 

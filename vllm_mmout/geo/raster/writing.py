@@ -1,4 +1,4 @@
-"""Writing cloud-optimised GeoTIFFs through GDAL, from a whole array or block by block."""
+"""Write cloud-optimised GeoTIFFs through GDAL, from a whole array or block by block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vllm_mmout.stopwatch import FILES
 
 
 class GeoTiffBlocks:
-    """A writer of a cloud-optimised GeoTIFF that takes the pixels block by block, in any order.
+    """Writer of a cloud-optimised GeoTIFF that takes the pixels block by block, in any order.
 
     Blocks go to a temporary file in ``folder`` (None: the system's temporary folder). `finish` makes the GeoTIFF from
     it, with overviews and statistics. The temporary file is removed with this object, or when the process ends
@@ -36,7 +36,7 @@ class GeoTiffBlocks:
     """
 
     block: int = BLOCK_SIDE
-    """Rows and columns of a block, in pixels. Blocks at the lower and right edges end at the raster's edge."""
+    """Rows and columns of a block in pixels. Blocks at the lower and right edges of the raster may be smaller."""
 
     def __init__(
         self, folder: Path | None, *, bands: int, height: int, width: int, dtype: DTypeLike, classes: bool = False
@@ -45,7 +45,7 @@ class GeoTiffBlocks:
         self.shape = (bands, height, width)
         """Bands, height and width of the raster."""
         self.dtype = stored_dtype(dtype)
-        """Dtype of the stored pixels."""
+        """Dtype of the stored pixels. It differs from that of the array for bool, which is stored as uint8."""
         if min(self.shape) < 1:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)
@@ -58,7 +58,7 @@ class GeoTiffBlocks:
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write a block's pixels [bands, height, width], clipped at the raster's edges.
+        """Write the pixels [bands, height, width] of the block in block row ``row`` and block column ``col``, from 0.
 
         ``row`` and ``col`` count blocks from 0. A block that does not fit or was written before raises SaveError. So
         does a full disk, after which all blocks are discarded.
@@ -70,7 +70,7 @@ class GeoTiffBlocks:
         self._written.add((row, col))
 
     def finish(self, **metadata: Unpack[RasterMetadata]) -> Path:
-        """Make the GeoTIFF in the folder and return its path, for the caller to move. An error leaves no file."""
+        """Write the finished GeoTIFF into the folder and return its path. The caller moves it to its final name."""
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
         rows, cols = self._grid
@@ -89,7 +89,7 @@ class GeoTiffBlocks:
         return self._path
 
     def discard(self) -> None:
-        """Remove all written files, also the finished one. May be called repeatedly."""
+        """Delete all files written so far, including the finished GeoTIFF. May be called repeatedly."""
         self._forget.detach()
         _remove(self._pixels, self._path, os.getpid())
 
@@ -163,7 +163,7 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
 
 
 def write_geotiff_here(path: Path, array: NDArray[Any], **metadata: Unpack[RasterMetadata]) -> None:
-    """Write a GeoTIFF directly under ``path``, so that an error may leave a partial file for the caller to remove."""
+    """Write a GeoTIFF directly to ``path``. After an error the caller must remove the incomplete file."""
     pixels = _checked(array)
     store = _open_store(path.absolute(), pixels.shape, pixels.dtype, classes=_has_classes(pixels, metadata))
     with _filled(store, pixels):
@@ -184,7 +184,7 @@ def _has_classes(pixels: NDArray[Any], metadata: RasterMetadata) -> bool:
 def _open_store(
     target: Path, shape: tuple[int, int, int], dtype: np.dtype[Any], *, classes: bool
 ) -> CompressedTiles | PixelsFile:
-    """Begin a temporary file beside ``target`` for the pixels of a raster."""
+    """Create the temporary file that collects the pixels of a raster before the GeoTIFF ``target`` is written."""
     if compresses_at_once(dtype, classes=classes):
         return CompressedTiles(target.parent, shape, dtype)
     name = _private(target.with_suffix(".pixels.part"))
@@ -197,7 +197,7 @@ def _open_store(
 
 @contextmanager
 def _filled(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
-    """Write all pixels [bands, height, width] to a temporary file, and remove it in the end."""
+    """Write all pixels [bands, height, width] to a temporary file, and delete the file when the context ends."""
     try:
         for row, col in product(range(0, pixels.shape[1], BLOCK_SIDE), range(0, pixels.shape[2], BLOCK_SIDE)):
             store.write(row, col, pixels[:, row : row + BLOCK_SIDE, col : col + BLOCK_SIDE])
@@ -207,13 +207,13 @@ def _filled(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterat
 
 
 def _private(path: Path) -> str:
-    """Create an empty file that only this user can read, since the folder may be shared, and return its name."""
+    """Create an empty file that only the current user can read, and return its name. The folder may be shared."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return str(path)
 
 
 def _remove(store: CompressedTiles | PixelsFile, path: Path, process: int) -> None:
-    """Remove the files of a raster if this is the process that made them, since a fork holds the same objects."""
+    """Delete the files of a raster, but only in the process that created them: a forked child leaves them alone."""
     if os.getpid() == process:
         store.discard()
         with suppress(OSError):

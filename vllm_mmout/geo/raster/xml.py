@@ -1,4 +1,4 @@
-"""Streaming parser for untrusted XML, with a limit on the size and without entities."""
+"""Parse untrusted XML as a stream. The size is limited, and entity declarations are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_xml(
     characters: Callable[[str], None],
     wrong: Callable[[str], InputError],
 ) -> None:
-    """Parse an XML file with callbacks.
+    """Parse an XML file and call a function at the start and end of each element, and for text.
 
     Args:
         file: the file.

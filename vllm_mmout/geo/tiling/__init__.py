@@ -1,1 +1,1 @@
-"""Tile grids of rasters, and the blending of output tiles."""
+"""Divide rasters into overlapping tiles, and blend the outputs of a model for these tiles."""

@@ -1,4 +1,4 @@
-"""Blending of overlapping tiles: the weight of each tile at a pixel, and the weighted mean of the tiles."""
+"""Blend overlapping tiles: compute each tile's weight at each pixel, and the weighted mean of the tiles."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_ONCE = 2**18
-"""Number of pixel values to average in a single step. A step takes one band of a large rectangle, or several bands of a
-small rectangle."""
+"""Maximum number of pixel values that are averaged at a time, which bounds the memory. A large rectangle is averaged
+one band at a time."""
 
 Blend: TypeAlias = Literal["cosine", "linear", "none"]
-"""Shape of the transition from a tile to the next. "none" is a hard edge."""
+"""Shape of the transition between overlapping tiles: a cosine ramp, a linear ramp, or a hard edge ("none")."""
 
 
 def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> list[NDArray[np.float64]]:
-    """Return the blending weights of the tiles along one axis.
+    """Return the blending weights of the tiles along one axis (rows or columns) of a scene.
 
     A tile's weight at a pixel is the product of its weight in the pixel's row and its weight in the pixel's column.
 
@@ -56,7 +56,7 @@ def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> l
 
 
 def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """Return weights at pixel centres that rise from 0 to 1 within the middle half of the overlap [first, last)."""
+    """Return weights that rise from 0 to 1 in the middle half of the overlap, from pixel ``first`` up to ``last``."""
     if blend == "none" or first >= last:
         return (pixels >= (first + last) // 2).astype(np.float64)
     along = np.clip((4 * pixels + 2 - 3 * first - last) / (2 * (last - first)), 0.0, 1.0)
@@ -64,7 +64,7 @@ def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> ND
 
 
 def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """Return weights that fall from 1 to 0: the mirror image of `_rising`, equal bit for bit."""
+    """Return weights that fall from 1 to 0 in the overlap. They mirror those of `_rising` bit for bit."""
     if blend == "none":
         return 1.0 - _rising(pixels, first, last, blend)
     return _rising(-1 - pixels, -last, -first, blend)
@@ -72,20 +72,20 @@ def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> N
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The values and weights of a tile within a rectangle of the result."""
+    """Pixel values of one tile within a rectangle of the result, with their blending weights."""
 
     tile: int
     """Index of the tile in its grid."""
     values: NDArray[Any]
-    """Floating-point values [bands, height, width]."""
+    """Floating-point pixel values [bands, height, width]."""
     weight: NDArray[np.float64]
-    """Positive weights [height, width]. The weights of all contributions to a rectangle sum to 1."""
+    """Positive blending weights [height, width]. The weights of all tiles that overlap the rectangle sum to 1."""
     valid: NDArray[np.bool_] | None = None
-    """Mask [height, width], False where an observation is missing. None means that all pixels are valid."""
+    """Mask [height, width], False at pixels without an observation. None if all pixels are valid."""
 
 
 def averaged(contributions: Sequence[Contribution], nodata: float | None) -> NDArray[Any]:
-    """Return the weighted mean of the known values at each pixel.
+    """Return the weighted mean of overlapping tiles at each pixel. Missing values (nodata, NaN) are left out.
 
     Unknown are nodata, NaN, infinities, and values that a contribution's mask hides. The mean is clipped to the range
     of the known values, so the mean of equal values is exactly that value. If no value is known at a pixel, the value
@@ -125,7 +125,7 @@ def _mean(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]])
 
 
 def _clipped_mean(parts: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[np.float64]:
-    """Return the weighted mean, clipped to the range of the values.
+    """Return the weighted mean at each pixel, clipped to the minimum and maximum of the averaged values.
 
     Each part has the values for the sum, for the minimum and for the maximum, and the weights. The three arrays of
     values differ only where a value is unknown.
@@ -151,7 +151,7 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return values for pixels without a known value, taken from the first contribution that is valid there."""
+    """Return values for pixels at which no tile has a known value: those of the first tile that is valid there."""
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):
         fallback = values if part.valid is None else np.where(part.valid, values, fallback)

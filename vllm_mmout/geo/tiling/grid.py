@@ -1,4 +1,4 @@
-"""TileGrid, the positions of the tiles of a scene, and Plan, the layout of their outputs in the result."""
+"""Compute the positions of the tiles of a scene, and where the model's outputs for them belong in the result."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class TileGrid:
     tile: int
     """Height of a tile in pixels, also its width if ``tile_width`` is None."""
     overlap: int = 0
-    """Smallest number of pixels that neighbouring tiles share, at most half a tile."""
+    """Minimum number of pixels that neighbouring tiles share, at most half a tile."""
     edge: Literal["shift", "pad"] = "shift"
-    """Treatment of tiles that would reach beyond the scene: "shift" moves them inward, "pad" fills by reflection."""
+    """What happens to tiles that would reach beyond the scene: "shift" moves them inward, "pad" fills by reflection."""
     tile_width: int | None = None
     """Width of a tile in pixels. If None, tiles are square."""
 
@@ -61,7 +61,7 @@ class TileGrid:
 
     @property
     def said(self) -> str:
-        """Size of a tile as text for messages: "512", or "256 x 512" if the tile is not square."""
+        """Tile size as text for error messages: "512", or "256 x 512" if tiles are not square."""
         height, width = self.sides
         return f"{height}" if height == width else f"{height} x {width}"
 
@@ -79,19 +79,19 @@ class TileGrid:
         return len(self.rows) * len(self.cols)
 
     def window(self, index: int) -> Window:
-        """Return the window of a tile in the scene, cut off at the scene's edge."""
+        """Return the window of tile ``index`` in the scene, clipped at the scene's edge."""
         row, col = self._start(index)
         height, width = self.sides
         return Window(row, col, min(height, self.height - row), min(width, self.width - col))
 
     def padding(self, index: int) -> tuple[int, int]:
-        """Return the number of rows and columns that `reflected` adds below and right of a tile, (0, 0) for "shift"."""
+        """Return how many (rows, columns) of padding a tile gets below and to the right, where it exceeds the scene."""
         window = self.window(index)
         height, width = self.sides
         return (0, 0) if self.edge == "shift" else (height - window.height, width - window.width)
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """Yield the indices of the tiles in groups, ordered for reading.
+        """Yield the tile indices in groups of ``columns`` tile columns, which are read together from top to bottom.
 
         A group consists of neighbouring columns of tiles. Within it the tiles are listed row by row.
 
@@ -141,22 +141,22 @@ def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Division of an axis of the result into intervals. Within an interval, the same tiles have positive weights."""
+    """Row or column axis of the result, divided into intervals. All pixels of an interval have the same tiles."""
 
     starts: tuple[int, ...]
-    """First pixel of each tile."""
+    """First pixel of each tile on this axis."""
     intervals: tuple[slice, ...]
-    """Pixels of each interval, as a slice. The intervals are in order and together cover the axis."""
+    """Pixel range of each interval, in order. Together the intervals cover the axis."""
     spans: tuple[range, ...]
-    """Indices of the intervals where a tile's blending weight is positive, as a range for each tile."""
+    """For each tile, the range of the intervals where its blending weight is positive."""
     covers: tuple[int, ...]
-    """Number of tiles with a positive blending weight in each interval."""
+    """For each interval, the number of tiles with a positive blending weight."""
     weights: tuple[NDArray[np.float64], ...]
-    """Blending weights of each tile, for each of its pixels."""
+    """For each tile, its blending weight at each of its pixels along this axis."""
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
-        """Divide an axis into intervals. The arguments are the same as for `axis_weights`."""
+        """Compute the intervals of an axis from the first pixel of each tile, the tile length, and the axis length."""
         weights = axis_weights(starts, tile, size, blend)
         runs = []
         for start, weight in zip(starts, weights, strict=True):
@@ -172,22 +172,23 @@ class Axis:
         return cls(tuple(starts), tuple(slice(*cut) for cut in pairwise(cuts)), spans, tuple(covers), tuple(weights))
 
     def within(self, tile: int, interval: int) -> slice:
-        """Return the slice of a tile's pixels that an interval covers."""
+        """Return the slice of a tile's pixels, counted from the tile's start, that an interval covers."""
         pixels, start = self.intervals[interval], self.starts[tile]
         return slice(pixels.start - start, pixels.stop - start)
 
 
 Cell: TypeAlias = tuple[int, int]
-"""A rectangle of the result that the same tiles cover, as (index of the row interval, index of the column interval)."""
+"""Rectangle of the result that is covered by the same tiles everywhere, as (row interval index, column interval
+index)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Layout of the tiles' outputs in the result, which may have more or fewer pixels than the scene."""
+    """Layout of the result: where each tile's output belongs. The result may be larger or smaller than the scene."""
 
     grid: TileGrid
     output_size: tuple[int, int]
-    """(height, width) of every tile's output in pixels."""
+    """(height, width) in pixels of the model's output for one tile."""
     size: tuple[int, int]
     """(height, width) of the result in pixels."""
     rows: Axis
@@ -195,7 +196,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
-        """Plan where the outputs of all tiles belong in the result, from the output size of a single tile.
+        """Compute the layout of all tiles' outputs, given the (height, width) ``got`` of the output of tile ``index``.
 
         ``got`` is the (height, width) of the output of tile ``index``, padding included. Raise DecodeError if a tile
         would not begin and end at whole pixels of the result.
@@ -218,12 +219,12 @@ class Plan:
         return cls(grid, got, (sizes[0], sizes[1]), axes[0], axes[1])
 
     def cells(self, index: int) -> Iterator[Cell]:
-        """Return the rectangles of the result where a tile has a positive blending weight."""
+        """Return the rectangles of the result where tile ``index`` has a positive blending weight."""
         row, col = divmod(index, len(self.grid.cols))
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
     def only_cell(self, index: int) -> Cell | None:
-        """Return the rectangle where a tile has weight if it is a single one, without other tiles; else None."""
+        """Return the rectangle that a tile covers if the tile has it to itself. Otherwise return None."""
         row, col = divmod(index, len(self.grid.cols))
         down, across = self.rows.spans[row], self.cols.spans[col]
         cell = (down.start, across.start)
@@ -239,7 +240,7 @@ class Plan:
         return rows.start, cols.start, rows.stop - rows.start, cols.stop - cols.start
 
     def within(self, index: int, cell: Cell) -> tuple[slice, slice]:
-        """Return the row and column slices of a tile's output that a rectangle covers."""
+        """Return the (rows, columns) slices of a tile's output that belong to a rectangle of the result."""
         row, col = divmod(index, len(self.grid.cols))
         return self.rows.within(row, cell[0]), self.cols.within(col, cell[1])
 
@@ -250,6 +251,6 @@ class Plan:
         return np.multiply.outer(self.rows.weights[row][rows], self.cols.weights[col][cols])
 
     def visible(self, index: int) -> tuple[int, int]:
-        """Return the (height, width) of the part of a tile's output that lies within the result."""
+        """Return the (height, width) of a tile's output without the part that extends beyond the result."""
         row, col = divmod(index, len(self.grid.cols))
         return len(self.rows.weights[row]), len(self.cols.weights[col])

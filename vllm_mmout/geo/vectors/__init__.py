@@ -1,1 +1,1 @@
-"""Polygons traced from class rasters, a band of rows at a time. Imports only `raster` and `errors`."""
+"""Trace polygons from class rasters, a strip of rows at a time, so that memory stays bounded."""

@@ -1,4 +1,4 @@
-"""Vectorized list ranking and connected components, which put chains of linked elements in order."""
+"""Follow linked lists and find connected components with numpy operations, for the tracing of polygons."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Chains (linked lists or rings) of elements, with the elements of each chain in order."""
+    """Linked lists and rings of integers (array indices), sorted so that each list is contiguous and in order."""
 
     order: NDArray[np.int32]
-    """Indices of all elements, one chain after the other, each chain from its first element to its last."""
+    """Indices of all elements, list after list. Each list goes from its first element to its last."""
     starts: NDArray[np.int64]
-    """Position in ``order`` where each chain begins. One further entry is the number of all elements."""
+    """Position in ``order`` where each list begins, followed by the total number of elements."""
     closed: NDArray[np.bool_]
-    """True for each chain whose last element is followed by its first."""
+    """True for each list that is a ring: its last element is followed by its first."""
     chain: NDArray[np.int32]
-    """Index of the chain that contains each element."""
+    """For each element, the index of the list that contains it."""
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:
-    """Find the chains of elements by pointer jumping (Wyllie 1979), in log2(longest chain) rounds.
+    """Find all linked lists among elements by pointer jumping (Wyllie 1979), in log2(longest list) rounds.
 
     ``following`` is the index of the element after each element, and the element itself at the end of an open chain.
     """

@@ -1,4 +1,4 @@
-"""Storage for the corners of unfinished polygons, in memory up to a budget and in a temporary file beyond it."""
+"""Store the corners of unfinished polygons in memory, and in a temporary file once they exceed a budget."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import SaveError
 
 _CHUNK = 2**15
-"""Number of corners in a chunk."""
+"""Number of polygon corners that are moved to the temporary file at a time."""
 _BYTES = 8
-"""Bytes of a corner (two int32)."""
+"""Bytes of a polygon corner (two int32)."""
 
 
 class WaitingCorners:
-    """Store for the corners of unfinished polygons, int32 [n, 2]. A corner is removed when it is read.
+    """Store for the corners, int32 [n, 2], of unfinished polygons. Reading a corner removes it from the store.
 
     Corners are stored in chunks. When all corners of a chunk have been taken, the chunk is dropped and its space in
     the file is reused. ``budget`` is in bytes, and ``folder`` is the folder of the temporary file.
@@ -31,10 +31,10 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._left: dict[int, int] = {}
-        """Chunk index -> number of corners that were not taken from the chunk yet. Unused space counts as corners."""
+        """Chunk index -> number of corners in the chunk that were not read yet. Unused space counts as corners."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._slots: dict[int, int] = {}
-        """Chunk index -> slot of the chunk in the file."""
+        """Chunk index -> position of the chunk in the temporary file, counted in chunks."""
         self._free: list[int] = []
 
     def __enter__(self) -> Self:
@@ -52,7 +52,7 @@ class WaitingCorners:
             self._file.close()
 
     def put(self, rows: NDArray[np.int32]) -> int:
-        """Store corners [n, 2] at consecutive addresses, and return the address of the first."""
+        """Store polygon corners [n, 2] at consecutive addresses, and return the address of the first corner."""
         address, done = self._end, 0
         while done < len(rows):
             chunk, start = divmod(self._end, _CHUNK)
@@ -67,7 +67,7 @@ class WaitingCorners:
         return address
 
     def take(self, address: int, count: int) -> NDArray[np.int32]:
-        """Remove ``count`` corners, stored from ``address`` on, and return them as [count, 2]."""
+        """Return ``count`` corners, int32 [count, 2], from ``address`` on, and remove them from the store."""
         rows = np.empty((count, 2), np.int32)
         done = 0
         while done < count:
@@ -91,7 +91,7 @@ class WaitingCorners:
         part[:] = np.frombuffer(file.read(part.nbytes), np.int32).reshape(-1, 2)
 
     def _make_room(self) -> None:
-        """Write the oldest chunks to the file until the budget has room for another chunk."""
+        """Move the oldest chunks of corners to the temporary file until memory has room for another chunk."""
         while len(self._memory) >= self._most:
             chunk = next(iter(self._memory))
             slot = self._free.pop() if self._free else len(self._slots)
@@ -114,17 +114,18 @@ class WaitingCorners:
 
 
 class BorderSegments:
-    """Linked lists of segments. A segment is a sequence of corners of an open border, stored in `WaitingCorners`."""
+    """Border segments of unfinished polygons, as linked lists. Each segment is a sequence of corners."""
 
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Columns of the table of segments: number of the next segment (-1 if unknown), address, number of corners."""
+        """Row of each segment: number of the next segment (-1 if unknown), address of the first corner, number of
+        corners."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Store new segments of polygon borders, and return the numbers that identify them.
+        """Store new border segments, and return the number of each. `join` and `take` expect these numbers.
 
         ``vertices`` are the corners [n, 2] of all segments in turn. ``counts`` has the number of corners per segment.
         """
@@ -142,11 +143,11 @@ class BorderSegments:
         return numbers
 
     def join(self, segments: NDArray[np.intp], following: NDArray[np.intp]) -> None:
-        """Record that the segment ``following[i]`` continues the segment ``segments[i]``, for each i."""
+        """Record that segment ``following[i]`` continues the border after segment ``segments[i]``, for each i."""
         self._table[segments, 0] = following
 
     def take(self, first: int) -> NDArray[np.int32]:
-        """Remove and return the corners, int32 [n, 2], of the segment ``first`` and of all segments that follow it."""
+        """Return the corners, int32 [n, 2], of segment ``first`` and all segments linked after it, and remove them."""
         parts, numbers = [], []
         while first >= 0:
             numbers.append(first)

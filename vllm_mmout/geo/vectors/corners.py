@@ -1,4 +1,4 @@
-"""Corners of the borders of regions in a band of rows, and their order along the borders.
+"""Find the corners of region borders in a band of raster rows, and link them in their order along each border.
 
 A border runs along the edges of pixels, counterclockwise as seen on a screen, with its region on the left. Pixels that
 touch only at a corner are not connected, so each of them has its own corner there.
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2
-"""Flags in the low bits of a corner's column. TOUCH: a region may touch itself at the corner. JUNCTION: three or four
-borders meet at the corner."""
+"""Bit flags in the column number of a polygon corner. TOUCH: a region may touch itself at the corner. JUNCTION: three
+or four borders meet at the corner."""
 
 # Kinds of corners that a region's border can have at a lattice point, named by a quadrant around the point.
 (
@@ -24,22 +24,22 @@ borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Corner kinds of border lines that run east, with the region above them: kinds that begin a line, and all kinds."""
+"""Kinds of corners on borders that run east, with the region above them: (kinds at which a line begins, all kinds)."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Corner kinds of border lines that run west, with the region below them: kinds that begin a line, and all kinds."""
+"""Kinds of corners on borders that run west, with the region below them: (kinds at which a line begins, all kinds)."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
 
 _At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""(Rows, columns) of lattice points. A lattice point is a corner of pixels."""
+"""(rows, columns) of pixel corners."""
 _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
-"""Four masks of lattice points: True for points with a border above, below, to the left, and to the right."""
+"""Four masks of pixel corners: True for corners with a border above, below, to the left, and to the right."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verticals:
-    """Vertical lines on the borders of regions, sorted by column and row. Left and right borders have separate tables.
+    """Table of the vertical lines on the left (or right) borders of regions, sorted by column and row.
 
     The lines end at elements of `LinkedElements`, which are pieces of borders.
     """
@@ -51,20 +51,21 @@ class Verticals:
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
-    """Upper row of each vertical line, relative to the band's first row, or -1 if the line begins above the band."""
+    """Upper row of each vertical line, relative to the first row of the band, or -1 if the line begins above the
+    band."""
 
     height: int
-    """Number of rows in the band of rows."""
+    """Number of raster rows in the band."""
 
     def at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the index of the vertical line in column ``cols[i]`` that passes row ``rows[i]``, for each i."""
+        """Return the index of the vertical line that crosses row ``rows[i]`` in column ``cols[i]``, for each i."""
         keys = cols.astype(np.int64) * (self.height + 2) + rows + 1
         return np.searchsorted(self.key, keys, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedElements:
-    """The pieces (elements) of the region borders in a band of rows, and the piece that follows each piece.
+    """Pieces of the region borders in a band of raster rows, each with a link to the piece that follows it.
 
     The pieces are, in this order: stretches, which are horizontal lines of a border with their corners; unfinished
     borders from the rows above the band; ports, which are points where borders cross the lower edge of the band. Ports
@@ -72,14 +73,15 @@ class LinkedElements:
     """
 
     vertices: NDArray[np.int32]
-    """Column and row of each corner [n, 2]. The corners of a horizontal border line are consecutive.
+    """Column and row of each border corner, int32 [n, 2]. The corners of a horizontal line are consecutive.
 
     The low `FLAG_BITS` bits of a column hold flags.
     """
     starts: NDArray[np.int64]
-    """Position in ``vertices`` where each horizontal border line begins. One further entry is the number of corners."""
+    """Position in ``vertices`` where each horizontal border line begins, followed by the number of corners."""
     following: NDArray[np.int32]
-    """Index of the border piece that follows each piece. A piece that leaves the band below is followed by itself."""
+    """Index of the border piece that follows each piece. A piece that leaves the band at its lower edge links to
+    itself."""
     ports_up: NDArray[np.int32]
     """Column of each point where a border enters the band of rows through its lower edge."""
     ports_down: NDArray[np.int32]
@@ -99,7 +101,7 @@ def link(
     *,
     junctions: bool,
 ) -> LinkedElements:
-    """Find the corners of the borders in a band of rows, and link them.
+    """Find the corners of the region borders in a band of raster rows, and link them in their order along the border.
 
     Args:
         labels: classes [rows + 1, columns + 2] of the row above the band and of the band, with an additional column on
@@ -143,7 +145,7 @@ def link(
 
 
 def _lattice_points(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
-    """Return the lattice points where a vertical and a horizontal border meet, and the sides with a border."""
+    """Return the pixel corners where vertical and horizontal borders meet, and which sides have a border."""
     upright = labels[:, 1:] != labels[:, :-1]
     flat = labels[1:] != labels[:-1]
     above, below, left, right = upright[:-1], upright[1:], flat[:, :-1], flat[:, 1:]
@@ -157,7 +159,7 @@ def _quadrants(labels: NDArray[np.int32], at: _At) -> list[NDArray[np.int32]]:
 
 
 def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
-    """Return which kinds of corners each lattice point has, as bool [points, kinds].
+    """Return bool [corners, kinds], True if a pixel corner is a border corner of this kind, for example a left turn.
 
     The kinds are in the order in which stretches end and begin at a point.
     """
@@ -181,7 +183,7 @@ def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool
 
 
 def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
-    """Return the flags (TOUCH, JUNCTION) of each lattice point, which is a corner of pixels.
+    """Return the bit flags TOUCH and JUNCTION of each pixel corner.
 
     ``ends`` are the raster's upper and lower edge, as rows relative to the band's first row.
     """
@@ -196,7 +198,7 @@ def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, i
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group corners into stretches, the horizontal lines of borders.
+    """Group border corners into horizontal lines.
 
     Return the indices of the corners, with the corners of a stretch in succession, and the position in this array at
     which each stretch begins. Corners of kind NORTH or SOUTH are stretches of a single corner.

@@ -1,4 +1,4 @@
-"""Finished polygons, the borders and regions that tracing has not finished yet, and the coordinates of corners."""
+"""Define finished polygons, the tables of unfinished ones, and the conversion of their corners to coordinates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_mmout.geo.vectors.corners import FLAG_BITS, TOUCH
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Polygons:
-    """A batch of polygons, each a region of connected pixels of the same class.
+    """Batch of polygons. Each polygon is a region of connected pixels of the same class.
 
     A polygon with many rings may be spread over several batches.
     """
@@ -24,18 +24,18 @@ class Polygons:
     classes: NDArray[np.int32]
     """Class of each polygon."""
     pixels: NDArray[np.int64]
-    """Number of pixels in each whole polygon, even if the batch holds only some of the polygon's rings."""
+    """Number of pixels in each polygon, even if the batch holds only some of the polygon's rings."""
     areas: NDArray[np.float64]
-    """Sum of the pixel areas in each whole polygon, even if the batch holds only some of the polygon's rings."""
+    """Area of each polygon (the sum of its pixels' areas), even if the batch holds only some of the polygon's rings."""
     rings: NDArray[np.int64]
     """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]
-    """Number of corners of each ring. The first ring of a polygon is its exterior and runs counterclockwise as seen on
-    a screen. The others are holes and run clockwise."""
+    """Number of corners of each ring. A polygon's first ring is its exterior and runs counterclockwise as seen on a
+    screen. The others are holes and run clockwise."""
     vertices: NDArray[np.int32]
-    """Column and row of the corners [n, 2], ring by ring. Columns contain the flags of the module `corners`."""
+    """Column and row of all corners, int32 [n, 2], ring by ring. The low two bits of a column hold flags."""
     continued: bool
-    """True if the first polygon has rings in the previous batch."""
+    """True if the first polygon began in the previous batch, which holds its other rings."""
     continues: bool
     """True if the last polygon has more rings in the next batch."""
 
@@ -46,32 +46,31 @@ class Polygons:
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """Base class of tables whose fields are columns: arrays of equal length with an item for each row."""
+    """Base class of tables stored by column: each field is an array with one item per row."""
 
     def some(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
-        """Return the rows selected by a mask or by indices."""
         return type(self)(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def and_(self, other: Self) -> Self:
-        """Return the rows of this table followed by the rows of another."""
+        """Return a new table with the rows of this table followed by the rows of ``other``."""
         names = [field.name for field in fields(self)]
         return type(self)(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
 class OpenBorders(_Columns):
-    """Table of unfinished borders, which begin and end at the lower edge of the rows traced so far."""
+    """Table of the borders that are still open: both ends are at the lower edge of the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column where each border begins. The border goes up there, across the lower edge of the traced rows."""
+    """Column where each open border begins, going up from the lower edge of the traced rows."""
     tails: NDArray[np.int32]
-    """Column where each border ends. The border goes down there, across the lower edge of the traced rows."""
+    """Column where each open border ends, coming down to the lower edge of the traced rows."""
     first: NDArray[np.intp]
-    """Number of the first segment of each border."""
+    """Number of the first segment of each border in `BorderSegments`."""
     last: NDArray[np.intp]
-    """Number of the last segment of each border."""
+    """Number of the last segment of each border in `BorderSegments`."""
     region: NDArray[np.intp]
-    """Index of the region of each border."""
+    """Index of the region that each border encloses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +82,7 @@ class Regions(_Columns):
     pixels: NDArray[np.int64]
     """Number of pixels of each region."""
     areas: NDArray[np.float64]
-    """Sum of the pixel areas of each region."""
+    """Area of each region, as the sum of its pixels' areas."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +90,16 @@ class Rings(_Columns):
     """Table of closed borders."""
 
     region: NDArray[np.intp]
-    """Index of the region of each ring."""
+    """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Address of each ring's first corner in `WaitingCorners`, if it is not negative.
-
-    A negative number -1 - i means corner i of the rows that are being traced now.
-    """
+    """Address of each ring's first corner in the store of corners (`WaitingCorners`), if not negative."""
     count: NDArray[np.int64]
     """Number of corners of each ring."""
     hole: NDArray[np.bool_]
-    """True for rings around a hole."""
+    """True for rings around a hole, False for exteriors."""
 
     def of(self, region: NDArray[np.intp]) -> Rings:
-        """Return these rings with their region indices replaced: index i becomes ``region[i]``."""
+        """Return a copy in which each ring's region index i is replaced by ``region[i]``."""
         return replace(self, region=region[self.region])
 
 
@@ -121,7 +117,7 @@ def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDA
 def simple_rings(
     vertices: NDArray[np.int32], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.intp]]:
-    """Split rings that pass a point twice into rings that touch there, as Simple Features (OGC 06-103r4) requires.
+    """Split rings that pass through a point twice into rings that touch there, as Simple Features requires.
 
     The region is on two opposite sides of such a point, and the outside is between the two passes of the ring.
     Therefore the parts never cross, they nest.
@@ -185,12 +181,12 @@ def without_flags(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 PIXEL_TRANSFORM: Affine = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""Identity transform, which gives columns and rows as coordinates. It is for rasters without a georeference."""
+"""Identity transform, for rasters without a georeference: the coordinates are columns and rows."""
 _COMMA, _OPEN, _CLOSE = b",[]"
 
 
 class Lattice:
-    """Converter of the pixel corners of a raster to coordinates, as numbers or as JSON text."""
+    """Converter of pixel corners (column, row) of a raster to coordinates, as numbers or as JSON text."""
 
     def __init__(self, transform: Affine, size: tuple[int, int]) -> None:
         a, b, c, d, e, f = self._transform = transform
@@ -203,7 +199,7 @@ class Lattice:
     def closed(
         self, vertices: NDArray[np.int32], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Close rings by repeating the first corner of each at its end.
+        """Close rings by repeating the first corner of each ring at its end.
 
         Return the column and row of each corner [n, 2], and the index of the first corner of each ring, followed by n.
         Exteriors run counterclockwise in coordinates.
@@ -219,7 +215,7 @@ class Lattice:
         return rows, bounds
 
     def points(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the coordinates [n, 2] of corners that are given as columns and rows [n, 2]."""
+        """Convert corners given as (column, row), int32 [n, 2], to coordinates, float64 [n, 2]."""
         a, b, c, d, e, f = self._transform
         cols, lines = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
         if self._tables is not None:
@@ -229,7 +225,7 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Return the coordinates of corners as JSON text, with brackets and commas.
+        """Return the coordinates of polygon corners as JSON text with brackets and commas, and text offsets.
 
         The second result is the offset in the text at which each corner begins, followed by the length of the text.
         ``begins`` is 1 for the first corner of a polygon's first ring, 2 for the first corner of another ring, else 0.
@@ -250,7 +246,7 @@ class Lattice:
         return fields[used].tobytes(), np.append(0, np.cumsum(used.sum(axis=1)))
 
     def _numbers(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return the text of the x and of the y coordinates, uint8 [n, length], padded with zeros."""
+        """Return the x and the y coordinates as text, uint8 [n, length], padded with zeros."""
         if self._tables is None:
             points = self.points(rows)
             return _texts(points[:, 0]), _texts(points[:, 1])

@@ -1,4 +1,4 @@
-"""Simplification of polygons that keeps the borders between neighbours shared.
+"""Simplify polygons so that neighbours still share their border, without gaps or overlaps.
 
 A junction is a point where three or four borders meet. The border between two junctions is simplified separately by
 the algorithm of Douglas & Peucker (1973), always in the same direction, so both regions beside it get the same line.
@@ -58,7 +58,7 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
 def _anchors(
     vertices: NDArray[np.int32], bare: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the corners where rings are split into borders.
+    """Return a mask of the corners at which rings are split into lines. Each line is simplified separately.
 
     These are the junctions. A ring with a single junction is also split at the corner farthest from it. A ring without
     junctions is split at its first corner in row-column order and at the corner farthest from that.
@@ -84,7 +84,7 @@ def _keep(
     tolerance: float,
     kept: NDArray[np.bool_],
 ) -> None:
-    """Simplify borders, and set ``kept`` to True for the points that stay.
+    """Simplify lines by Douglas & Peucker (1973), and set ``kept`` to True for the points that remain.
 
     Border i consists of the points from ``first[i]`` to ``last[i]``, both included.
     """

@@ -1,4 +1,4 @@
-"""Tracing of the polygons of a class raster, a band of rows at a time."""
+"""Trace the polygons of a class raster, a band of rows at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 2**17
 BAND = 2**20
 """Number of pixels traced at a time. A pixel needs about 60 bytes if all pixels differ from their neighbours."""
 BUDGET = 2**25
-"""Bytes of memory for the corners of unfinished polygons."""
+"""Bytes of memory for the corners of unfinished polygons. A temporary file holds the rest."""
 
 
 def trace_polygons(
@@ -35,7 +35,7 @@ def trace_polygons(
     budget: int = BUDGET,
     folder: Path | None = None,
 ) -> Iterator[Polygons]:
-    """Trace the 4-connected regions of equal class in a raster, and yield them in batches.
+    """Trace the 4-connected regions of equal class in a raster, and yield their polygons in batches.
 
     ``rows`` yields blocks of rows from the top, ``size`` is (height, width). Pixels below 0 or equal to ``nodata``
     belong to no region. ``areas`` [height] is the area of a pixel in each row, 1 if None. ``simplify`` is the distance
@@ -59,7 +59,7 @@ def trace_polygons(
 
 
 class Tracer:
-    """Tracer of a raster whose rows are added in order. It yields each polygon after the polygon's last row.
+    """Incremental tracer: takes the rows of a class raster in order, and yields each polygon after its last row.
 
     A region is 4-connected: its pixels have the same class and share edges. Borders are joined along horizontal runs of
     pixels, so no image of region labels is needed, which would be as large as the raster. The two chains of border at
@@ -109,7 +109,7 @@ class Tracer:
         yield from self._polygons(regions.some(ended), done.of(np.cumsum(ended) - 1), vertices)
 
     def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the rows with a frame: the row above, a column of -1 on either side, and -1 below the last row."""
+        """Add the row above, and a column of -1 on either side. After the raster's last row, also add a row of -1."""
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)
@@ -237,7 +237,7 @@ class Tracer:
         return rings
 
     def _polygons(self, regions: Regions, rings: Rings, vertices: NDArray[np.int32]) -> Iterator[Polygons]:
-        """Yield the finished regions in batches of about `BLOCK` corners."""
+        """Yield the polygons of finished regions in batches of about `BLOCK` corners."""
         rings = rings.some(np.lexsort([rings.hole, rings.region]))
         before = np.cumsum(rings.count) - rings.count
         cuts = np.append(np.flatnonzero(np.diff(before // BLOCK, prepend=-1)), len(before)).tolist()
