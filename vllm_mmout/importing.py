@@ -1,4 +1,4 @@
-"""Import of objects that a config or a package names as "package.module:Class"."""
+"""Import objects that a configuration names as "package.module:Class"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_path(text: str) -> bool:
 
 
 def import_path(path: str, role: str) -> object:
-    """Import the object at "package.module:Class"; errors of the module other than ImportError are passed on."""
+    """Import the object that ``path`` ("package.module:Class") names. ``role`` describes it in error messages."""
     module_name, _, qualname = path.partition(":")
     try:
         value: object = importlib.import_module(module_name)

@@ -1,4 +1,4 @@
-"""Lazy attributes of a package, whose modules are imported on first use."""
+"""Import a package's modules lazily, when their names are first used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the module functions ``__getattr__`` and ``__dir__`` of a package that imports its names on first use.
+    """Return the functions ``__getattr__`` and ``__dir__`` for a package that imports its names on first use.
 
     ``homes`` maps each module to the names that it defines, separated by spaces.
     """

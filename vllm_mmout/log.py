@@ -1,4 +1,4 @@
-"""The logger of code that runs in an engine, a child of vLLM's logger, so that vLLM's settings apply to it."""
+"""Define the logger of code that runs in the engine. It is a child of vLLM's logger, so vLLM's settings apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of error messages: shortened values, and hints for unknown names."""
+"""Format error messages: shorten long values, and suggest a similar name for an unknown one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 from vllm_mmout.errors import OptionError
 
 _SHOWN: Final = 100
-"""Largest number of characters of a value in a message."""
+"""Maximum number of characters of a value in an error message."""
 
 
 def unknown(name: object, known: Iterable[str], *, kind: str = "option", where: str = "") -> OptionError:
-    """Return the error for a name that is not in ``known``; the message lists the known names."""
+    """Return the error for a ``name`` that is not in ``known``. The message lists the known names."""
     known = list(known)
     message = f"unknown {kind} {shown(name)}{where}{close_match(name, known)} (known: {', '.join(known)})"
     return OptionError(message, param=str(name)[:_SHOWN])
 
 
 def close_match(name: object, known: Iterable[str]) -> str:
-    """Return a hint at the known name that is most similar to ``name``; empty if all names differ."""
+    """Return a hint such as "; did you mean 'tile'?" for an unknown name, or "" if no known name is similar."""
     near = difflib.get_close_matches(str(name)[:40], list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def shown(value: Any) -> str:
-    """Return a value as text for a message, shortened; only the beginning of a large value is read."""
+    """Return a value as text for an error message, shortened. Only the beginning of a large value is formatted."""
     text = ""
     for piece in _written(value):
         text += piece
@@ -36,7 +36,6 @@ def shown(value: Any) -> str:
 
 
 def _written(value: Any) -> Iterator[str]:
-    """Yield the `repr` of a value, piece by piece."""
     if isinstance(value, str):
         yield repr(value[: _SHOWN + 1])
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Declarations of request options: each is a field of a msgspec Struct, from which it is parsed, checked and described.
+"""Parse and check request options. Each option is declared as a field of a msgspec Struct.
 
 A field's type may be ``Annotated`` with a ``msgspec.Meta``. Its description is published in ``/openapi.json`` and
 ``--help``, and its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why``
@@ -23,15 +23,15 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown
 
 _LONGEST: Final = 8192
-"""Default for the largest number of characters of a text."""
+"""Default for the maximum number of characters of a text option."""
 _LARGEST: Final = 2**31 - 1
-"""Largest count of pixels or bands, since larger counts overflow in numpy."""
+"""Maximum number of pixels or bands in an option, since larger numbers overflow in numpy."""
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of requests: its name, type, default and description."""
+    """Request option: its name, type, default value and description."""
 
     name: str
     declared: Any
@@ -41,13 +41,13 @@ class Option:
 
     @cached_property
     def hint(self) -> Any:
-        """Type for converting values; choices are checked separately."""
+        """Python type that values are converted to. Whether a value is an allowed choice is checked separately."""
         hint = _plain(self.declared)
         return type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """Properties of the option that msgspec does not know."""
+        """Properties of the option that msgspec does not define, such as its unit."""
         return self.meta.extra or {}
 
     @cached_property
@@ -58,17 +58,17 @@ class Option:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """Allowed values; empty if every value of the type is allowed."""
+        """Allowed values. Empty if every value of the type is allowed."""
         return get_args(self.declared) if get_origin(self.declared) is Literal else tuple(self.schema.get("enum", ()))
 
     @property
     def longest(self) -> int:
-        """Largest number of characters of a text."""
+        """Maximum number of characters of a text."""
         return self.meta.max_length or _LONGEST
 
     @cached_property
     def words(self) -> str:
-        """Description of the type for messages."""
+        """Description of the option's type for error messages, such as "a list of numbers"."""
         return " or ".join(map(_words, _members(self.hint)))
 
     @cached_property
@@ -79,11 +79,11 @@ class Option:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether a single value is accepted in place of a list."""
+        """True if the option accepts a single value in place of a list."""
         return any(get_origin(member) not in {tuple, dict} for member in _members(self.hint))
 
     def from_texts(self, texts: Mapping[str, Sequence[str]]) -> Any:
-        """Parse the option from the fields of a form.
+        """Parse the option from the fields of an HTML form.
 
         A list may be sent as ``name[]`` once for each value, as OpenAI's clients do, as ``name`` several times, or as
         one text with commas or in JSON; a table is sent as ``name[key]``. ``texts`` maps the suffix of the field's
@@ -108,7 +108,7 @@ class Option:
         raise self._error(f"{name} is sent as {sent}, but must be {self.words}{several}")
 
     def from_text(self, text: str) -> Any:
-        """Parse the option from one text; a list has commas or is JSON."""
+        """Parse the option from a text. A list is written with commas or as JSON."""
         text = text if self.extra.get("verbatim") else text.strip()
         if not text:
             return None
@@ -124,7 +124,7 @@ class Option:
         return self._converted(value, strict=False)
 
     def from_json(self, value: Any) -> Any:
-        """Parse the option from a field of a JSON object."""
+        """Parse the option from the value of a field in a JSON object."""
         if isinstance(value, str):
             self._check_length(value)
             if not value and self.hint is str and not self.choices:
@@ -134,7 +134,7 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """Return a value in the usual spelling; raise OptionError if it is not a choice or is out of bounds."""
+        """Return a value in its usual spelling. Raise OptionError if it is not allowed or out of bounds."""
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:
@@ -152,7 +152,7 @@ class Option:
 
     @property
     def bounded(self) -> bool:
-        """Whether the option is a number with bounds."""
+        """True if the option is a number with bounds."""
         return self.meta.ge is not None
 
     def _check_length(self, text: str) -> None:
@@ -160,7 +160,7 @@ class Option:
             raise self._error(f"{self.name} has {len(text)} characters, and may have {self.longest}; shorten it")
 
     def _items(self, texts: Sequence[str]) -> list[str | int]:
-        """Return the items of a list, as integers where both numbers and names are accepted."""
+        """Return the items of a list. They become integers if the option accepts both numbers and names."""
         if not all(texts):
             raise self._error(f"{self.name} has an empty value in {shown(list(texts))}; leave it out")
         if (int | str) not in (self.items or ()):
@@ -191,7 +191,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """Return the declaration of an option, for ``Annotated``; ``extra`` may hold ``max_length`` and ``choices``."""
+    """Return the metadata that declares an option, as second argument of ``Annotated``. ``extra`` may hold ``choices``."""
     limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
     if "choices" in extra:
         limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}
@@ -199,7 +199,7 @@ def said(description: str, *, ge: float | None = None, le: float | None = None, 
 
 
 def options_of(declared: type[msgspec.Struct], *, without: Iterable[str] = ()) -> dict[str, Option]:
-    """Return the options that the fields of a Struct declare, by name."""
+    """Return the options that the fields of a msgspec Struct declare, by name."""
     hints = get_type_hints(declared, include_extras=True)
     left_out = frozenset(without)
     return {
@@ -231,7 +231,7 @@ def _members(hint: Any) -> list[Any]:
 
 
 def _plain(hint: Any) -> Any:
-    """Return a type without the annotations on it and on its parts."""
+    """Return a type without ``Annotated``, also inside lists and unions."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _plain(parts[0])
@@ -242,7 +242,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _words(hint: Any) -> str:
-    """Return the name of a type for messages to a client."""
+    """Return the name of a type for messages to a client, such as "whole number"."""
     if get_origin(hint) is tuple:
         first, *others = get_args(hint)
         items = " or ".join(f"{_words(item)}s" for item in get_args(first) or (first,))
@@ -255,7 +255,7 @@ def _words(hint: Any) -> str:
 
 
 def _simple(schema: Any) -> Any:
-    """Simplify a schema for older client generators: lists of a fixed length get ``items`` for ``prefixItems``."""
+    """Simplify a JSON schema for older client generators: ``prefixItems`` of fixed-length lists become ``items``."""
     if isinstance(schema, list):
         return [_simple(part) for part in schema]
     if not isinstance(schema, dict):

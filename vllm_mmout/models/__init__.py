@@ -1,1 +1,1 @@
-"""Adapters that run models with one forward pass on vLLM, and the small model that this package includes."""
+"""Run models that need a single forward pass on vLLM."""

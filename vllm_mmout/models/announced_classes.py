@@ -1,4 +1,4 @@
-"""Registration of the model classes that the parent process has announced."""
+"""Register the model classes whose import paths the parent process passed on in an environment variable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vllm_mmout.models.model_folders import announced
 
 
 def serve_announced() -> None:
-    """Add the announced classes to vLLM's registry of models, without importing them.
+    """Add the model classes that the parent process passed on to vLLM's model registry, without importing them.
 
     Called when the plugin is loaded, and again before a worker loads its model: a plugin loaded after this one may have
     registered a class for the same architecture, as TerraTorch's does.

@@ -1,4 +1,4 @@
-"""Creates, runs and loads an author's model; its exceptions become errors that name the model."""
+"""Create, load and run the user's model. Errors in its code are reported with the model's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
-    """Create a model from its ``config.json``; a model of transformers gets it as its own configuration class."""
+    """Create a model from its ``config.json``. A transformers model gets an instance of its config class."""
     from transformers import PreTrainedModel
 
     argument: Any = config
@@ -35,7 +35,7 @@ def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
 
 
 def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
-    """Return the model's output for requests with equal shapes and dtypes: the requests on axis 0.
+    """Run ``forward`` once for several requests with equal shapes and dtypes, and return its output.
 
     The tensors in ``alike`` have no axis 0.
     """
@@ -59,13 +59,13 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
 
 
 def _of_requests(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the tensors with ``count`` entries on axis 0. If no tensor has them, return all, so that `run` raises."""
+    """Return the output tensors with ``count`` entries on axis 0. If no tensor has ``count``, return all of them."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 
 
 _SHOWN = 8
-"""Largest number of names in a list in a message."""
+"""Maximum number of weight names that an error message lists."""
 _REMEDY = (
     'Save them from the same class: safetensors.torch.save_file(model.state_dict(), "model.safetensors"), and keep'
     " config.json as it was then"
@@ -73,7 +73,7 @@ _REMEDY = (
 
 
 def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy: str = _REMEDY) -> None:
-    """Load a model's weights; raise ModelError with the names of all weights that do not fit.
+    """Load a model's weights, and raise ModelError with the names of all weights that do not fit.
 
     A weight does not fit if it is missing, unexpected, has another shape or kind of dtype, or overflows the model's
     dtype. A tensor stored once that the model has under several names (tied weights) counts for all of them. A
@@ -110,7 +110,7 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy:
 
 
 def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Rename weights to the model's parameter names; transformers may store names of an earlier release."""
+    """Rename weights to the model's current parameter names. transformers may have stored names of an older release."""
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel) or weights.keys() == model.state_dict().keys():
@@ -124,7 +124,7 @@ def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapp
 
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return a key of the tensor's memory, which is equal for two names of a tied weight."""
+    """Return a key of the tensor's memory. Two names of a tied weight have the same key."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

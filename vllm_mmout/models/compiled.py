@@ -1,4 +1,4 @@
-"""Compilation of an author's model for a few batch sizes of its dummy input, before it serves requests.
+"""Compile a model with ``torch.compile`` for a few batch sizes, before it serves requests.
 
 It uses ``torch.compile`` directly. vLLM's own compilation needs a class written for it, with one graph for any number
 of tokens, and raises if the model breaks the graph. ``enforce_eager`` controls only vLLM's compilation.
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
-"""Tensors of a request, by name, without axis 0."""
+"""Input tensors of one request by keyword of ``forward``, without the batch axis."""
 Dtypes: TypeAlias = Mapping[str, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
-"""Largest difference of a compiled forward from eager, as a fraction of the largest absolute value in eager's output.
+"""Maximum difference between compiled and eager output, as a fraction of the largest absolute value in the eager
+output.
 
 In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
 """
 PAYS = 1.05
-"""Smallest speedup over eager mode that a compiled forward must reach to be used, if it must be faster."""
+"""Minimum speedup over eager mode. A slower compiled model is not used, if the compilation is optional."""
 _LARGEST = 32
 _ROUNDS = 5
 
 
 class CompiledForward:
-    """Forward pass compiled for some batch sizes; other inputs run the model uncompiled.
+    """Compiled model for a few batch sizes of one input shape. Inputs of other shapes or dtypes run uncompiled.
 
     Args:
         model: the author's model; its ``forward`` is compiled, or that of its submodule ``compiled_part``.
@@ -57,13 +58,14 @@ class CompiledForward:
         self.sizes = tuple(1 << power for power in range(min(max_batch, _LARGEST).bit_length()))
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """Dtypes of the dummy input. None if only a submodule is compiled, whose caller converts inputs for it."""
+        """Dtypes that the model was compiled for. None if only a submodule is compiled, whose caller converts the
+        dtypes."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
     def run(self, alike: Sequence[Inputs]) -> Raw:
-        """Run the model on requests with equal shapes and dtypes. Return its output, with the requests on axis 0."""
+        """Run the model on requests with equal shapes and dtypes. The output has the requests on axis 0."""
         with torch.compiler.set_stance("eager_on_recompile"):
             if not self._is_for(alike[0]):
                 return run(self.model, alike)
@@ -77,7 +79,7 @@ class CompiledForward:
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
 
     def _is_for(self, tensors: Inputs) -> bool:
-        """Return whether the model was compiled for these shapes and dtypes; warn once if only the dtypes differ."""
+        """Return whether the model was compiled for these shapes and dtypes. Warn once if only the dtypes differ."""
         if {name: tensor.shape for name, tensor in tensors.items()} != self._shapes:
             return False
         if self._dtypes is None or (dtypes := _dtypes(tensors)) == self._dtypes:
@@ -90,11 +92,11 @@ class CompiledForward:
         return False
 
     def remove(self) -> None:
-        """Restore the model's own ``forward``."""
+        """Restore the model's uncompiled ``forward``."""
         vars(self._part).pop("forward", None)
 
     def _next(self, left: int) -> tuple[int, int]:
-        """Return the size of the next batch, and the requests in it; at most a quarter of the batch is padding."""
+        """Return the size of the next batch, and the number of requests in it. The rest of the batch is padding."""
         for size in self.sizes:
             if left <= size:
                 return (size, left) if 4 * left >= 3 * size else (size // 2, size // 2)
@@ -107,7 +109,7 @@ class CompiledForward:
         return each(torch.clone, run(self.model, alike))  # the next batch overwrites the memory of a CUDA graph
 
     def _compile(self, dummy: Inputs) -> float:
-        """Compile for each batch size, compare the output with eager's, and return the speedup of the largest."""
+        """Compile for each batch size, compare the output with eager mode, and return the largest batch's speedup."""
         batches = [[dummy] * size for size in self.sizes]
         eager = [run(self.model, batch) for batch in batches]
         eager_seconds = self._seconds(batches[-1])
@@ -134,7 +136,7 @@ class CompiledForward:
 
 
 def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
-    """Compile a model; log the reason and return None if that fails, or if it must be faster and is not."""
+    """Compile a model. Return None, and log the reason, if that fails or if the required speedup is not reached."""
     name, started = type(model).__name__, time.perf_counter()
     try:
         forward = CompiledForward(model, dummy, max_batch)

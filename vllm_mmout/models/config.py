@@ -1,4 +1,4 @@
-"""`MMOutConfig`: the configuration class for model folders with ``"model_type": "mmout"``."""
+"""Define `MMOutConfig`, the transformers config class for model folders with ``"model_type": "mmout"``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODEL_TYPE = "mmout"
 
 
 class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Configuration that holds a folder's ``config.json`` unchanged, without vocabulary and hidden size."""
+    """Configuration of a model that is not a language model. It keeps the folder's ``config.json`` unchanged."""
 
     model_type = MODEL_TYPE
     hidden_size = 0
@@ -24,7 +24,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """Create the configuration as transformers does. Raise HookError if this package does not support this vLLM.
+        """Create the configuration as transformers does. Raise HookError if the installed vLLM is not supported.
 
         This method is the first call for a folder.
         """
@@ -37,7 +37,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as transformers changed and completed it.
+        """Return the configuration as a dict, with the defaults that transformers added.
 
         `config_json` returns the folder's ``config.json`` unchanged.
         """
@@ -46,13 +46,13 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         return entries
 
     def update(self, config_dict: dict[str, Any]) -> None:
-        """Update the entries as transformers does, for example with vLLM's ``hf_overrides``."""
+        """Update entries of the configuration, for example with vLLM's ``hf_overrides``."""
         super().update(config_dict)
         vars(self).setdefault("_json", {}).update(copy.deepcopy(config_dict))
         self._answer_as_single_pass()
 
     def _answer_as_single_pass(self) -> None:
-        """Set the properties of a single-pass model for vLLM, whatever the folder says.
+        """Declare the model as not encoder-decoder, whatever its ``config.json`` says.
 
         transformers marks every model of the DETR family as an encoder-decoder. vLLM would schedule it like a language
         model with an encoder's output beside the tokens.
@@ -60,7 +60,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
-        """Return an empty configuration for vLLM's search for the sizes of a language model.
+        """Return an empty configuration, since vLLM would look for the sizes of a language model in it.
 
         Entries with such names may mean something else in a folder.
         """
@@ -68,7 +68,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
 
 
 def config_json(config: PretrainedConfig) -> dict[str, Any]:
-    """Return a model's ``config.json``: unchanged for this package's folders, else as transformers represents it."""
+    """Return a model's ``config.json`` as a dict. It is unchanged if the model type is "mmout"."""
     written = getattr(config, "_json", None)
     entries: dict[str, Any] = config.to_dict() if written is None else copy.deepcopy(written)
     return entries
@@ -78,7 +78,7 @@ _unservable: HookError | None = None
 
 
 def register_config(unservable: HookError | None = None) -> None:
-    """Register `MMOutConfig` with transformers, so that vLLM can read folders of this model type.
+    """Register `MMOutConfig` with transformers, so that vLLM can read model folders of this type.
 
     If this package does not support the installed vLLM, ``unservable`` is the error that reading a folder raises.
     """

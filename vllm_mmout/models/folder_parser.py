@@ -1,4 +1,4 @@
-"""`FolderConfigParser`: lets vLLM read a ``config.json`` that an extension package translated from another format."""
+"""Let vLLM read model configurations that an extension package translated from another format."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MMOutConfig
 
 FORMAT = "mmout"
-"""Name of the parser among the values of vLLM's ``config_format``."""
+"""Value of vLLM's option ``config_format`` that selects `FolderConfigParser`."""
 
 
 class FolderConfigParser(ConfigParserBase):
-    """Parser that returns the configuration recorded by `take`. vLLM calls the parser only in the frontend process."""
+    """vLLM config parser that returns the configurations recorded by `take`, instead of reading a file."""
 
     taken: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Maps each folder or hub id to its ``config.json``, translated into this package's format."""
+    """Translated ``config.json`` of each model, by folder or hub id."""
 
     def parse(
         self,
@@ -38,7 +38,7 @@ class FolderConfigParser(ConfigParserBase):
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Make vLLM read ``entries`` as the ``config.json`` of a folder. Return the ``config_format`` to pass to vLLM."""
+    """Record ``entries`` as the ``config.json`` of a model. Return the ``config_format`` to pass to vLLM."""
     try:
         get_config_parser(FORMAT)
     except ValueError:
@@ -48,8 +48,8 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the ``config.json`` that `take` recorded for a folder.
+    """Return the ``config.json`` that `take` recorded for a model, or None.
 
-    Return None if nothing is recorded, or if ``config_format`` names another parser.
+    Return None also if ``config_format`` names another parser.
     """
     return FolderConfigParser.taken.get(model) if config_format == FORMAT else None

@@ -1,4 +1,4 @@
-"""`ModelKind`: a kind of model that does not answer in one forward pass. Extension packages define such kinds."""
+"""Define `ModelKind`, the description of models that need several forward passes."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelKind:
-    """A kind of model that needs several forward passes.
+    """Kind of models that need several forward passes, such as diffusion models. Extension packages define kinds.
 
     Values of the form "module:name" are imported when a model of this kind is served.
     """
 
     name: str
-    """Name of the kind of model in messages, such as "iterative"."""
+    """Name of the kind of model in error messages, such as "iterative"."""
     methods: tuple[str, ...]
-    """Names of methods. A model class that has all of these methods is of this kind."""
+    """Method names. A model class that has all of these methods is of this kind."""
     adapter: str
-    """Subclass of `models.single_pass.SinglePassModel` that vLLM runs."""
+    """Adapter class, as "module:Class", that makes the model look like a vLLM model."""
     arguments: str
-    """Function ``(config) -> dict`` that returns the engine arguments that models of this kind need."""
+    """Function, as "module:name", that takes ``config.json`` and returns the engine arguments that such a model
+    needs."""
     tokens: str
-    """Function ``(model, config, mapped, params) -> int``: number of prompt tokens of a request, one for each step."""
+    """Function, as "module:name", that returns the number of prompt tokens of a request, one for each step."""
     options: tuple[str, ...] = ()
-    """Names of the options in `params.OF_STEPS` that all models of this kind accept. A model class lists the names of
-    further options in its attribute ``takes``."""
+    """Names of the options about steps that all models of this kind accept. A model class lists further options in its
+    attribute ``takes``."""
 
     def engine_arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the defaults of the engine arguments for a model."""
+        """Return the engine arguments that a model with this ``config.json`` needs."""
         make_arguments: Any = import_path(self.arguments, "engine arguments")
         defaults: dict[str, Any] = make_arguments(config)
         return defaults
 
     def tokens_of(self, model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-        """Return the number of prompt tokens of a request; raise OptionError or InputError if it is 0 or too large."""
+        """Return the number of prompt tokens of a request, one per step. Raise an error if the count is not allowed."""
         count: Any = import_path(self.tokens, "number of steps")
         tokens: int = count(model, config, mapped, params)
         return tokens
 
 
 def kind_of(model: type) -> ModelKind | None:
-    """Return the kind of a model class, or None if it answers in one forward pass."""
+    """Return the kind of a model class, or None if a model of this class needs a single forward pass."""
     kinds: tuple[ModelKind, ...] = tuple(extensions("kinds"))
     return next((kind for kind in kinds if all(callable(getattr(model, name, None)) for name in kind.methods)), None)

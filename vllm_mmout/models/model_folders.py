@@ -1,4 +1,4 @@
-"""Lookup of the class that serves a model folder, in this process and in the processes that it starts."""
+"""Look up the class that serves a model folder, in this process and in the processes that it starts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 ENVIRONMENT: Final = "MMOUT_MODELS"
-"""Environment variable that tells child processes which model classes to serve: JSON, architecture -> "module:Class".
+"""Environment variable that tells child processes which model classes to serve, as JSON {architecture: "module:Class"}.
 
 The name does not begin with ``VLLM_``, since vLLM warns about unknown variables with that prefix, and may refuse them.
 """
 
 ENTRY_POINT_GROUP: Final = "vllm_mmout.models"
-"""Entry point group under which a package announces its model classes, as ``architecture = module:Class``."""
+"""Entry point group of packages that provide model classes, as ``architecture = module:Class``."""
 
 EMBEDDED: Final = {"WaterIndex": "vllm_mmout.models.embedded.water_index:WaterIndex"}
-"""Maps architectures to models of this package. They work even if the package is on ``sys.path``, not installed."""
+"""Models of this package by architecture. They also work if the package is only on ``sys.path``, not installed."""
 
 _served: dict[str, str] = {}
-"""Maps architectures to "module:Class" of the models that this process has announced to vLLM."""
+"""Models that this process registered with vLLM, as architecture -> "module:Class"."""
 
 
 def record(paths: Mapping[str, str]) -> None:
@@ -44,7 +44,7 @@ def record(paths: Mapping[str, str]) -> None:
 
 
 def forget(architecture: str) -> None:
-    """Stop serving an architecture."""
+    """Stop serving an architecture, also in processes that are started later."""
     _served.pop(architecture, None)
     os.environ[ENVIRONMENT] = json.dumps(_served)
 
@@ -79,22 +79,22 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
 
 def names() -> list[str]:
-    """Return the architectures that need no entry in ``config.json``."""
+    """Return the known architectures. Folders of these need no entry for their class in ``config.json``."""
     return list(dict.fromkeys([*MULTIMODAL_INPUT_REGISTRY.models(), *_installed()]))
 
 
 def is_served(architecture: str) -> bool:
-    """Return whether a model class registered with this package serves an architecture. vLLM serves all others."""
+    """Return whether this package serves an architecture, instead of vLLM."""
     return architecture in _served
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """Return the registered class for an architecture. Each call looks it up, because a notebook may redefine it."""
+    """Return the model class that serves an architecture. It is looked up anew, as a notebook may redefine it."""
     return author_class(_served[architecture])
 
 
 def author_class(path: str) -> type[nn.Module]:
-    """Import a model class, and check that it is a torch.nn.Module."""
+    """Import a model class, given as "module:Class", and check that it is a torch.nn.Module."""
     from torch import nn
 
     # A class inside a function or in a notebook cannot be imported, so the classes that were decorated come first.
@@ -105,7 +105,7 @@ def author_class(path: str) -> type[nn.Module]:
 
 
 def check_for_children(model: type) -> None:
-    """Raise RegistrationError if a new process cannot import a model class."""
+    """Raise RegistrationError if a child process could not import the model class."""
     if "<locals>" in model.__qualname__:
         raise RegistrationError(
             f"model class {model.__qualname__} is defined inside a function, where the engine's processes cannot find"
@@ -143,20 +143,20 @@ def _finds(module: str) -> bool:
 
 
 class ModelFamily(Protocol):
-    """Protocol for support of model folders with a certain architecture. Extension packages implement it."""
+    """Interface that extension packages implement to support model folders of certain architectures."""
 
     def serves(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a folder's ``config.json`` belongs to this family."""
+        """Return whether a model folder with this ``config.json`` belongs to the family."""
 
     def completed(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return ``config.json`` with the entries that it lacks: the output processor and its options.
+        """Add missing entries to a ``config.json``: the output processor and its options.
 
         Raises OptionError if an entry is malformed.
         """
 
 
 def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
-    """Return the `ModelFamily` for the first architecture in a ``config.json``, or None if no family supports it."""
+    """Return the `ModelFamily` for the first architecture in a ``config.json``, or None if it is not supported."""
     architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     families = extensions("model_families", first) if isinstance(first, str) else ()
@@ -178,7 +178,7 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the extension package that would serve a folder if the user named it as output processor, or None."""
+    """Return the name of an extension package that could serve the folder as output processor, or None."""
     for wing in wings():
         take = wing.load("folders")
         if take is not None and take(config, folder, asked=wing.name, settings={}) is not None:

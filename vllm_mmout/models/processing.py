@@ -1,4 +1,4 @@
-"""Multimodal processing classes for models that answer in one forward pass. vLLM uses them to read inputs."""
+"""Let vLLM read inputs for models with a single forward pass, by its classes for multimodal inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def inputs_of(model_config: ModelConfig) -> ModelInputs:
-    """Return the `ModelInputs`, which converts inputs for a model that answers in one forward pass."""
+    """Return the converter of users' inputs for the model that vLLM serves."""
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 
@@ -43,18 +43,18 @@ class _InputParser(MultiModalDataParser):
 
 
 class SinglePassInfo(BaseProcessingInfo):
-    """Information about the model's inputs for vLLM."""
+    """Properties of the model's inputs that vLLM asks for: the parser, the limits, the number of tokens."""
 
     def get_data_parser(self) -> MultiModalDataParser:
         """Return a parser that leaves an input unchanged."""
         return _InputParser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Allow one input for each request."""
+        """Return the maximum number of inputs per request, which is 1."""
         return {IMAGE: 1}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the most tokens of an input, as registered for the model.
+        """Return the maximum number of tokens of an input, as registered for the model.
 
         The default is 0, because these models need no placeholder tokens in the prompt.
         """
@@ -62,12 +62,12 @@ class SinglePassInfo(BaseProcessingInfo):
 
     @cached_property
     def inputs(self) -> ModelInputs:
-        """Converter of the model's inputs."""
+        """Converter of users' inputs for this model."""
         return inputs_of(self.ctx.model_config)
 
 
 class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
-    """Inputs of the largest size, for profiling the memory of a forward pass."""
+    """Inputs of the maximum size, for vLLM's memory profiling of a forward pass."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
         """Return an empty text."""
@@ -76,7 +76,7 @@ class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
     def get_dummy_mm_data(
         self, seq_len: int, mm_counts: Mapping[str, int], mm_options: MultiModalDummyOptions
     ) -> MultiModalDataDict:
-        """Return one input of the largest size; raise ModelError if that size is unknown."""
+        """Return one input of the maximum size. Raise ModelError if that size is unknown."""
         if (dummy := self.info.inputs.dummy()) is None:
             name = self.info.inputs.model.__name__
             raise ModelError(
@@ -87,7 +87,7 @@ class SinglePassDummyInputs(BaseDummyInputsBuilder[SinglePassInfo]):
 
 
 class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
-    """Processor that maps inputs of requests from vLLM's own entry points (``LLM.encode``, ``/pooling``)."""
+    """Processor of inputs that arrive through vLLM's own entry points (``LLM.encode``, ``/pooling``)."""
 
     requires_tokenizer = False
 
@@ -98,7 +98,7 @@ class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
         return []
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
-        """Map the request's input; errors are raised before it reaches the engine."""
+        """Convert the request's input to vLLM's input format. Errors are raised here, before it reaches the engine."""
         (data,) = inputs.mm_data_items[IMAGE].get_all()
         mapped = self.info.inputs.map(data, OutputParams())
         return self.info.inputs.render(mapped, self.info.inputs.tokens(mapped, OutputParams()))

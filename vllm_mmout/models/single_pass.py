@@ -1,4 +1,4 @@
-"""`SinglePassModel`: adapter that gives a plain PyTorch model the interface of vLLM's models."""
+"""Adapt a plain PyTorch model to the interface of vLLM's models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _adapters: dict[str, type[SinglePassModel]] = {}
 
 
 def adapter_of(architecture: str) -> type[nn.Module]:
-    """Return the class for vLLM: the author's own if it is written for vLLM, else an adapter with its name."""
+    """Return the class that vLLM runs: the author's class if it is written for vLLM, else an adapter for it."""
     author = served_class(architecture)
     if is_vllm_model(author):
         return author
@@ -53,14 +53,14 @@ def adapter_of(architecture: str) -> type[nn.Module]:
 
 @MULTIMODAL_REGISTRY.register_processor(SinglePassProcessor, info=SinglePassInfo, dummy_inputs=SinglePassDummyInputs)
 class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
-    """Base class of the adapters: holds the author's model, and runs it once for each input shape in a step."""
+    """Base class of adapters that run a plain PyTorch model in vLLM, once for each input shape in a step."""
 
     supports_multimodal_raw_input_only = True
     is_pooling_model = True
     attn_type = "attention_free"
     architecture: ClassVar[str]
     measuring = False
-    """Whether vLLM is measuring memory. A failure then stops the start of the engine."""
+    """True while vLLM measures memory. A failure then stops the start of the engine."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -76,11 +76,11 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        """Return None: no text represents an input."""
+        """Return None, because inputs are not represented by text in the prompt."""
         return None
 
     def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return embeddings of size 0, since the prompt's single token only represents the request."""
+        """Return embeddings of size 0. The prompt's tokens carry no information for these models."""
         return torch.empty((input_ids.shape[0], 0), device=input_ids.device)
 
     def forward(
@@ -132,7 +132,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return PerRequest.of(outcomes, self._device)
 
     def _of_block(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
-        """Return the output for a block of tiles, or the error of its first tile that fails alone."""
+        """Return the output for the tiles of one request, or the error of the first tile that fails by itself."""
         tiles = [{name: tensor[tile] for name, tensor in tensors.items()} for tile in range(count)]
         output = self._run(tiles)
         if not isinstance(output, MMOutError):
@@ -160,7 +160,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Convert tensors to the dtype of a transformers model, since its processors always return float32."""
+        """Convert floats to the dtype of a transformers model, since its image processors always return float32."""
         if self._dtype is None:
             return tensors
         return {
@@ -168,7 +168,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         }
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load the author's weights; raise ModelError if any is missing, unexpected or does not fit."""
+        """Load the weights of the author's model. Raise ModelError if weights are missing, unexpected or do not fit."""
         try:
             stored = dict(weights)
         except Exception as error:
@@ -183,13 +183,13 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return {name for name, _ in self.named_parameters()}
 
     def try_out(self) -> None:
-        """Run the model on its dummy input, if it has one. On a CPU, vLLM itself would first run it for a request."""
+        """Run the model once on its dummy input, so that errors in its code appear at engine start."""
         if (dummy := self._dummy()) is not None:
             with torch.inference_mode():
                 run(self.model, [dummy])
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
-        """Compile the author's model for inputs of the largest size, in batches of up to ``max_batch`` requests.
+        """Compile the author's model for inputs of the maximum size, in batches of up to ``max_batch`` requests.
 
         If ``if_faster`` is True, the compiled model is used only if it is faster.
         """
@@ -204,7 +204,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             self._forward = forward.run
 
     def _dummy(self) -> dict[str, torch.Tensor] | None:
-        """Return the tensors of an input of the largest size, as ``forward`` gets them, without axis 0, or None."""
+        """Return the tensors of an input of the maximum size, without the batch axis, or None if it is unknown."""
         inputs = inputs_of(self._model_config)
         if (dummy := inputs.dummy()) is None:
             return None
@@ -221,7 +221,7 @@ def _parts(output: Any, count: int) -> list[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
-    """Output of forward for the block of tiles of one request."""
+    """Output of ``forward`` for a request that holds several tiles."""
 
     output: Raw
     """Tensor or dict of tensors with the tiles on axis 0."""
@@ -230,13 +230,13 @@ class BlockOutput:
 
 
 Outcome: TypeAlias = "Raw | MMOutError"
-"""Output of forward for one input, or the error that it raised."""
+"""Output of ``forward`` for one input, or the error that it raised."""
 RequestOutcome: TypeAlias = "Outcome | BlockOutput"
-"""Output of forward for one input or for a block of tiles, or the error that it raised."""
+"""Output of ``forward`` for one input or for several tiles, or the error that it raised."""
 
 
 class PerRequest(torch.Tensor):
-    """Tensor without elements, [requests, 0], whose attribute ``parts`` holds an output or error for each request.
+    """Tensor [requests, 0] without elements. Its attribute ``parts`` holds each request's output or error.
 
     vLLM slices the output tensor of ``forward`` along axis 0 and passes it to the pooler. Outputs of different shapes,
     or several tensors, do not fit into one tensor.
@@ -246,20 +246,20 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Wrap a list with an output or error for each request."""
+        """Wrap a list that holds an output or error for each request."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped
 
     def __getitem__(self, item: Any) -> Any:
-        """Slice along axis 0, as vLLM does."""
+        """Slice along axis 0, which vLLM does to get the requests of a batch."""
         if isinstance(item, slice):
             return PerRequest.of(self.parts[item], self.device)
         return super().__getitem__(item)
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged, but converts a `PerRequest` to a list of tensors."""
+    """Pooler that returns the model's output unchanged, except that a `PerRequest` becomes a list of tensors."""
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
         """Return one tensor with the requests on axis 0, or a list with one tensor for each request."""
@@ -269,7 +269,7 @@ class PlainPooler(IdentityPooler):
 
 
 def plain(outcome: RequestOutcome) -> torch.Tensor:
-    """Return one raw tensor, for a request that names no output processor.
+    """Return the raw output tensor of a request that does not name an output processor.
 
     If the model returned several tensors, this is the first. After a failure, it is an empty tensor.
     """

@@ -1,4 +1,4 @@
-"""Entries in vLLM's model registry for the classes that this package serves. They are imported when needed."""
+"""Register model classes in vLLM's model registry without importing them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.model_folders import author_class, forget, names, of_wings, path_of, record
 
 _of_vllm: dict[str, Any] = {}
-"""vLLM's own entries for architectures that are now served by a class of this package."""
+"""Entries of vLLM's own classes that were replaced by a class registered with this package, by architecture."""
 
 
 @dataclass(frozen=True, eq=False)  # vLLM caches the result of an entry, but the class of a name may change
 class AuthorsModel(_BaseRegisteredModel):
-    """Entry in vLLM's model registry for one architecture whose model class is registered with this package.
+    """Entry in vLLM's model registry for an architecture that is served by a class registered with this package.
 
     vLLM inspects its own lazy entries in another process, which knows neither scripts nor notebooks. It also caches
     the result by the hash of one file, so a change of a base class would break the next start.
@@ -37,7 +37,7 @@ class AuthorsModel(_BaseRegisteredModel):
 
 
 def class_of_vllm(architecture: str) -> str | None:
-    """Return the name of vLLM's own class for an architecture, even if replaced here, or None if vLLM has none."""
+    """Return the name of vLLM's own class for an architecture, even if it was replaced, or None if there is none."""
     entry = _of_vllm.get(architecture) or ModelRegistry.models.get(architecture)
     if entry is None or isinstance(entry, AuthorsModel):
         return None
@@ -46,7 +46,7 @@ def class_of_vllm(architecture: str) -> str | None:
 
 
 def announce(config: Mapping[str, Any], *, instead: bool = False) -> None:
-    """Register the class that serves a folder with vLLM, here and in processes that are started later.
+    """Register the class that serves a model folder with vLLM, here and in processes that are started later.
 
     With ``instead``, it may replace a class of vLLM.
     """
@@ -75,7 +75,7 @@ def announce(config: Mapping[str, Any], *, instead: bool = False) -> None:
 
 
 def serve(paths: Mapping[str, str]) -> None:
-    """Add classes to vLLM's registry of models; each is imported when an engine needs it."""
+    """Add classes to vLLM's model registry. Each class is imported when an engine needs it."""
     record(paths)
     for architecture in paths:
         if (entry := ModelRegistry.models.get(architecture)) is not None and not isinstance(entry, AuthorsModel):
@@ -84,7 +84,7 @@ def serve(paths: Mapping[str, str]) -> None:
 
 
 def withdraw(architecture: str, *, converted: bool = False) -> None:
-    """Remove this package's class for an architecture, so that vLLM serves it again.
+    """Remove this package's class for an architecture from vLLM's registry, so that vLLM serves it again.
 
     With ``converted``, remove it even if vLLM has no class of this name, since vLLM converts another class.
     """

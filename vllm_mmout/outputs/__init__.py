@@ -1,4 +1,4 @@
-"""Classes of results. Each is imported at its first use, and none needs torch or vLLM."""
+"""Export the classes of results, such as rasters, images and sound. Importing them needs neither torch nor vLLM."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ _HOMES = {
     "vllm_mmout.outputs.tensor": "TensorOutput",
     "vllm_mmout.outputs.video": "VideoOutput",
 }
-"""Module path -> the public names defined in that module, separated by spaces."""
+"""Public names by the module that defines them, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""AreasOutput, the area that each class of a raster covers."""
+"""Compute the area that each class of a raster covers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 2**20
-"""Number of pixels counted in a single call. NumPy converts them to int64."""
+"""Number of pixels counted at a time, which bounds the memory: NumPy converts them to int64."""
 
 
 class ClassArea(BaseModel):
-    """The area of a class of a raster."""
+    """Area that one class covers in a raster."""
 
     id: int
     """Index of the class in the model, from 0."""
@@ -37,13 +37,13 @@ class ClassArea(BaseModel):
     pixels: int
     """Number of pixels of the class."""
     share: float
-    """Share of all pixels with a class, from 0 to 1."""
+    """Fraction of all pixels with a class that belong to this class, from 0 to 1."""
     area_m2: float | None
-    """Area in square metres by `vllm_mmout.geo.pixel_areas`, or None if it is unknown."""
+    """Area in square metres, or None if the raster's georeference does not determine it."""
 
 
 class AreasOutput(StructuredOutput):
-    """The area of each class of a raster. Classes that occur or have a name are listed, ordered by id."""
+    """Area of each class of a raster. Classes that occur or have a name are listed, ordered by id."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ("areas", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**formats_of("areas"), **StructuredOutput.formats}
@@ -84,7 +84,7 @@ class AreasOutput(StructuredOutput):
         return super(AreasOutput, counted).placed(source)
 
     def colour_of(self, number: int) -> tuple[int, int, int]:
-        """Return the (red, green, blue) colour of a class, from 0 to 255, as in pictures of the raster."""
+        """Return the (red, green, blue) colour of a class, each 0 to 255, as in pictures of the raster."""
         if self._palette is None or number >= len(self._palette):
             return class_colour(number)
         red, green, blue = self._palette[number].tolist()
@@ -102,7 +102,7 @@ class AreasOutput(StructuredOutput):
         return matches[0]
 
     def draw(self, picture: Image) -> Image:
-        """Write the classes that occur into the lower left corner of a picture, the largest first, with colours."""
+        """Write the names and shares of the classes into the lower left corner of a picture, largest class first."""
         areas = sorted((area for area in self.classes if area.pixels), key=lambda area: -area.pixels)
         return draw_caption(
             picture,

@@ -157,7 +157,7 @@ class _OpenTiff(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each segment (strip or tile) of the file was decoded, first the image's, then the mask's."""
+        """Number of times each segment (strip or tile) of the file was decoded: first the image's, then the mask's."""
         images = [self._image_segments, *([] if self._mask is None else [self._mask.segments])]
         return np.concatenate([image.decoded.ravel() for image in images])
 

@@ -65,7 +65,7 @@ class Run:
         return self.window.col + (self.count - 1) * self.step + self.window.width
 
     def column_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the (first, end) column ranges that the windows cover: a single range if they have no gaps."""
+        """Yield the (first, end) column ranges that the windows cover. Windows without gaps share one range."""
         col, width = self.window.col, self.window.width
         if self.step <= width:
             yield col, self.end
@@ -105,7 +105,7 @@ class Failure:
     window: int
     """Index of the failed window among all windows that are read."""
     order: int
-    """Index of the decoding task that failed. Of several failures in the same window, the one with the lowest index
+    """Index of the decoding task that failed. Of several failures in a window, only the failure with the lowest index
     counts."""
     error: Exception
 
@@ -190,7 +190,7 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """(block index + 1, end row, end column) of each run."""
         self.ends = self._all_ends()
-        """For each block i, the index after the last block that shares the segments decoded for block i."""
+        """Index, for each block i, after the last block that shares the segments decoded for block i."""
 
     def __len__(self) -> int:
         return self._number

@@ -79,7 +79,7 @@ class OpenRaster(RasterFacts, ABC):
     @property
     @abstractmethod
     def decoded(self) -> NDArray[np.int64]:
-        """How often each compressed segment (strip or tile) of the file was decoded, including its mask's segments."""
+        """Number of times each segment (strip or tile) of the file was decoded, including its mask's segments."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
         """Return the raster that provides each band (numbered from 1). It is this raster, unless files are stacked."""
@@ -248,7 +248,7 @@ class OpenView(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each compressed segment (strip or tile) of the file was decoded."""
+        """Number of times each segment (strip or tile) of the file was decoded."""
         return self._raster.decoded
 
     def close(self) -> None:

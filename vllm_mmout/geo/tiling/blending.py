@@ -64,7 +64,7 @@ def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> ND
 
 
 def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """Return weights that fall from 1 to 0 in the overlap. They mirror those of `_rising` bit for bit."""
+    """Return weights that fall from 1 to 0 in the overlap. They mirror the weights of `_rising` bit for bit."""
     if blend == "none":
         return 1.0 - _rising(pixels, first, last, blend)
     return _rising(-1 - pixels, -last, -first, blend)
@@ -151,7 +151,7 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return values for pixels at which no tile has a known value: those of the first tile that is valid there."""
+    """Return values for pixels without a known value. They come from the first tile that is valid there."""
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):
         fallback = values if part.valid is None else np.where(part.valid, values, fallback)

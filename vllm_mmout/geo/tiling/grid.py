@@ -36,7 +36,7 @@ class TileGrid:
     overlap: int = 0
     """Minimum number of pixels that neighbouring tiles share, at most half a tile."""
     edge: Literal["shift", "pad"] = "shift"
-    """What happens to tiles that would reach beyond the scene: "shift" moves them inward, "pad" fills by reflection."""
+    """Handling of tiles that would reach beyond the scene: "shift" moves them inward, "pad" fills by reflection."""
     tile_width: int | None = None
     """Width of a tile in pixels. If None, tiles are square."""
 
@@ -148,11 +148,11 @@ class Axis:
     intervals: tuple[slice, ...]
     """Pixel range of each interval, in order. Together the intervals cover the axis."""
     spans: tuple[range, ...]
-    """For each tile, the range of the intervals where its blending weight is positive."""
+    """Range of intervals where the blending weight is positive, for each tile."""
     covers: tuple[int, ...]
-    """For each interval, the number of tiles with a positive blending weight."""
+    """Number of tiles with a positive blending weight, for each interval."""
     weights: tuple[NDArray[np.float64], ...]
-    """For each tile, its blending weight at each of its pixels along this axis."""
+    """Blending weight at each pixel along this axis, for each tile."""
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:

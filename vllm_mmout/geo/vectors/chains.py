@@ -19,7 +19,7 @@ class Chains:
     closed: NDArray[np.bool_]
     """True for each list that is a ring: its last element is followed by its first."""
     chain: NDArray[np.int32]
-    """For each element, the index of the list that contains it."""
+    """Index of the linked list that contains each element."""
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:

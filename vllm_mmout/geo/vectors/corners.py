@@ -24,9 +24,9 @@ or four borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on borders that run east, with the region above them: (kinds at which a line begins, all kinds)."""
+"""Kinds of corners on borders that run east, with the region above them: (kinds that begin a line, all kinds)."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on borders that run west, with the region below them: (kinds at which a line begins, all kinds)."""
+"""Kinds of corners on borders that run west, with the region below them: (kinds that begin a line, all kinds)."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 

@@ -1,4 +1,4 @@
-"""Define finished polygons, the tables of unfinished ones, and the conversion of their corners to coordinates."""
+"""Define finished polygons, the tables of unfinished polygons, and the conversion of corners to coordinates."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Rings(_Columns):
     """True for rings around a hole, False for exteriors."""
 
     def of(self, region: NDArray[np.intp]) -> Rings:
-        """Return a copy in which each ring's region index i is replaced by ``region[i]``."""
+        """Return a copy of the table with each region index i replaced by ``region[i]``."""
         return replace(self, region=region[self.region])
 
 

@@ -58,7 +58,7 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
 def _anchors(
     vertices: NDArray[np.int32], bare: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the corners at which rings are split into lines. Each line is simplified separately.
+    """Return a mask of the corners where rings are split into lines. Each line is simplified separately.
 
     These are the junctions. A ring with a single junction is also split at the corner farthest from it. A ring without
     junctions is split at its first corner in row-column order and at the corner farthest from that.

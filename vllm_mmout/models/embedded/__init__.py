@@ -1,1 +1,1 @@
-"""The embedded model and the embedded scene, for trying the package without a download."""
+"""Provide a small model and a scene that are part of the package, for trying it without a download."""

@@ -1,4 +1,4 @@
-"""Folders of the embedded models."""
+"""Find the folders of the models that are part of the package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from vllm_mmout.errors import InputError, OptionError
 
 EMBEDDED_MODELS: Final = ("water-index",)
-"""Names of the embedded models; each is a folder of that name beside this file."""
+"""Names of the models that are part of the package."""
 
 
 def embedded_model(name: str = "water-index") -> str:
-    """Return the absolute path of an embedded model's folder; raise OptionError for an unknown name."""
+    """Return the absolute path of an embedded model's folder. Raise OptionError for an unknown name."""
     if name not in EMBEDDED_MODELS:
         near = difflib.get_close_matches(str(name), EMBEDDED_MODELS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -23,11 +23,11 @@ def embedded_model(name: str = "water-index") -> str:
 
 
 _OF_MODELS = ("config.json", "params.json", "model_index.json")
-"""Files that mark a folder as a model's; the last is that of diffusers."""
+"""Files that mark a folder as a model's folder. diffusers writes ``model_index.json``."""
 
 
 def found_model(model: str) -> str:
-    """Return the folder of a local or embedded model; return hub ids, addresses and single files unchanged for vLLM."""
+    """Return the folder of a local or embedded model. Hub ids and addresses are returned unchanged, for vLLM."""
     path = Path(model)
     if path.is_dir():
         if not any((path / name).is_file() for name in _OF_MODELS):

@@ -1,4 +1,4 @@
-"""The embedded scene: a generated satellite image of a river in flood, and its ground truth."""
+"""Provide the embedded scene, a generated satellite image of a flooded river, and its ground truth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNOBSERVED: Final = 255
 
 
 def embedded_scene(path: str | Path) -> Path:
-    """Copy the embedded scene, a GeoTIFF of six bands, to a path, and return the path.
+    """Copy the embedded scene, a GeoTIFF of six bands, to ``path``, and return the path.
 
     A file that already holds the scene is left as it is.
 
@@ -55,13 +55,13 @@ def _is_scene(path: Path) -> bool:
 
 
 def embedded_truth() -> NDArray[np.uint8]:
-    """Return the truth of the embedded scene, uint8 [512, 512]: `LAND`, `WATER` or `UNOBSERVED`."""
+    """Return the ground truth of the embedded scene, uint8 [512, 512]: `LAND`, `WATER` or `UNOBSERVED`."""
     truth: NDArray[np.uint8] = read_raster(TRUTH).array[0]
     return truth
 
 
 def water_iou(classes: NDArray[np.integer], truth: NDArray[np.uint8], *, clouds: bool = False) -> float:
-    """Return the intersection over union of `WATER` in class ids and truth, both [height, width].
+    """Return the intersection over union of the class `WATER` in ``classes`` and ``truth``, both [height, width].
 
     Pixels where the truth is `UNOBSERVED` are left out. With ``clouds`` they count as no water, so a cloud that was
     taken for water is an error.

@@ -1,4 +1,4 @@
-"""`WaterIndex`: the embedded model, land and water by MNDWI (Xu 2006), (green - SWIR 1) / (green + SWIR 1)."""
+"""Define the embedded model `WaterIndex`, which finds water by the index MNDWI (Xu 2006)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from vllm_mmout.processors import SegmentationProcessor
 @register_output_processor(SegmentationProcessor)
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
 class WaterIndex(nn.Module):
-    """Model from six bands [n, 6, h, w], integers or reflectance, to logits of land and water, float32 [n, 2, h, w]."""
+    """Model that maps six bands, [n, 6, h, w], to logits of land and water, float32 [n, 2, h, w]."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class WaterIndex(nn.Module):
         self.head = nn.Parameter(torch.zeros(2, 1, 1))
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Compute the index without convolutions, which may use TF32. Negative reflectance counts as 0."""
+        """Compute the logits without convolutions, because these may use TF32. Negative reflectance counts as 0."""
         reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu_()
         sums: Tensor = reflectance[:, :1] * self.index[:, 0]
         for band in range(1, 6):

@@ -1,1 +1,1 @@
-"""Conversion of users' inputs to the tensors of a model's ``forward``."""
+"""Convert users' inputs to the tensors that a model's ``forward`` takes."""

@@ -1,4 +1,4 @@
-"""`BandChoice`: selects the model's bands from an input by the request, by names, or by their order."""
+"""Choose the bands of an input that a model gets: by the request, by the bands' names, or by their order."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _SHOWN = 40
-"""Largest number of bands that a message lists."""
+"""Maximum number of bands that an error message lists."""
 _ALIKE_SHOWN = 10
-"""Largest number of bands with one name that a message lists."""
+"""Maximum number of bands with the same name that an error message lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandList:
-    """The bands of an input, numbered from 1."""
+    """Bands of an input, and how they may be chosen. Bands are numbered from 1."""
 
     what: str
-    """Subject of messages about the input, such as "the input"."""
+    """Description of the input in error messages, such as "the input"."""
     bands: tuple[NamedBand, ...]
     usual: tuple[int, ...] = ()
-    """Indices, from 0, of the bands that are used by default; empty if only names can select bands."""
+    """Indices (from 0) of the bands that are used by default. Empty if bands can only be chosen by name."""
     numbered: bool = True
-    """Whether a band may be chosen by its number. This is False for a folder: its files are not ordered, and the first
-    may be a quality band."""
+    """True if bands may be chosen by number. False for a folder, whose files have an arbitrary order."""
     given: bool = False
-    """Whether the user gave the bands in this order, as a list of files."""
+    """True if the user listed files, so that the order of the bands is intended."""
     alpha: int | None = None
-    """Index of the alpha band, for an input of one file, or None."""
+    """Index (from 0) of the alpha band, or None. Only set for an input of one file."""
     alpha_by_tags: bool = False
-    """Whether only the tags of a TIFF mark the band as alpha: GDAL gives these tags to any fourth band of bytes."""
+    """True if only TIFF tags mark the band as alpha. GDAL tags any fourth uint8 band in this way."""
 
     def named(self, name: str) -> list[int]:
-        """Return the indices of the bands with a name: spelled alike, else ignoring case, else with "B2" as "B02"."""
+        """Return the indices of the bands with a name. Case and leading zeros ("B2", "B02") matter only if needed."""
         for form in (str, str.casefold, band_key):
             places = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
             if places:
@@ -51,12 +50,12 @@ class BandList:
         return []
 
     def listed(self, places: Sequence[int]) -> str:
-        """Return the names of some bands, for a message."""
+        """Return the names of bands, given by index, as text for a message."""
         names = ["alpha by its tags" if place == self.alpha else str(self.bands[place]) for place in places]
         return ", ".join(names[:_SHOWN] + [f"and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN))
 
     def __str__(self) -> str:
-        """Return the number of bands, and their names where they have names."""
+        """Return the number of bands and their names as text."""
         listed = [
             f"{f'{number} ' * self.numbered}{band.names[0]!r}{f' ({band.file})' if band.file else ''}"
             for number, band in enumerate(self.bands, start=1)
@@ -69,7 +68,7 @@ class BandList:
 
 @dataclass(frozen=True, slots=True)
 class BandChoice:
-    """Choice of the model's bands: by the request, else by names, else all bands in their order.
+    """Choice of the bands that a model gets: by the request, else by name, else all bands in their order.
 
     Names match if they are equal or mean the same band (`vllm_mmout.geo.meanings`). The input is refused if its names
     contradict its order, or if they fit two sensors with different results.
@@ -77,29 +76,30 @@ class BandChoice:
 
     model: str
     wanted: tuple[str, ...]
-    """Names of the model's bands, in its order."""
+    """Names of the bands that the model takes, in the model's order."""
     params: OutputParams
     one_for_all: bool = False
-    """Whether an input of a single band is used for all of the model's bands, as grey is for colours."""
+    """True if an input with a single band is used for all bands of the model, for example grey for red, green and
+    blue."""
     noted: list[str] = field(default_factory=list)
-    """Sentences about the assumptions made in the choice of bands."""
+    """Notes for the user about assumptions made in the choice of bands."""
     unpack: Callable[[Sequence[Layer], OutputParams], list[Layer]] = unpacked_layers
-    """Function that scales the chosen bands of files."""
+    """Function that applies scale and offset to the chosen bands."""
 
     @property
     def asked(self) -> tuple[int | str, ...] | None:
-        """Numbers, from 1, and names of the bands in the request, or None if the request does not name bands."""
+        """Bands in the request, as numbers (from 1) or names. None if the request does not choose bands."""
         if self.params.indices is not None:
             return tuple(index + 1 for index in self.params.indices)
         return self.params.bands
 
     @property
     def said_by(self) -> str | None:
-        """Name of the option that chooses the bands, or None."""
+        """Name of the option that chooses the bands, "bands" or "indices", or None if neither is set."""
         return None if self.asked is None else "bands" if self.params.indices is None else "indices"
 
     def places(self, bands: BandList, dates: int = 1) -> list[int]:
-        """Return the indices, from 0, of the chosen bands of ``dates`` dates, one date after the other."""
+        """Return the indices (from 0) of the bands that the model gets, date by date for ``dates`` dates."""
         if (requested := self.asked) is not None:
             try:
                 places = [_place(band, bands) for band in requested]
@@ -122,7 +122,7 @@ class BandChoice:
         return self._in_order(bands, read, dates, doubtful=any(by_name))
 
     def _in_order(self, bands: BandList, read: Sequence[NameMeanings], dates: int, *, doubtful: bool) -> list[int]:
-        """Return the default bands; raise InputError if names contradict their order.
+        """Return the default bands in their order. Raise InputError if the bands' names contradict that order.
 
         ``doubtful`` is True if names identify the bands for some sensors only.
         """
@@ -150,7 +150,7 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, named: Sequence[Sequence[int]]) -> bool:
-        """Return whether the model's bands and the input's equally named bands can come from the same sensor.
+        """Return whether the bands that are named like the model's bands can come from the model's sensor.
 
         Equal names of different sensors may mean different bands, such as B5 of Landsat and Sentinel-2.
         """
@@ -159,7 +159,7 @@ class BandChoice:
         return own == {""} or not file_sensors or bool(own & file_sensors)
 
     def _note(self, bands: BandList, reading: NameMeanings, places: Sequence[int]) -> None:
-        """Record the assumptions made about the chosen bands."""
+        """Record the assumptions made about the chosen bands as notes for the user."""
         if reading.coloured(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
             self.noted.append(
@@ -248,7 +248,7 @@ def _place(band: int | str, bands: BandList) -> int:
 
 
 def _meant(name: str, bands: BandList) -> list[int]:
-    """Return the indices of the bands that a name means, or an empty list if that depends on the sensor."""
+    """Return the indices of the bands that a name may mean, or an empty list if that depends on the sensor."""
     index_lists = [reading.found(0) for reading in readings((name,), bands.bands)]
     return index_lists[0] if all(places == index_lists[0] for places in index_lists) else []
 

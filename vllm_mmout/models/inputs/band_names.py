@@ -1,4 +1,4 @@
-"""Matching of a model's bands to an input's bands by the meaning of their names."""
+"""Match a model's bands with the bands of an input by the meaning of their names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from vllm_mmout.geo import NIR_BANDS, band_key, meanings, possible_sensors, says
 
 @dataclass(frozen=True, slots=True)
 class NamedBand:
-    """A band of an input, with its names."""
+    """Name, file, sensor and colour of one band of an input."""
 
     names: tuple[str, ...] = ()
-    """Names of the band, the preferred first; empty for a band without a description."""
+    """Names of the band, the preferred name first. Empty for a band without a description."""
     file: str = ""
-    """Name of the band's file if there are several files."""
+    """Name of the band's file if the input has several files."""
     sensor: str | None = None
-    """Sensor of the file, as `vllm_mmout.geo.sensor_of` returns it."""
+    """Name of the sensor that took the file's image, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
-    """Colour interpretation of the band, used if its names are meaningless."""
+    """Colour interpretation of the band in the file. It is used only if the band's names are meaningless."""
 
     def __str__(self) -> str:
         """Return the band's first name, else its colour."""
@@ -29,36 +29,36 @@ class NamedBand:
 
 @dataclass(frozen=True, slots=True)
 class _BandMeaning:
-    """The bands, such as red or narrow NIR, that the names of one band may mean."""
+    """Possible meanings of a band, such as red or narrow NIR, according to its names."""
 
     known: frozenset[str]
-    """Bands of a sensor that the names may mean. Empty if the names are not understood."""
+    """Sensor bands that the names may mean. Empty if the names are not understood."""
     texts: frozenset[str]
-    """The names of the band, spelled as `band_key` returns them."""
+    """Names of the band in normalized spelling (see `band_key`)."""
     by_colour: bool = False
-    """Whether ``known`` comes from the band's colour interpretation in the file, and not from its names."""
+    """True if ``known`` comes from the band's colour interpretation instead of its names."""
 
     def fits(self, other: _BandMeaning) -> bool:
-        """Return whether both may be the same band."""
+        """Return whether ``self`` and ``other`` may be the same band."""
         if self.known and other.known:
             return bool(self.known & other.known)
         return bool(self.texts & other.texts)
 
     def is_near(self, other: _BandMeaning) -> bool:
-        """Return whether one band is broad NIR and the other narrow NIR."""
+        """Return whether one of the two bands is broad near infrared and the other narrow near infrared."""
         return bool(self.known & NIR_BANDS and other.known & NIR_BANDS) and not self.known & other.known
 
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Meanings of the band names of a model and an input, under one assumption about their sensors."""
+    """Meanings of the band names of a model and an input, if they come from two given sensors."""
 
     sensors: tuple[str, str]
-    """The model's sensor and the input's sensor, "" if unknown."""
+    """Assumed sensors as (the model's, the input's). An unknown sensor is ""."""
     wanted: tuple[_BandMeaning, ...]
-    """Meanings of the model's bands, in its order."""
+    """Meaning of each band that the model takes, in the model's order."""
     there: tuple[_BandMeaning, ...]
-    """Meanings of the input's bands, in its order."""
+    """Meaning of each band of the input, in the input's order."""
 
     def by_name(self, dates: int) -> list[int] | None:
         """Match bands by their names. Return the indices of the input's bands for the model, date by date.
@@ -72,7 +72,7 @@ class NameMeanings:
         return places if len(set(places)) == len(places) else None
 
     def found(self, number: int) -> list[int]:
-        """Return the indices of the input's bands that may be the model's band ``number``."""
+        """Return the indices of the input's bands that may be the model's band ``number`` (from 0)."""
         return self._found(self.wanted[number], 1)
 
     def _found(self, model_band: _BandMeaning, count: int) -> list[int]:
@@ -89,7 +89,7 @@ class NameMeanings:
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether the names of bands show that the bands are not the model's, or are in another order.
+        """Return whether the bands' names show that the input's bands ``places`` are not the model's bands.
 
         ``places`` holds the indices of the input's bands that the model would get, date by date.
         """
@@ -108,7 +108,7 @@ class NameMeanings:
         return False
 
     def near(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the matches between a broad and a narrow NIR band, as (model's band, input's band).
+        """Return the matches of a broad with a narrow near-infrared band, as (model's band, input's band).
 
         Both are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
         """
@@ -116,7 +116,7 @@ class NameMeanings:
         return [(number, place) for number, place in pairs if self.wanted[number].is_near(self.there[place])]
 
     def unknown(self, places: Sequence[int]) -> list[int]:
-        """Return which of the indices ``places`` belong to bands whose names are not understood.
+        """Return the indices among ``places`` of input bands whose names are not understood.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
@@ -128,12 +128,12 @@ class NameMeanings:
         ]
 
     def coloured(self, places: Sequence[int]) -> bool:
-        """Return whether a band at the indices ``places`` is known only by its colour interpretation."""
+        """Return whether any of the input's bands ``places`` is known only by its colour interpretation."""
         return any(self.there[place].by_colour for place in places)
 
 
 def readings(wanted: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:
-    """Yield a `NameMeanings` of the band names for each possible pair of the model's sensor and the input's sensor."""
+    """Yield the meanings of all band names for each possible pair of the model's sensor and the input's sensor."""
     model_names = [(name,) for name in wanted]
     input_names = [() if _are_counted(bands) else band.names for band in bands]
     sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]
@@ -156,7 +156,7 @@ def _colour(band: NamedBand) -> tuple[str, ...]:
 
 
 def _are_counted(bands: Sequence[NamedBand]) -> bool:
-    """Return whether bands are called b1, b2, b3, ... or b0, b1, b2, ..., as programs name bands without names.
+    """Return whether bands are only numbered b1, b2, b3, ... or b0, b1, b2, ..., which says nothing about them.
 
     No sensor has a band 0, so that B0 marks such a numbering too.
     """

@@ -1,4 +1,4 @@
-"""`InputContext` and `DummyData`: argument and result of registered input functions, as in early releases of vLLM."""
+"""Define `InputContext` and `DummyData` for the input functions that a model registers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """Context with the model's configuration, for functions that are registered for its inputs."""
+    """Argument of the input functions that a model registers. It gives access to the model's configuration."""
 
     model_config: ModelConfig
     """vLLM's configuration of the model."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The loaded ``AutoProcessor`` without options, cached because mappers request it for each picture."""
+    """Cache of the model's ``AutoProcessor``, which is needed for each picture."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
-        """Return ``config.json`` as a transformers configuration; raise InputError if it is of another class."""
+        """Return the model's transformers configuration. Raise InputError if it is not a ``hf_config_type``."""
         config = self.model_config.hf_config
         if hf_config_type is not None and not isinstance(config, hf_config_type):
             raise InputError(
@@ -33,7 +33,7 @@ class InputContext:
         return config
 
     def get_hf_processor(self, **options: Any) -> Any:
-        """Return the ``AutoProcessor`` of the model's folder, without running code from the folder."""
+        """Return the ``AutoProcessor`` from the model's folder. Code in the folder is not run."""
         if not options and "processor" in self._loaded:
             return self._loaded["processor"]
         from transformers import AutoProcessor
@@ -48,18 +48,18 @@ class InputContext:
 
 
 class DummyData(NamedTuple):
-    """The largest input of a model, as a registered function returns it."""
+    """Largest input of a model. A registered function returns it for vLLM's memory profiling."""
 
     seq_data: Any = None
-    """Not used: a single-pass model does not use a prompt, and vLLM makes the prompt of a model that generates."""
+    """Not used, since vLLM builds the prompt."""
     multi_modal_data: Any = None
-    """``{"image": data}``, one input in any form that the model accepts."""
+    """Largest input as ``{"image": data}``, in any form that the model accepts."""
     multi_modal_placeholders: Any = None
     """Not used."""
 
 
 def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:
-    """Call a function that was registered for dummy data, and return the largest input from its result."""
+    """Call the function that a model registered for dummy data, and return the largest input from its result."""
     dummy = factory(context, context.model_config.max_model_len, {IMAGE: 1})
     for part in dummy if isinstance(dummy, tuple) else (dummy,):
         inputs = part.get("multi_modal_data", part) if isinstance(part, Mapping) else None
@@ -72,13 +72,13 @@ def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> 
 
 
 def processed(context: InputContext, processor: Callable[..., Any], data: Any) -> Any:
-    """Return an input after a registered input processor has changed it."""
+    """Pass an input through the input processor that a model registered, and return the changed input."""
     inputs = processor(context, {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}})
     return inputs["multi_modal_data"][IMAGE]
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """Return the largest number of tokens of an input: a number, or the result of a registered function."""
+    """Return the maximum number of tokens of an input, from a registered number or function."""
     value = registered(context) if callable(registered) else registered or 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RegistrationError(f"max tokens of {model} must be a number from 0 on, got {value!r}")

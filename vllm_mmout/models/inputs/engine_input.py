@@ -1,4 +1,4 @@
-"""Conversion of the tensors of an input, or of a block of tiles, to vLLM's input, and back in the worker."""
+"""Convert the tensors of a request to vLLM's input format, and back to tensors in the worker."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 FIELD: Final = "tensors"
-"""Keyword of vLLM's input that holds all tensors of a request."""
+"""Key of vLLM's input format for the list of a request's tensors."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Placeholder for a keyword that a request leaves out. Real inputs are never empty."""
+"""Stand-in for a keyword of ``forward`` that a request leaves out. Real inputs are never empty."""
 
 
 def as_mm_input(
     tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1, *, tiles: int | None = None
 ) -> MultiModalInput:
-    """Convert one input, or a block of ``tiles`` tiles, to vLLM's input. No hash, processor or cache is used.
+    """Convert the tensors of one input, or of ``tiles`` tiles, to vLLM's input format.
 
     The tensors are sent as one list, which vLLM leaves unchanged. It would stack plain tensors of all requests in a
     step. If their dtypes differ, this fails or casts some of them; if their keywords differ, only the last request's
@@ -40,7 +40,7 @@ def as_mm_input(
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """Convert an array or tensor to a tensor; copy an array that is read-only, reversed or in another byte order."""
+    """Convert an array or tensor to a torch tensor. Copy arrays that are read-only, reversed or byte-swapped."""
     import torch
 
     if isinstance(value, np.ndarray):
@@ -49,7 +49,7 @@ def as_tensor(value: Any) -> torch.Tensor:
 
 
 def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
-    """Return vLLM's input with a request's tensors by field. The prompt has a token for each step of the model."""
+    """Wrap a request's tensors in vLLM's input format, with a prompt of ``tokens`` placeholder tokens."""
     from vllm.inputs import mm_input
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 
@@ -63,7 +63,7 @@ def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
 
 
 def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors of one request by keyword, in the worker."""
+    """Return the tensors of one request by keyword of ``forward``. Called in the worker."""
     return {
         name: value
         for name, value in zip(keywords, values[: len(keywords)], strict=True)
@@ -72,5 +72,5 @@ def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[
 
 
 def tiles_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> int | None:
-    """Return the number of tiles in the block of a request, or None for a request of one input, in the worker."""
+    """Return the number of tiles in a request, or None if it holds a single input. Called in the worker."""
     return int(values[-1].shape[1]) if len(values) > len(keywords) else None

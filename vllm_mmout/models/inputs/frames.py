@@ -1,4 +1,4 @@
-"""Dates of an input for a model that takes several: the files of each date, and their order in time."""
+"""Find the dates of a multi-date input: the files of each date, and their chronological order."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Layer
 
 _SHOWN = 12
-"""Largest number of dates that a message lists."""
+"""Maximum number of dates that an error message lists."""
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class FilesOfDate:
-    """The files of one date in a folder that holds files of several dates."""
+    """Files of one date in a folder that holds files of several dates."""
 
     folder: Path
     date: date
@@ -37,7 +37,7 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by date.
+    """Group the files of a folder by the dates in their names, if these are exactly ``count`` different dates.
 
     If the names of the files have exactly ``count`` different days, the files of a day are one date, as in downloads of
     HLS, which have a file for each band and date. Otherwise each file is a date.
@@ -54,22 +54,23 @@ def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfD
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The bands of one date, and the date according to different sources."""
+    """Bands of one date of an input, and that date according to different sources."""
 
     layers: list[Layer]
     name: str
     items: date | None
-    """Date in the metadata items of the first file, or None."""
+    """Date in the metadata of the date's first file, or None."""
     named: date | None
-    """Date in the name of the file or folder. If that has none, the date in the name of the first file inside."""
+    """Date in the name of the file or folder, else in the name of the first file in the folder. None if no name has a
+    date."""
     coarse: date | None
-    """Date in metadata or names, else the month or the year in a name."""
+    """Date from metadata or names, possibly only the month or year that a name states. None if unknown."""
     written: date | None
-    """Date in TIFFTAG_DATETIME, which may be the date when the file was written."""
+    """Date in TIFFTAG_DATETIME, which may be when the file was written. None if it is not set."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:
-        """Read the date of a frame from the names and the metadata of its files."""
+        """Determine the date of some bands from the names and the metadata of their files."""
         raster = layers[0].raster
         inside = PurePath(raster.name).name
         name = data.name if isinstance(data, Path | FilesOfDate) else inside
@@ -79,7 +80,7 @@ class Frame:
 
 
 def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -> list[Frame]:
-    """Return the dates of a folder, the earliest first; raise InputError if their order is unknown."""
+    """Return the dates of a folder in chronological order. Raise InputError if the order is unknown."""
     items, named = ([getattr(frame, source) for frame in frames] for source in ("items", "named"))
     if _distinct(items) and _distinct(named) and _ranks(items) != _ranks(named):
         raise InputError(
@@ -116,7 +117,7 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -
 
 
 def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
-    """Record a note if dates that were given in a list are not in chronological order."""
+    """Add a note to ``noted`` if dates that the user listed are not in chronological order."""
     days = [frame.items or frame.named for frame in frames]
     known_days = [day for day in days if day is not None]
     if len(known_days) == len(days) and any(day <= before for before, day in pairwise(known_days)):
@@ -127,7 +128,7 @@ def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
 
 
 def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
-    """Return the error for an input with another number of dates than the model takes."""
+    """Return the error for an input whose number of dates is not ``count``, the number that the model takes."""
     paths = [frame for frame in dates if isinstance(frame, Path | FilesOfDate)]
     listed = [_shown(frame.name, date_of_name(frame.name, coarse=True)) for frame in paths]
     more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
@@ -139,7 +140,6 @@ def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
 
 
 def _distinct(days: Sequence[date | None]) -> bool:
-    """Return whether all days are known and different."""
     return None not in days and len(set(days)) == len(days)
 
 
@@ -148,12 +148,12 @@ def _sorted(frames: Sequence[Frame], days: Sequence[date | None]) -> list[Frame]
 
 
 def _ranks(days: Sequence[date | None]) -> list[int]:
-    """Return the indices of days, the earliest first."""
+    """Return the indices that sort days chronologically."""
     return sorted(range(len(days)), key=lambda number: days[number] or date.min)
 
 
 def _are_numbered(names: Sequence[str]) -> bool:
-    """Return whether names differ only in one number, as "t1.tif" and "t2.tif" do."""
+    """Return whether names differ only in one number, for example "t1.tif" and "t2.tif"."""
     numbers = [_NUMBER.findall(name) for name in names]
     alike = len({_NUMBER.sub("#", name) for name in names}) == 1
     return alike and sum(len(set(column)) > 1 for column in zip(*numbers, strict=alike)) == 1
@@ -168,7 +168,7 @@ def _shown(name: str, day: date | None) -> str:
 
 
 def dates_of(data: Any, frames: int) -> Sequence[Any] | None:
-    """Split an input into one part for each date. Return None if it is neither a list, a dict nor a folder."""
+    """Split an input into one item per date. Return None if it is neither a list, a dict nor a folder."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping):

@@ -1,4 +1,4 @@
-"""Forms of an input (a folder, files by name, an open file), its name, and the files that it is read from."""
+"""Recognize the form of an input (path, folder, open file, dict of files), and list its files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMELESS = "output"
 
 
 def name_of(data: Any) -> str:
-    """Return the name of a result: that of the input's folder or file, or of the first of several files."""
+    """Return the name for a result: that of the input's folder or file, or of the first of several files."""
     if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
@@ -40,7 +40,7 @@ def name_of(data: Any) -> str:
 
 
 def paths_of(data: Any) -> list[Path | BucketPath]:
-    """Return all local files and objects in buckets that an input is read from."""
+    """Return the local files and bucket objects that an input is read from."""
     if (folder := as_folder(data)) is not None:
         inside = [*rasters_of(folder), *(path for place in folders_in(folder) for path in rasters_of(place))]
         return [file for path in inside for file in paths_of(path)]
@@ -59,7 +59,7 @@ def paths_of(data: Any) -> list[Path | BucketPath]:
 
 
 def as_folder(data: Any) -> Path | None:
-    """Return the folder that an input names, or None for any other form."""
+    """Return the local folder that an input is the path of, or None for any other input."""
     if not isinstance(data, str | Path):
         return None
     path = as_local_path(data)
@@ -75,12 +75,12 @@ def as_local_path(data: str | os.PathLike[str]) -> Path:
 
 
 def is_open_file(data: Any) -> bool:
-    """Return whether an input is a file object; False for a PIL image."""
+    """Return whether an input is an open file. PIL images, which also have a method ``read``, do not count."""
     return hasattr(data, "read") and not hasattr(data, "getbands")
 
 
 def are_named_files(data: Any) -> bool:
-    """Return whether an input maps band names to files (paths, URLs, bytes, open files), not keywords to tensors."""
+    """Return whether an input is a dict of band names and files, instead of keywords and tensors."""
     if not isinstance(data, Mapping) or not data:
         return False
     return all(
@@ -90,25 +90,25 @@ def are_named_files(data: Any) -> bool:
 
 
 def read_once(data: Any) -> bool:
-    """Return whether an input can be read only once, because it contains a file object of the caller."""
+    """Return whether an input can be read only once, because it contains an open file of the caller."""
     parts = data.values() if isinstance(data, Mapping) else parts_of(data)  # a mapping may also contain pictures
     return is_open_file(data) or any(map(read_once, parts))
 
 
 def parts_of(data: Any) -> list[Any]:
-    """Return the items of a list, or the files of a mapping of band names to files."""
+    """Return the items of a list, or the files of a dict of band names and files. Other inputs give an empty list."""
     if are_named_files(data):
         return list(data.values())
     return list(data) if isinstance(data, list | tuple) else []
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in the byte order of this machine, which torch needs; the array itself if it is native."""
+    """Return an array in this machine's byte order, as torch requires. No copy is made if it already is."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def without_file_scheme(text: str) -> str:
-    """Return the path in a file:// address; return any other text unchanged."""
+    """Return the path in a ``file://`` URL. Return any other text unchanged."""
     if not text.lower().startswith("file:"):
         return text  # urlsplit raises for some other addresses, and its message would show their secrets
     try:

@@ -1,4 +1,4 @@
-"""`Keywords`: names of the tensors that a model's ``forward`` takes."""
+"""Read from the signature of a model's ``forward`` which tensors it takes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from vllm_mmout.errors import InputError, RegistrationError
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
-    """Keyword parameters of a model class's ``forward``."""
+    """Keyword parameters that the ``forward`` of a model class takes."""
 
     model: str
-    """Name of the class, for messages."""
+    """Name of the model class, for error messages."""
     names: tuple[str, ...]
-    """All keywords, in the order of the signature."""
+    """Names of all keyword parameters, in the order of the signature."""
     required: frozenset[str]
-    """Keywords without a default."""
+    """Names of the keyword parameters without a default."""
 
     @classmethod
     def of(cls, model: type, config: Mapping[str, Any] | None = None) -> Keywords:
-        """Read the keywords from the signature of ``model.forward``.
+        """Read the keyword parameters from the signature of ``model.forward``.
 
         A class with ``keywords_of(config)`` names them itself, all optional. An iterative model, which has no
         ``forward``, names them in a tuple ``inputs``.
@@ -45,7 +45,7 @@ class Keywords:
         return cls(model.__name__, tuple(parameter.name for parameter in keyword_parameters), required)
 
     def check_declared(self, declared: Iterable[str]) -> None:
-        """Raise RegistrationError if an input mapper declares a name that ``forward`` does not take."""
+        """Raise RegistrationError if an input mapper declares a tensor that ``forward`` does not take."""
         unknown = [name for name in declared if name not in self.names]
         if unknown:
             raise RegistrationError(
@@ -54,7 +54,7 @@ class Keywords:
             )
 
     def check(self, keywords: Iterable[str]) -> None:
-        """Raise InputError if the names of one input's tensors do not match ``forward``."""
+        """Raise InputError if the names of an input's tensors do not match the parameters of ``forward``."""
         names = list(keywords)
         unknown = [name for name in names if name not in self.names]
         missing = [name for name in self.names if name in self.required and name not in names]

@@ -1,4 +1,4 @@
-"""Creation of a model's input mapper: the function that its author registered, or the folder's ``AutoProcessor``."""
+"""Create the function that maps a user's input to a model's tensors, for example from its ``AutoProcessor``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext) -> Any:
-    """Return the mapper that the model's author registered, else one that uses the folder's ``AutoProcessor``."""
+    """Return the input mapper that the model's author registered, or a mapper that uses ``AutoProcessor``."""
     if choice.factory is not None:
         from vllm_mmout.models.config import config_json  # imports transformers
 
@@ -61,18 +61,18 @@ def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext)
 
 
 def refuse_reading_options(params: OutputParams, why: str) -> None:
-    """Raise OptionError if an option about reading a raster is set for an input that is not read as a raster."""
+    """Raise OptionError if the request sets options for reading rasters, but the input is not read as a raster."""
     for option in params.reads:
         raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
 
 
 def failed(role: str, model: str, error: BaseException) -> str:
-    """Return the message for an exception in an author's function."""
+    """Return the error message for an exception in a function that the model's author wrote."""
     return f"the {role} of {model} failed: {type_and_message(error)}; correct the input or the {role}"
 
 
 def called(call: Callable[[], Result], role: str, model: str) -> Result:
-    """Call an author's function; turn an exception into an InputError that names the function and its model."""
+    """Call a function that the model's author wrote. Convert its exceptions to InputError with its role and model."""
     try:
         return call()
     except MMOutError:
@@ -83,7 +83,7 @@ def called(call: Callable[[], Result], role: str, model: str) -> Result:
 
 
 class AutoProcessorMapper:
-    """Mapper of pictures and rasters of one or three bands, through the ``AutoProcessor`` of the model's folder.
+    """Input mapper that passes pictures, or rasters of one or three bands, to the ``AutoProcessor`` of the model.
 
     uint8 is passed to the processor as an RGB picture, other dtypes as an array [bands, height, width]. If the
     processor only scales, the output gets the input's size and georeference; if it crops or pads, it does not.
@@ -98,7 +98,7 @@ class AutoProcessorMapper:
         self._keeps_extent = keeps_extent(self._pixels)
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input to the model's tensors."""
+        """Map one input to the tensors of the model's ``forward``."""
         for option in set(params.reads) - {"bands", "indices", "nodata"}:
             raise OptionError(
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
@@ -143,12 +143,12 @@ class AutoProcessorMapper:
         return pixels
 
     def dummy(self) -> Any:
-        """Return a black picture of the size that the processor scales to."""
+        """Return a black picture of the processor's target size."""
         return np.zeros((3, *self._size), np.uint8)
 
 
 class FolderImageProcessor:
-    """Mapper of pictures for a model that generates, through the image processor of the model's folder."""
+    """Mapper of prompt pictures for generating models, which uses the image processor in the model's folder."""
 
     def __init__(self, context: InputContext) -> None:
         remedy = "register a function (context, data) with register_image_input_mapper"
@@ -161,16 +161,16 @@ class FolderImageProcessor:
             )
 
     def __call__(self, context: InputContext, data: Any) -> Any:
-        """Return the tensors of one picture, with the axis of pictures first."""
+        """Return the tensors of one picture. Their axis 0 counts pictures and has length 1."""
         return self._images(images=[data], return_tensors="pt")
 
     def dummy(self) -> Any:
-        """Return a black picture of the size that the image processor scales to."""
+        """Return a black picture of the image processor's target size."""
         return _picture(Raster(np.zeros((3, *_largest(getattr(self._images, "size", None))), np.uint8)))
 
 
 def _processor_of(context: InputContext, remedy: str) -> Any:
-    """Return the ``AutoProcessor`` of the model's folder, or raise a RegistrationError that names the remedy."""
+    """Load the ``AutoProcessor`` of the model's folder. Raise RegistrationError if it cannot be loaded."""
     try:
         return context.get_hf_processor()
     except Exception as error:
@@ -185,7 +185,7 @@ _COLOURS = ("red", "green", "blue")
 
 
 def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
-    """Return the bands that the request names, else red, green and blue if names tell them, else all data bands."""
+    """Return the bands that the request names, else red, green and blue by their names, else all but alpha."""
     choice = BandChoice("picture", _COLOURS, params)
     if choice.asked is None:
         return _in_colours(raster.without_alpha(), choice)
@@ -196,7 +196,7 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 
 
 def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
-    """Return red, green and blue if names identify them among three or more bands, or the raster unchanged."""
+    """Return red, green and blue if names identify them among three or more bands. Else return all bands."""
     if raster.bands < len(_COLOURS):
         return raster
     sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands
@@ -219,7 +219,7 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Open an input for a mapper that is registered as in vLLM's early releases.
+    """Open an input for an input mapper that is registered in the style of vLLM's early releases.
 
     A file becomes a PIL image or an array. Any other input is returned unchanged.
     """
@@ -247,7 +247,7 @@ def _picture(raster: Raster) -> Image:
 
 
 def _largest(size: Any) -> tuple[int, int]:
-    """Return height and width of the largest picture that an image processor of this size makes."""
+    """Return (height, width) of the largest picture that an image processor with this ``size`` produces."""
 
     def stated(name: str) -> Any:  # transformers' class for sizes has attributes
         return size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
@@ -257,13 +257,13 @@ def _largest(size: Any) -> tuple[int, int]:
 
 
 _SHAPES = ((360, 600), (600, 360), (512, 512))
-"""Sizes (height, width) of trial pictures; some are oblong, since many processors crop only those."""
+"""Heights and widths of the pictures that test for cropping. Many processors crop only oblong pictures."""
 _EDGE = 0.015
 """Tolerance for the first and last pixel of a processed gradient from 0 to 1, in addition to half a pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
-    """Return whether the output [channels, height, width] of a processor covers its whole picture [3, height, width].
+    """Return whether an image processor's output shows the whole picture, neither cropped, padded nor turned.
 
     Such a processor does not crop, pad, turn or split the picture.
     """

@@ -1,4 +1,4 @@
-"""`MappedInput`: the tensors of one input for a model's ``forward``. `InputMapper`: functions that return them."""
+"""Define `MappedInput`, the tensors of one input, and `InputMapper`, the functions that return them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MappedInput:
-    """An input as tensors for the model's ``forward``, with facts for its outputs."""
+    """Input converted to tensors for the model's ``forward``, with the metadata that the output needs."""
 
     tensors: Mapping[str, Any]
-    """Maps keywords of ``forward`` to arrays or tensors, without the batch axis."""
+    """Arrays or tensors by keyword of ``forward``, without the batch axis."""
     source: Source = field(default_factory=Source)
-    """Facts about the input that outputs need, such as its size and its georeference."""
+    """Properties of the input that its output needs, such as size and georeference."""
 
 
 InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
-"""Function that maps one user's input; raises InputError if the model cannot take it. Called from several threads.
+"""Function that converts a user's input to tensors, or raises InputError. It is called from several threads.
 
 It may have an attribute ``inputs``, which maps each keyword that it returns to its `TensorSpec`.
 """

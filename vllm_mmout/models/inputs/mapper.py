@@ -1,4 +1,4 @@
-"""`RasterMapper`: maps rasters and pictures to the keyword tensors of a model's ``forward``."""
+"""Define `RasterMapper`, which converts rasters and pictures to the tensors of a model's ``forward``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 _SHOWN = (2, 98)
-"""Percentiles of the values that are shown as black and white in a picture of the input."""
+"""Percentiles of the pixel values that are drawn as black and white in a picture of the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class RasterMapper:
-    """Mapper of rasters and pictures to a tensor [bands, height, width], or [bands, frames, height, width].
+    """Input mapper that converts rasters to a tensor [bands, height, width], or [bands, frames, height, width].
 
     If names or colours of a file identify all of the model's bands, they are read in the model's order. If names
     contradict the file's own order, the file is refused. Any other file is read in its own order, so that
@@ -99,7 +99,7 @@ class RasterMapper:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RasterMapper:
-        """Create the mapper from a model's ``config.json``: ``bands``, a list of names, and ``max_size``, in pixels.
+        """Create the mapper from a model's ``config.json``, with its ``bands`` (a list of names) and its ``max_size``.
 
         ``min_size``, ``multiple_of``, ``tile_size``, ``tile_edge`` and ``num_frames`` are optional. Raises OptionError
         if an entry is wrong.
@@ -118,28 +118,28 @@ class RasterMapper:
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Dict from the keyword of ``forward`` to the shape and the possible dtypes of its tensor."""
+        """Shape and allowed dtypes of each tensor that the mapper returns, by keyword of ``forward``."""
         size = (max(self.min_size, self.multiple_of), self.max_size)
         frames = () if self.num_frames is None else (self.num_frames,)
         return {self.keyword: TensorSpec((len(self.bands), *frames, size, size), DTYPES)}
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options in `OF_MODELS` that the model accepts."""
+        """Names of the model-specific request options that the model accepts."""
         return ()
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Names of the inputs of a model that takes several, each with its own files; empty for other models."""
+        """Names of the model's inputs, if it takes several inputs with files of their own. Empty for other models."""
         return ()
 
     @property
     def one_for_all(self) -> bool:
-        """Whether an input of a single band is used for all of the model's bands."""
+        """True if an input with a single band is used for all bands of the model."""
         return False
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input that fits one forward pass.
+        """Convert an input to tensors for a single forward pass. Raise InputError if it is too large for that.
 
         ``data`` is a path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; a PIL image;
         an array or tensor [bands, height, width], or for a model with dates [bands, frames, height, width]; or several
@@ -150,7 +150,7 @@ class RasterMapper:
             return self.whole(view)
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open an input of any size, which the caller must close; read only the header of a file.
+        """Open an input of any size. Only the header of a file is read. The caller must close the result.
 
         Raises InputError if the input cannot be opened.
         """
@@ -162,7 +162,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open input that fits one forward pass; raise InputError if it is larger or holds no observation."""
+        """Convert an open input to tensors. Raise InputError if it is too large or lacks a valid pixel."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
@@ -184,7 +184,7 @@ class RasterMapper:
         return MappedInput(self.tensors(view, pixels.array), source)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the tensors of ``forward`` for one window, by keyword.
+        """Return the tensors for the pixels ``planes`` of one window, by keyword of ``forward``.
 
         Planes and tensor are [bands, height, width]. For a model with dates the tensor is [bands, frames, height,
         width], and the planes are [bands * frames, height, width], with the dates of a band one after the other.
@@ -193,11 +193,13 @@ class RasterMapper:
         return {self.keyword: with_frames(planes, self.num_frames)}
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Return the chosen bands of files, scaled as the request, or else the file format, requires."""
+        """Apply scale and offset to the chosen bands, as the request or else the file states."""
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors of a block of tiles by keyword, or None if a subclass has its own ``tensors``.
+        """Return the tensors for several tiles, by keyword of ``forward``.
+
+        The result is None if a subclass overrides ``tensors``.
 
         ``planes`` is [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
         """
@@ -208,22 +210,22 @@ class RasterMapper:
         return {self.keyword: planes.reshape(tiles, len(self.bands), *frames, height, width)}
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (height, width) fits one forward pass."""
+        """Return whether an input of ``size`` (height, width) fits in one forward pass."""
         divisible = not any(side % self.multiple_of for side in size)
         return self.min_size <= min(size) and max(size) <= self.max_size and divisible
 
     def too_small(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (height, width) must be padded by reflection to fill a tile."""
+        """Return whether an input of ``size`` (height, width) is below the model's minimum and must be padded."""
         return min(size) < self.min_size
 
     @property
     def sizes(self) -> str:
-        """The sizes that fit one forward pass, for messages."""
+        """Input sizes that fit in one forward pass, as text for error messages."""
         multiples = "" if self.multiple_of == 1 else f", in multiples of {self.multiple_of}"
         return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return height and width of the tiles for larger inputs; ``asked`` is the request's tile side in pixels."""
+        """Return the (height, width) of tiles for larger inputs. ``asked`` is the tile size in the request, or None."""
         if asked is not None and not self.fits((asked, asked)):
             sizes = f"{self.min_size} to {self.max_size} pixels"
             if self.multiple_of > 1:
@@ -233,7 +235,7 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the tile size for an input of (height, width), and the handling of tiles at its edge.
+        """Return the tile size (height, width) for an input of ``size``, and the handling of tiles at its edges.
 
         An input that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
         """
@@ -249,12 +251,12 @@ class RasterMapper:
 
 
 def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
-    """Reshape planes [bands * frames, height, width] to [bands, frames, height, width]; unchanged if frames is None."""
+    """Reshape [bands * frames, height, width] to [bands, frames, height, width]. Do nothing if ``frames`` is None."""
     return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
 
 
 def nothing_observed(nodata: float | None) -> InputError:
-    """Return the error for an input without a single valid pixel."""
+    """Return the error for an input without any valid pixel. It mentions the ``nodata`` value."""
     return InputError(
         f"no pixel of the input holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or set"
         " nodata=..."
@@ -262,7 +264,7 @@ def nothing_observed(nodata: float | None) -> InputError:
 
 
 def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:
-    """Render the input in RGB from the model's red, green and blue bands, else its first band in grey."""
+    """Draw the input as an RGB picture of the model's red, green and blue bands, else of its first band in grey."""
     band_meanings = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
     colours = [
         band_meanings.index(colour)

@@ -1,4 +1,4 @@
-"""`ModelInputs`: converts the inputs of one model in one process from users' data to the tensors of ``forward``."""
+"""Convert users' inputs to the tensors of one model's ``forward``, and these to vLLM's input format."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Wrapper of data that goes to an author's input mapper unchanged, even if it is a dict."""
+    """Wrapper of an input that must reach the model's own input mapper unchanged, even if it is a dict."""
 
     value: Any
 
 
 class ModelInputs:
-    """Mapper of the inputs of one model: raw data, tensors named as in ``forward``, or embeddings.
+    """Converter of one model's inputs. An input may be files, arrays, or tensors by keyword of ``forward``.
 
     Embeddings are tensors too, with a keyword such as ``image_embeds``. ``adapted`` is False for a model that is
     written for vLLM.
@@ -65,12 +65,12 @@ class ModelInputs:
             self.keywords.check_declared(self._specs)
 
     def map(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input to arrays or CPU tensors by keyword of ``forward``, without the batch axis."""
+        """Convert one input to arrays or CPU tensors by keyword of ``forward``, without the batch axis."""
         opened = self.open(data, params)
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
-        """Map one input. If the model takes rasters, only open it, because a large raster must be cut into tiles."""
+        """Convert one input. A raster is only opened, because a large raster must be cut into tiles first."""
         self.check_options(params)
         if raw := isinstance(data, Raw):
             data = data.value
@@ -88,7 +88,7 @@ class ModelInputs:
         return self._checked_input(self._mapped(data, params))
 
     def check_options(self, params: OutputParams) -> None:
-        """Raise OptionError for an option that only some models accept and this model does not."""
+        """Raise OptionError if the request sets an option that this model does not support."""
         for option in (*OF_MODELS, *OF_STEPS):
             if getattr(params, option) is not None and option not in self.options:
                 raise OptionError(
@@ -97,14 +97,14 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """The mapper if it is a `RasterMapper` with an unchanged ``__call__``, so that inputs can be tiled, or None."""
+        """Mapper of rasters that can be cut into tiles, or None if the model has another kind of mapper."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
     @property
     def opens_files(self) -> bool:
-        """Whether a string in an input is a file's path. An author's own mapper may take strings for other data."""
+        """True if a string in an input is a file's path. An author's own mapper may take strings for other data."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
@@ -112,34 +112,34 @@ class ModelInputs:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Keys of a request in the form of a dict, the required key first. Empty for mappers that take other data."""
+        """Keys that a dict input may have, the required key first. Empty if the mapper takes other data."""
         return getattr(self._mapper, "fields", ())
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Keys of such a dict (see `fields`) whose strings are texts, and never file names."""
+        """Keys of a dict input (see `fields`) with strings that are texts, and never file names."""
         return getattr(self._mapper, "words", ())
 
     @property
     def pictures(self) -> bool:
-        """Whether the model's input files must be pictures or rasters. If so, their headers are checked first."""
+        """True if input files must be pictures or rasters. Their headers are then checked before anything else."""
         return getattr(self._mapper, "pictures", True)
 
     @property
     def takes(self) -> str:
-        """Description of the model's inputs, for messages."""
+        """Description of the inputs that the model takes, for error messages."""
         if isinstance(self._mapper, RasterMapper):
             return f"rasters of {len(self._mapper.bands)} bands ({', '.join(self._mapper.bands)})"
         return "pictures" if self.opens_files else "what its input mapper takes"
 
     def _are_files(self, data: Any) -> bool:
-        """Return whether `data` maps band names of a raster to files. Such keys are not keywords of ``forward``."""
+        """Return whether ``data`` maps band names of a raster to files, instead of keywords to tensors."""
         if (mapper := self.rasters) is None or not are_named_files(data):
             return False
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def _is_of_mapper(self, data: Any) -> bool:
-        """Return whether a dict is data for the mapper. Otherwise it holds tensors by keyword of ``forward``."""
+        """Return whether a dict is an input for the model's mapper, instead of tensors by keyword of ``forward``."""
         fields = self.fields
         if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
             return True
@@ -147,21 +147,21 @@ class ModelInputs:
         return own and isinstance(data, Mapping) and bool(data) and not set(data) & set(self.keywords.names)
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open raster that fits one forward pass, and close it."""
+        """Convert an open raster that fits in one forward pass to tensors, and close it."""
         with view:
             return self._checked_input(view.mapper.whole(view))
 
     def tile(self, view: RasterView, pixels: NDArray[Any]) -> MappedInput:
-        """Map the pixels of one tile of a view, [bands, height, width]."""
+        """Convert the pixels [bands, height, width] of one tile to tensors."""
         return self._checked_input(MappedInput(view.mapper.tensors(view, pixels)))
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether a request may hold a block of tiles. False for models written for vLLM and for iterative models."""
+        """True if one engine request may hold several tiles, which requires a single forward pass per input."""
         return self._adapted and self.kind is None
 
     def tiles(self, view: RasterView, planes: NDArray[Any]) -> Iterator[dict[str, Any]]:
-        """Map the pixels of tiles of a view, [tiles, bands, height, width].
+        """Convert the pixels ``planes`` [tiles, bands, height, width] of several tiles to tensors.
 
         Yield the tensors by keyword, with the tiles on axis 0. If their shapes or dtypes differ, yield several dicts,
         in the order of ``planes``.
@@ -176,7 +176,7 @@ class ModelInputs:
             yield {name: _stacked([tile[name] for tile in tiles]) for name in tiles[0]}
 
     def render_block(self, tensors: Mapping[str, Any], count: int) -> MultiModalInput:
-        """Convert a block of ``count`` tiles, which are on axis 0 of the tensors, to vLLM's input for the engine."""
+        """Convert the tensors of ``count`` tiles, which are on axis 0, to vLLM's input format."""
         return as_mm_input(tensors, self.keywords.names, tiles=count)
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
@@ -186,25 +186,25 @@ class ModelInputs:
         return MappedInput(tensors, mapped.source)
 
     def tokens(self, mapped: MappedInput, params: OutputParams) -> int:
-        """Return the number of prompt tokens of a request: 1, or for an iterative model one for each step."""
+        """Return the number of prompt tokens of a request: one per step of an iterative model, else 1."""
         if self.kind is None:
             return 1
         count = partial(self.kind.tokens_of, self.model, self._config, mapped, params)
         return int(self._given(count, "count_steps"))
 
     def render(self, mapped: MappedInput, tokens: int = 1) -> MultiModalInput:
-        """Convert mapped tensors to vLLM's input for the engine."""
+        """Convert the tensors of one input to vLLM's input format."""
         if self._adapted:
             return as_mm_input(mapped.tensors, self.keywords.names, tokens)
         # A model written for vLLM has a field for each keyword, which vLLM batches itself.
         return raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
     def max_tokens(self) -> int:
-        """Return the largest number of tokens that one input uses of vLLM's encoder budget."""
+        """Return the maximum number of tokens that one input takes of vLLM's encoder budget."""
         return tokens_of(self.context, self.registered.max_tokens, self.model.__name__)
 
     def dummy(self) -> Any:
-        """Return an input of the largest size, or None if that size is unknown."""
+        """Return an input of the maximum size for vLLM's memory profiling, or None if that size is unknown."""
         if (factory := self.registered.dummy_data) is not None:
             return dummy_of(self.context, factory, self.model.__name__)
         if hasattr(self._mapper, "dummy"):
@@ -212,7 +212,7 @@ class ModelInputs:
         return {keyword: spec.zeros() for keyword, spec in self._specs.items()} or None
 
     def _given(self, call: Callable[[], Any], role: str) -> Any:
-        """Call an author's function. Convert its exceptions to InputError."""
+        """Call a function that the model's author wrote, such as the input mapper. Convert exceptions to InputError."""
         if isinstance(self._mapper, RasterMapper) and role == "input mapper":
             return call()  # its exceptions come from a file object of the caller
         return called(call, role, self.keywords.model)
@@ -246,7 +246,7 @@ class ModelInputs:
 
 
 def _is_tensors(data: Any) -> bool:
-    """Return whether an input maps keywords to tensors: a dict, or a ``BatchFeature``, which is not a Mapping."""
+    """Return whether an input is a dict of tensors by keyword, or a ``BatchFeature`` of transformers."""
     return isinstance(data, Mapping) or (hasattr(data, "items") and hasattr(data, "convert_to_tensors"))
 
 
@@ -271,5 +271,5 @@ def _stacked(alike: Sequence[Any]) -> Any:
 
 
 def _likeness(tensors: Mapping[str, Any]) -> tuple[tuple[str, Any, str], ...]:
-    """Return the names, shapes and dtypes of tensors."""
+    """Return the names, shapes and dtypes of tensors, to find tensors that can be stacked."""
     return tuple((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())

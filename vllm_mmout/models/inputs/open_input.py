@@ -1,4 +1,4 @@
-"""Opens one input in any form, of one or several files and dates, as one raster."""
+"""Open an input, which may be several files and dates, as a single raster with the model's bands."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ _Opener: TypeAlias = Callable[[Any], OpenRaster]
 
 
 class OpenedPlanes(NamedTuple):
-    """An open input, which the caller must close, and its bands for the model."""
+    """Open raster, which the caller must close, and the bands that the model gets from it."""
 
     raster: OpenRaster
     places: tuple[int, ...]
-    """Numbers, from 1, of the raster's bands for the model, in its order. All dates of a band follow one another."""
+    """Band numbers (from 1) in the model's order. If there are several dates, the dates of each band follow one
+    another."""
     noted: tuple[str, ...]
-    """Sentences about the assumptions made in the choice of bands and dates."""
+    """Notes for the user about assumptions made in the choice of bands and dates."""
 
 
 def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> OpenedPlanes:
-    """Open one input of a model, reading only the headers of files."""
+    """Open an input for a model and choose its bands. Only the headers of files are read."""
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all, unpack=mapper.unpacked)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
@@ -96,7 +97,7 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
 
 
 def unwrapped(data: Any) -> Any:
-    """Remove nested lists of a single item: return 1 for [[1]]."""
+    """Remove nested lists of a single item: [[1]] becomes 1."""
     while isinstance(data, list | tuple) and len(data) == 1:
         (data,) = data
     return data
@@ -113,7 +114,7 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open one input and choose its bands, in order; close the files that are not needed for them."""
+    """Open one input and return its chosen bands. Files that provide none of the bands are closed."""
     open_one = opened_picture if choice.one_for_all else opened_raster
     bands, band_list = _bands(data, opened, open_one)
     images = max((band.file.images for band in bands if isinstance(band.file, OpenRaster)), default=1)
@@ -137,12 +138,12 @@ class _FileBand:
     """A band of a file."""
 
     file: OpenRaster | Path
-    """The open file, or its path if it is opened only when a band of it is chosen, as in a large folder."""
+    """Open file, or its path if the file is opened only when a band of it is chosen, as in a large folder."""
     place: int
-    """Index of the band in the file, from 0."""
+    """Index (from 0) of the band in the file."""
     listed: NamedBand
     area: float = math.inf
-    """Area of a pixel, in square units of the coordinate system; infinite if unknown."""
+    """Area of a pixel in square units of the coordinate system. Infinite if unknown."""
 
 
 def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
@@ -164,7 +165,7 @@ def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileB
 
 
 def _of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
-    """Return the bands of an input that is one file."""
+    """Return the bands of an input that is a single file."""
     raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
     listed = _listed(raster, _names(raster, data), "")
@@ -188,7 +189,7 @@ def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple
 def _by_name_alone(
     files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
 ) -> tuple[list[_FileBand], BandList]:
-    """Return the bands of unordered files, and of a band at several resolutions only the finest."""
+    """Return the bands of unordered files. If a band exists at several resolutions, only the finest is returned."""
     bands = _finest(_of_files(files, folder, open_one))
     listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
     return bands, BandList(subject, tuple(listed), numbered=False)
@@ -243,7 +244,7 @@ def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ..
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
-    """Return the names of a file's only band: its description, and the band in the file's name."""
+    """Return the names of a file's only band: its description, and the band's name in the file name."""
     description = next(filter(None, raster.descriptions), None)
     path = str(data) if isinstance(data, str | Path) else getattr(data, "name", None)
     file = band_of_file(path) if isinstance(path, str) else None
@@ -251,12 +252,12 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
 
 
 def opened_picture(data: Any) -> OpenRaster:
-    """Open a picture or raster in any form as a viewer shows it: turned upright, with the colours of its palette."""
+    """Open a picture or raster as a viewer shows it: turned upright, with the colours of its palette."""
     return as_seen(opened_raster(data))
 
 
 def opened_raster(data: Any) -> OpenRaster:
-    """Open a picture or raster in any form, reading only the header of a file."""
+    """Open a picture or raster given as path, bytes, open file, PIL image, array or tensor."""
     if isinstance(data, str | Path):
         if not str(data):
             raise InputError("the path of the input is empty; name a file")

@@ -1,4 +1,4 @@
-"""`PictureInputs`: calls the functions that a model's author registered for pictures, and checks their results."""
+"""Call the functions that a generating model registers for pictures in prompts, and check their results."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExpandedPrompt:
-    """A prompt with the tokens of its pictures inserted."""
+    """Prompt with placeholder tokens inserted for its pictures."""
 
     tokens: list[int]
     pictures: list[Any]
-    """The pictures that the input processor returned, for the mapper."""
+    """Pictures as returned by the registered input processor. The input mapper gets them."""
     places: list[PicturePlaceholder]
-    """Position of each picture's tokens in the prompt."""
+    """Position of each picture's placeholder tokens in the prompt."""
 
 
 class PictureInputs:
-    """Caller of the functions that are registered for a generating model with pictures. It checks their results."""
+    """Caller of the functions that a generating model registers for pictures in prompts. It checks their results."""
 
     def __init__(self, model: type, context: InputContext) -> None:
         self._model = model.__name__
@@ -47,7 +47,7 @@ class PictureInputs:
         self._image_token = image_token_of(context.model_config.hf_config)
 
     def check(self) -> None:
-        """Check at the start of an engine that the registered functions can serve requests.
+        """Check at engine start that the registered functions can serve requests.
 
         Raises:
             RegistrationError: a function is missing, has another form, or changes prompts without pictures.
@@ -93,11 +93,11 @@ class PictureInputs:
 
     @cached_property
     def max_tokens(self) -> int:
-        """Largest number of tokens of one picture."""
+        """Maximum number of prompt tokens that one picture takes."""
         return tokens_of(self._context, self._registered.max_tokens, self._model)
 
     def expand(self, tokens: Sequence[int], pictures: Sequence[Any]) -> ExpandedPrompt:
-        """Call the input processor on a prompt and find the tokens of each picture.
+        """Insert the pictures' placeholder tokens into a prompt, and find the position of each picture's tokens.
 
         Raises:
             InputError: the input processor raised, or the tokens in its prompt cannot be assigned to pictures.
@@ -123,7 +123,7 @@ class PictureInputs:
         return ExpandedPrompt(after, kept, places)
 
     def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
-        """Call the input processor. Return the tokens, the pictures and the token positions in its result, if any."""
+        """Call the input processor. Return its tokens, its pictures, and the token positions if it states them."""
         if (processor := self._registered.input_processor) is None:
             return tokens, pictures, None
         data = pictures[0] if len(pictures) == 1 else list(pictures)
@@ -147,7 +147,7 @@ class PictureInputs:
         return after, kept, stated
 
     def tensors(self, picture: Any) -> dict[str, torch.Tensor]:
-        """Map one picture to the keyword tensors of ``embed_multimodal``, without the axis of pictures.
+        """Convert one picture to the keyword tensors of ``embed_multimodal``, without the axis of pictures.
 
         Raises:
             InputError: the mapper raised, or returned anything but tensors of one picture.
@@ -163,7 +163,7 @@ class PictureInputs:
         return {name: self._row(name, value) for name, value in entries.items()}
 
     def _row(self, name: str, value: Any) -> torch.Tensor:
-        """Return the only row of a mapped tensor; convert floating-point numbers to the model's dtype."""
+        """Return the only item of a mapped tensor's axis of pictures. Floats are converted to the model's dtype."""
         import torch
 
         try:
@@ -183,7 +183,7 @@ class PictureInputs:
         return row.to(dtype) if row.is_floating_point() else row
 
     def dummy(self, count: int) -> list[Any]:
-        """Return ``count`` pictures of the largest size."""
+        """Return ``count`` pictures of the maximum size, for vLLM's memory profiling."""
         if (factory := self._registered.dummy_data) is not None:
             return [dummy_of(self._context, factory, self._model)] * count
         if isinstance(self._mapper, FolderImageProcessor):
@@ -195,13 +195,13 @@ class PictureInputs:
 
     @cached_property
     def _mapper(self) -> Any:
-        """The registered mapper, or the image processor of the model's folder."""
+        """Registered input mapper, else the image processor in the model's folder."""
         choice = self._registered.mapper
         return FolderImageProcessor(self._context) if choice is None or choice.function is None else choice.function
 
 
 def _shown(value: Any) -> str:
-    """Return a short description of a function's result, for messages."""
+    """Describe the type and shape of a function's result, for an error message."""
     if isinstance(value, Mapping):
         return f"a dict of {', '.join(map(str, value)) or 'nothing'}"
     shape = getattr(value, "shape", None)

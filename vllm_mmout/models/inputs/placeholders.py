@@ -1,4 +1,4 @@
-"""Locates the tokens of each picture in a prompt that the author's input processor has expanded."""
+"""Find the placeholder tokens of each picture in a prompt that an input processor has expanded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_mmout.errors import InputError
 
 STATED: Final = "multi_modal_placeholders"
-"""Key under which an input processor may return the position of each picture's tokens."""
+"""Key for the positions of each picture's tokens in the result of an input processor."""
 
 _REMEDY: Final = (
     f'let the input processor return their places as "{STATED}": {{"image": [{{"offset": ..., "length": ...}}]}}'
@@ -20,21 +20,21 @@ _TOKEN_NAMES: Final = ("image_token_id", "image_token_index")
 
 @dataclass(frozen=True, slots=True)
 class PicturePlaceholder:
-    """The tokens of one picture in a prompt."""
+    """Range of prompt tokens that belong to one picture."""
 
     offset: int
-    """Index of the first token."""
+    """Index of the picture's first token in the prompt."""
     embedded: tuple[bool, ...]
-    """Whether a token is replaced by a row of the picture's embedding, for each token from ``offset`` on."""
+    """One flag for each of the picture's tokens. True if the picture's embedding replaces the token."""
 
     @property
     def rows(self) -> int:
-        """Number of tokens that are replaced by a row of the picture's embedding."""
+        """Number of the picture's tokens that its embedding replaces."""
         return sum(self.embedded)
 
 
 def image_token_of(config: Any) -> int | None:
-    """Return the token of pictures in a model's configuration, or None if it names no such token."""
+    """Return the image token id in a model's configuration, or None if the entry is missing."""
     candidates = (getattr(config, name, None) for name in _TOKEN_NAMES)
     return next((token for token in candidates if isinstance(token, int)), None)
 
@@ -42,7 +42,7 @@ def image_token_of(config: Any) -> int | None:
 def stated_places(
     ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None
 ) -> list[PicturePlaceholder]:
-    """Check the positions of picture tokens that an input processor returned, and return them as `PicturePlaceholder`.
+    """Check the token ranges of pictures that an input processor returned, and convert them.
 
     Args:
         ranges: one range for each picture, with ``offset`` and ``length``, as a dict or an object.
@@ -78,7 +78,7 @@ def derived_places(
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
 ) -> list[PicturePlaceholder]:
-    """Find the tokens of each picture by comparing a prompt before and after its expansion.
+    """Find the tokens of each picture by comparing the prompt before and after the pictures were inserted.
 
     Args:
         before: the prompt with one image token for each picture.
@@ -121,7 +121,7 @@ def derived_places(
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> PicturePlaceholder:
-    """Return the `PicturePlaceholder` of a prompt's only picture, from the first image token to the last."""
+    """Find the tokens of a prompt's only picture: from the first image token to the last."""
     if marks > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
@@ -136,7 +136,7 @@ def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: 
 
 
 def _place(piece: Sequence[int], token: int, offset: int) -> PicturePlaceholder:
-    """Return the `PicturePlaceholder` of a picture whose tokens ``piece`` begin at index ``offset`` of the prompt."""
+    """Return the placeholder of a picture with the tokens ``piece``, which begin at index ``offset`` of the prompt."""
     embedded = tuple(value == token for value in piece)
     if not any(embedded):
         raise InputError(
@@ -147,13 +147,13 @@ def _place(piece: Sequence[int], token: int, offset: int) -> PicturePlaceholder:
 
 
 def _is_run(tokens: Sequence[int], token: int) -> bool:
-    """Return whether all occurrences of a token follow one another."""
+    """Return whether all occurrences of ``token`` are consecutive."""
     indices = [index for index, value in enumerate(tokens) if value == token]
     return indices[-1] - indices[0] + 1 == len(indices)
 
 
 def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return the only token that the expanded prompt has more often than the original."""
+    """Return the only token that the expanded prompt has more often than the original prompt."""
     grown = Counter(after) - Counter(before)
     if len(grown) == 1:
         return next(iter(grown))
@@ -176,7 +176,7 @@ def _offset_and_length(stated: Any) -> tuple[int, int]:
 
 
 def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]:
-    """Return a flag for each token of a picture, True if an embedding replaces the token.
+    """Return a flag for each token of a picture, True if the picture's embedding replaces the token.
 
     The flag is True for image tokens. If ``piece`` has none, its tokens must be equal, and all flags are True.
     """
@@ -191,7 +191,7 @@ def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]
 
 
 def _refuse_strays(tokens: Sequence[int], places: Sequence[PicturePlaceholder], image_token: int | None) -> None:
-    """Raise InputError if image tokens belong to no picture in ``places``. The model would read them as text."""
+    """Raise InputError if the prompt has image tokens outside ``places``. The model would read them as text."""
     inside = {index for place in places for index in range(place.offset, place.offset + len(place.embedded))}
     strays = [index for index, token in enumerate(tokens) if token == image_token and index not in inside]
     if strays:

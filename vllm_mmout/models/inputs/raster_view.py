@@ -1,4 +1,4 @@
-"""`RasterView`: the bands and the part of a raster that a model sees, read as a whole or by tiles."""
+"""Read the bands and the part of a raster that a request uses, as a whole or tile by tile."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
-"""Dtypes that are sent to the model unchanged; other floats become float32."""
+"""Dtypes that are sent to the model unchanged. Other floats are converted to float32."""
 
 
 class PlanesMapper(Protocol):
-    """Mapper of an open raster to a model's tensors, as `RasterMapper` is."""
+    """Interface of mappers that convert an open raster to a model's tensors, such as `RasterMapper`."""
 
     @property
     def model(self) -> str:
-        """Name of the model, for messages."""
+        """Name of the model, for error messages."""
 
     @property
     def bands(self) -> tuple[str, ...]:
-        """Names of the model's bands, in its order."""
+        """Names of the bands that the model takes, in the model's order."""
 
     @property
     def max_size(self) -> int:
-        """Largest height and width of one forward pass, in pixels."""
+        """Maximum height and width in pixels of one forward pass."""
 
     @property
     def num_frames(self) -> int | None:
@@ -45,81 +45,81 @@ class PlanesMapper(Protocol):
 
     @property
     def one_for_all(self) -> bool:
-        """Whether an input of a single band is used for all of the model's bands."""
+        """True if an input with a single band is used for all bands of the model."""
 
     @property
     def sizes(self) -> str:
-        """The sizes that fit one forward pass, for messages."""
+        """Input sizes that fit in one forward pass, as text for error messages."""
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Return the chosen bands of files, scaled as the request, or else the files and the model, require."""
+        """Apply scale and offset to the chosen bands, as the request or else the file states."""
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (height, width) fits one forward pass."""
+        """Return whether an input of ``size`` (height, width) fits in one forward pass."""
 
     def too_small(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (height, width) must be padded to fill a tile."""
+        """Return whether an input of ``size`` (height, width) is below the model's minimum and must be padded."""
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return height and width of the tiles for larger inputs."""
+        """Return the (height, width) of tiles for larger inputs. ``asked`` is the tile size in the request, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the tile size for an input of (height, width), and the handling of tiles at its edge."""
+        """Return the tile size (height, width) for an input of ``size``, and the handling of tiles at its edges."""
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Map an open input that fits one forward pass."""
+        """Convert an open input that fits in one forward pass to tensors."""
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the tensors of ``forward`` for one window, by keyword."""
+        """Return the tensors for the pixels ``planes`` of one window, by keyword of ``forward``."""
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors of a block of tiles, or None if they must be made tile by tile."""
+        """Return the tensors for several tiles, or None if each tile must be converted separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Values of one window for the model."""
+    """Pixels of one window, with scale and offset applied as the model needs them."""
 
     array: NDArray[Any]
-    """[bands, height, width], 0 for pixels that are not valid. With several dates, a band's dates follow each other."""
+    """Pixels [bands, height, width], 0 where invalid. With several dates, the dates of each band follow one another."""
     valid: NDArray[np.bool_] | None
-    """bool [height, width], False for pixels that are not valid, or None if all pixels are valid."""
+    """Mask [height, width], False at invalid pixels. None if all pixels are valid."""
 
     @property
     def observed(self) -> bool:
-        """Whether any pixel is valid."""
+        """Whether any pixel of the window is valid."""
         return self.valid is None or bool(self.valid.any())
 
 
 @dataclass(frozen=True, slots=True)
 class TilePixels:
-    """Values of several windows of equal size for the model."""
+    """Pixels of several tiles of equal size, with scale and offset applied as the model needs them."""
 
     array: NDArray[Any]
-    """[tiles, bands, height, width], see `Pixels`. Values outside a smaller window are arbitrary."""
+    """Pixels [tiles, bands, height, width], 0 where invalid. Values beyond the raster's edge are undefined."""
     valid: Sequence[NDArray[np.bool_] | None]
-    """Mask of the valid pixels of each window, see `Pixels`."""
+    """Mask [height, width] of each tile, False at invalid pixels. None for a tile with only valid pixels."""
 
     @property
     def observed(self) -> list[int]:
-        """Indices of the windows that contain a valid pixel."""
+        """Indices of the tiles that have a valid pixel."""
         return [place for place, mask in enumerate(self.valid) if mask is None or mask.any()]
 
 
 @dataclass(frozen=True, slots=True)
 class RasterView:
-    """The bands and the part of an open raster that a request uses; closing the view closes the raster."""
+    """Bands and part of an open raster that a request uses. Closing the view closes the raster."""
 
     raster: OpenRaster
     bands: tuple[int, ...]
-    """Numbers of the bands, from 1, in the model's order."""
+    """Band numbers (from 1) in the raster, in the model's order."""
     params: OutputParams
     mapper: PlanesMapper
-    """Mapper that opened the view, which maps its pixels to tensors."""
+    """Mapper that opened the view. It also converts the pixels to tensors."""
     noted: tuple[str, ...] = ()
-    """Sentences about the assumptions made in the choice of bands."""
+    """Notes for the user about assumptions made in the choice of bands."""
     window: Window = field(init=False)
-    """The part of the raster that is used, in the raster's pixels."""
+    """Part of the raster that is used, in pixels of the raster."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
@@ -138,7 +138,7 @@ class RasterView:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the part of the raster that is used, in pixels."""
+        """(height, width) in pixels of the part of the raster that is used."""
         return self.window.height, self.window.width
 
     @property
@@ -149,29 +149,29 @@ class RasterView:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Sentences about the assumptions made about the input, see `RasterFacts.assumed`."""
+        """Notes for the user about assumptions made about the input."""
         return (*self.raster.assumed, *self.noted)
 
     @property
     def itemsize(self) -> int:
-        """Number of bytes of one value as sent to the model."""
+        """Bytes of one pixel value in the dtype that is sent to the model."""
         return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
 
     def read(self) -> Pixels:
-        """Read the part of the raster that is used."""
+        """Read all pixels of the part of the raster that is used."""
         watch = FILES.get()
         with nullcontext() if watch is None else watch.running():
             (pixels,) = self.windows([Window(0, 0, *self.size)])
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
-        """Yield the pixels of windows of this view in turn. Data in the file that windows share is decoded once."""
+        """Yield the pixels of each window of this view. File segments that windows share are decoded only once."""
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
 
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows of this view, ``count`` at a time. ``size`` is the largest (height, width).
+        """Yield the pixels of ``windows``, ``count`` at a time. ``size`` is the maximum (height, width) of a window.
 
         Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """
@@ -198,11 +198,11 @@ class RasterView:
         return TilePixels(array, valid)
 
     def in_input(self, window: Window) -> Window:
-        """Convert a window of this view to a window of the raster."""
+        """Convert a window of this view to a window of the whole raster."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Return whether two views seem to be of the same unchanged file."""
+        """Return whether two views seem to show the same, unchanged file."""
 
         def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster
@@ -239,13 +239,13 @@ class RasterView:
         return has_numbers(self.params)
 
     def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """Return an option's values as an array [planes, 1, 1], or as [1, 1, 1] if all planes share a value."""
+        """Return an option's values as [planes, 1, 1], one per band and date, or as [1, 1, 1] for a single value."""
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
 
     def _as_sent(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return pixels [..., bands, height, width] with scale, offset and dtype as they are sent to the model."""
+        """Apply the request's scale and offset, and convert pixels to the dtype that is sent to the model."""
         if self._scales:
             numbers = numbers_of(self.params)
             scale, offset = self._of_planes(numbers[0], 1.0), self._of_planes(numbers[1], 0.0)

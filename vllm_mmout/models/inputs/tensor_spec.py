@@ -1,4 +1,4 @@
-"""`TensorSpec`: shape and dtypes of a tensor for a model's ``forward``."""
+"""Define `TensorSpec`, the shape and dtypes that a model's ``forward`` accepts for a tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError, RegistrationError
 
 Axis: TypeAlias = int | tuple[int, int]
-"""Size of an axis, or its smallest and its largest size."""
+"""Size of an axis, or its (minimum, maximum) size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Specification of one keyword of ``forward``, without the batch axis; raises RegistrationError if malformed."""
+    """Shape and dtypes that ``forward`` accepts for one keyword, without the batch axis.
+
+    Raises:
+        RegistrationError: an axis or a dtype is malformed.
+
+    """
 
     shape: tuple[Axis, ...]
-    """Size of each axis, or its (smallest, largest) size."""
+    """Size of each axis, or its (minimum, maximum) size."""
     dtypes: tuple[str, ...] = ("float32",)
-    """Names of numpy dtypes, the preferred one first."""
+    """Names of the accepted numpy dtypes, the preferred dtype first."""
 
     def __post_init__(self) -> None:
         for axis in self.shape:
@@ -37,7 +42,7 @@ class TensorSpec:
                 raise RegistrationError(f"{name!r} is not a dtype of numpy; name one, such as 'float32'") from error
 
     def check(self, keyword: str, tensor: Any) -> None:
-        """Raise InputError if an array or torch tensor has another shape or dtype."""
+        """Raise InputError if the array or tensor for ``keyword`` has another shape or dtype."""
         fits = len(tensor.shape) == len(self.shape) and all(
             _bounds(axis)[0] <= size <= _bounds(axis)[1] for axis, size in zip(self.shape, tensor.shape, strict=True)
         )
@@ -48,7 +53,7 @@ class TensorSpec:
             )
 
     def zeros(self) -> NDArray[Any]:
-        """Return the largest tensor, all zero, of the preferred dtype."""
+        """Return a tensor of the maximum size and the preferred dtype, filled with zeros."""
         return np.zeros([_bounds(axis)[1] for axis in self.shape], self.dtypes[0])
 
     def __str__(self) -> str:

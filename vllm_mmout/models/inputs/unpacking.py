@@ -1,4 +1,4 @@
-"""Scale and offset of an input's values: from the request, from the file, or none."""
+"""Apply scale and offset to the pixels of an input, as the request or else the file states them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Sentence: TypeAlias = "Callable[[Packing, Sequence[Layer], OutputParams], str | 
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
-    """Return scale and offset as far as the request has numbers for them."""
+    """Return the scale and the offset of a request, each None unless the request gives it as a number."""
     scale = params.scale
     return None if isinstance(scale, str) else scale, params.offset
 
 
 def has_numbers(params: OutputParams) -> bool:
-    """Return whether the request has numbers for scale or offset."""
+    """Return whether the request gives scale or offset as a number."""
     return numbers_of(params) != (None, None)
 
 
 def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
-    """Return a raster whose bands are scaled as the request, or else the file format, requires."""
+    """Apply scale and offset to all bands of a raster, as the request or else the file states."""
     return unpacked_layers([Layer(raster, place) for place in range(raster.count)], params)[0].raster
 
 
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
-    """Return the chosen bands of rasters, scaled as the request, or else the file format, requires.
+    """Apply scale and offset to the chosen bands, as the request or else the file states.
 
     If a file states a scale that is not applied, or the request needs one that the file does not state, a sentence is
     added to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` may be given in place
@@ -68,13 +68,13 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def statement(packing: Packing, bands: Sequence[Layer]) -> str:
-    """Return the beginning of a sentence: the files of the bands, and the scale and offset that they state."""
+    """Return the beginning of a note for the user: the files of the bands, and the scale and offset they state."""
     scale, offset = f"scale {packing.scale:.9g}", f"offset {packing.offset:.9g}"
     return f"{_file_names(bands)}: {scale} and {offset} are stated by {packing.said_by}"
 
 
 def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-    """Return a sentence about how the stated scale of bands was handled, or None if nothing was assumed."""
+    """Return a note for the user about whether a file's scale and offset were applied, or None if that is clear."""
     if not packing.told:
         if params.scale == FILE and bands[0].raster.dtype.kind in "iu":
             return f"{_file_names(bands)}: no scale or offset is stated; the numbers were taken as stored."
@@ -104,7 +104,7 @@ def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -
 
 
 def _file_names(bands: Sequence[Layer]) -> str:
-    """Return the name of the first file of the bands, and the number of the others."""
+    """Return the first file name of the bands, and how many more files there are."""
     files = list(dict.fromkeys(PurePath(layer.raster.name).name for layer in bands))
     more = len(files) - 1
     return f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"

@@ -1,4 +1,4 @@
-"""Detection of inputs in an unsupported form by their shape, with a remedy."""
+"""Recognize inputs in an unsupported form by their shape, and suggest a remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
-    """Return a hint for the error about bands that do not fit the model, or "" if there is nothing to add.
+    """Return a hint for the error about a wrong number of bands, for example that the bands are on the last axis.
 
     The hint names the form that the input seems to have, such as an array with its bands last, and the remedy.
 
