@@ -191,7 +191,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """Return the metadata that declares an option, as second argument of ``Annotated``. ``extra`` may hold ``choices``."""
+    """Return the metadata that declares an option, for ``Annotated``. ``extra`` may also hold ``choices``."""
     limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
     if "choices" in extra:
         limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}

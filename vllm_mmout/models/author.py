@@ -44,7 +44,7 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
         # process that input is the user's memory.
         output = model(**{name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]})
         if hasattr(output, "to_tuple"):  # an output class of transformers
-            output = _of_requests(output, len(alike))
+            output = _batched_outputs(output, len(alike))
     except InputError:
         raise
     except BaseException as error:
@@ -58,7 +58,7 @@ def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
     return checked_group(output, len(alike), f"{type(model).__name__}.forward", ModelError)
 
 
-def _of_requests(output: Mapping[str, Any], count: int) -> dict[str, Any]:
+def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Return the output tensors with ``count`` entries on axis 0. If no tensor has ``count``, return all of them."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
@@ -80,12 +80,12 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy:
     floating-point weight may have another floating-point dtype than the model. Weights of a model of transformers may
     have the names that its ``save_pretrained`` writes.
     """
-    weights = _as_named_now(model, weights)
+    weights = _with_current_names(model, weights)
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     loadable = [name for name in weights if name in own]
-    stored_at = {_place(own[name]): name for name in loadable if own[name].numel()}
-    missing = [name for name, tensor in own.items() if name not in weights and _place(tensor) not in stored_at]
-    untied = [name for name in loadable if _differs(weights[name], weights[stored_at.get(_place(own[name]), name)])]
+    stored_at = {_memory(own[name]): name for name in loadable if own[name].numel()}
+    missing = [name for name, tensor in own.items() if name not in weights and _memory(tensor) not in stored_at]
+    untied = [name for name in loadable if _differs(weights[name], weights[stored_at.get(_memory(own[name]), name)])]
     unexpected = [name for name in weights if name not in own]
     unlike = [
         f"{name} (the model has {describe(own[name])}, the file {describe(weights[name])})"
@@ -109,7 +109,7 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy:
     model.load_state_dict(dict(weights), strict=False)  # everything that it would report was checked above
 
 
-def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+def _with_current_names(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """Rename weights to the model's current parameter names. transformers may have stored names of an older release."""
     from transformers import PreTrainedModel
 
@@ -123,7 +123,7 @@ def _as_named_now(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapp
     return renamed | mismatched | {name: weights.get(name, torch.empty(0)) for name in report["unexpected_keys"]}
 
 
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return a key of the tensor's memory. Two names of a tied weight have the same key."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 

@@ -67,18 +67,18 @@ class CompiledForward:
     def run(self, alike: Sequence[Inputs]) -> Raw:
         """Run the model on requests with equal shapes and dtypes. The output has the requests on axis 0."""
         with torch.compiler.set_stance("eager_on_recompile"):
-            if not self._is_for(alike[0]):
+            if not self._was_compiled_for(alike[0]):
                 return run(self.model, alike)
             outputs: list[Raw] = []
             done = 0
             while done < len(alike):
-                size, count = self._next(len(alike) - done)
+                size, count = self._next_batch(len(alike) - done)
                 part = [*alike[done : done + count]]
                 outputs.append(each(itemgetter(slice(count)), self._batch(part + part[-1:] * (size - count))))
                 done += count
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
 
-    def _is_for(self, tensors: Inputs) -> bool:
+    def _was_compiled_for(self, tensors: Inputs) -> bool:
         """Return whether the model was compiled for these shapes and dtypes. Warn once if only the dtypes differ."""
         if {name: tensor.shape for name, tensor in tensors.items()} != self._shapes:
             return False
@@ -95,7 +95,7 @@ class CompiledForward:
         """Restore the model's uncompiled ``forward``."""
         vars(self._part).pop("forward", None)
 
-    def _next(self, left: int) -> tuple[int, int]:
+    def _next_batch(self, left: int) -> tuple[int, int]:
         """Return the size of the next batch, and the number of requests in it. The rest of the batch is padding."""
         for size in self.sizes:
             if left <= size:

@@ -33,7 +33,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         as_written = copy.deepcopy(config_dict)
         config: Self = super().from_dict(config_dict, **kwargs)
         config._json = as_written
-        config._answer_as_single_pass()
+        config._disable_encoder_decoder()
         return config
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,9 +49,9 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         """Update entries of the configuration, for example with vLLM's ``hf_overrides``."""
         super().update(config_dict)
         vars(self).setdefault("_json", {}).update(copy.deepcopy(config_dict))
-        self._answer_as_single_pass()
+        self._disable_encoder_decoder()
 
-    def _answer_as_single_pass(self) -> None:
+    def _disable_encoder_decoder(self) -> None:
         """Declare the model as not encoder-decoder, whatever its ``config.json`` says.
 
         transformers marks every model of the DETR family as an encoder-decoder. vLLM would schedule it like a language

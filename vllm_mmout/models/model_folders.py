@@ -38,7 +38,7 @@ _served: dict[str, str] = {}
 
 
 def record(paths: Mapping[str, str]) -> None:
-    """Record the classes that this process serves, also for processes that are started later."""
+    """Record the classes (architecture -> "module:Class") that this process and its child processes serve."""
     _served.update(paths)
     os.environ[ENVIRONMENT] = json.dumps(_served)
 
@@ -178,7 +178,7 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the name of an extension package that could serve the folder as output processor, or None."""
+    """Return the name of an extension package that could serve the folder if the user names it, or None."""
     for wing in wings():
         take = wing.load("folders")
         if take is not None and take(config, folder, asked=wing.name, settings={}) is not None:

@@ -114,7 +114,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         groups: dict[tuple[Any, ...], list[int]] = {}
         for row, (values, tensors) in enumerate(zip(values_of_requests, requests, strict=True)):
             if (tiles := tiles_of(values, self._keywords)) is not None:
-                outcomes[row] = self._of_block(tensors, tiles)
+                outcomes[row] = self._run_tiles(tensors, tiles)
                 continue
             likeness = tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
             groups.setdefault(likeness, []).append(row)
@@ -131,7 +131,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 outcomes[row] = part
         return PerRequest.of(outcomes, self._device)
 
-    def _of_block(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
+    def _run_tiles(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
         """Return the output for the tiles of one request, or the error of the first tile that fails by itself."""
         tiles = [{name: tensor[tile] for name, tensor in tensors.items()} for tile in range(count)]
         output = self._run(tiles)

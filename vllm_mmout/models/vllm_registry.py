@@ -11,7 +11,7 @@ from vllm.model_executor.models.registry import ModelRegistry, _BaseRegisteredMo
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.model_folders import author_class, forget, names, of_wings, path_of, record
 
-_of_vllm: dict[str, Any] = {}
+_replaced_entries: dict[str, Any] = {}
 """Entries of vLLM's own classes that were replaced by a class registered with this package, by architecture."""
 
 
@@ -38,7 +38,7 @@ class AuthorsModel(_BaseRegisteredModel):
 
 def class_of_vllm(architecture: str) -> str | None:
     """Return the name of vLLM's own class for an architecture, even if it was replaced, or None if there is none."""
-    entry = _of_vllm.get(architecture) or ModelRegistry.models.get(architecture)
+    entry = _replaced_entries.get(architecture) or ModelRegistry.models.get(architecture)
     if entry is None or isinstance(entry, AuthorsModel):
         return None
     name: str = getattr(entry, "class_name", None) or getattr(entry, "model_cls", type(entry)).__name__
@@ -79,7 +79,7 @@ def serve(paths: Mapping[str, str]) -> None:
     record(paths)
     for architecture in paths:
         if (entry := ModelRegistry.models.get(architecture)) is not None and not isinstance(entry, AuthorsModel):
-            _of_vllm[architecture] = entry
+            _replaced_entries[architecture] = entry
         ModelRegistry.models[architecture] = cast("Any", AuthorsModel(architecture))
 
 
@@ -88,8 +88,8 @@ def withdraw(architecture: str, *, converted: bool = False) -> None:
 
     With ``converted``, remove it even if vLLM has no class of this name, since vLLM converts another class.
     """
-    if architecture in _of_vllm:
-        ModelRegistry.models[architecture] = _of_vllm.pop(architecture)
+    if architecture in _replaced_entries:
+        ModelRegistry.models[architecture] = _replaced_entries.pop(architecture)
     elif converted and isinstance(ModelRegistry.models.get(architecture), AuthorsModel):
         del ModelRegistry.models[architecture]
     else:

@@ -37,7 +37,7 @@ class ClassArea(BaseModel):
     pixels: int
     """Number of pixels of the class."""
     share: float
-    """Fraction of all pixels with a class that belong to this class, from 0 to 1."""
+    """Fraction of the classified pixels that belong to this class, from 0 to 1."""
     area_m2: float | None
     """Area in square metres, or None if the raster's georeference does not determine it."""
 

@@ -38,7 +38,7 @@ _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 _RGB, _YCBCR = 2, 6
 _OVERVIEW, _MASK_OF_FULL_SIZE = 1, 4
 _SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
-_OF_ALL_BANDS = 2
+_SHARED_MASK_FLAG = 2
 """Bit of GDAL's tag ``INTERNAL_MASK_FLAGS_1`` that is set if a single mask applies to all bands (GDAL RFC 15)."""
 
 
@@ -47,7 +47,7 @@ def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRas
     binary = cast("BinaryIO", file)
     directory, *others = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")
-    with _parsed(file) as tiff:
+    with _parsed_by_tifffile(file) as tiff:
         page = _page(tiff, 0)
         image = Segments(page, file)
         alpha = _alpha(page, gdal, file.name)
@@ -103,7 +103,7 @@ def first_of(images: int) -> str:
 
 
 def _is_further_image(other: Directory, first: Directory, file: BinaryIO) -> bool:
-    """Return whether the TIFF directory ``other`` is a full-size image, and neither a mask nor an overview."""
+    """Return whether the TIFF directory ``other`` is an image as large as ``first``, and no mask or overview."""
     kind = int(other.number(file, _SUBFILE_TYPE) or 0)
     sizes = [(each.number(file, _HEIGHT), each.number(file, _WIDTH)) for each in (other, first)]
     return not kind & (_OVERVIEW | _MASK_OF_FULL_SIZE) and sizes[0] == sizes[1]
@@ -176,8 +176,8 @@ class _OpenTiff(OpenSegments):
 
 
 @contextmanager
-def _parsed(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """Parse a TIFF with tifffile. Raise InputError if the TIFF is damaged, and read errors of the file unchanged."""
+def _parsed_by_tifffile(file: SharedFile) -> Iterator[tifffile.TiffFile]:
+    """Yield a TIFF parsed by tifffile. A damaged TIFF raises InputError, a failed read raises its own error."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
@@ -270,13 +270,13 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
                 f"{file.name} should be the mask of {neighbours.name}, but is {looks_like(head)}; {REMEDY}"
             )
         directory, *_ = read_directories(cast("BinaryIO", file), file.name)
-        with _parsed(file) as tiff:
+        with _parsed_by_tifffile(file) as tiff:
             segments = Segments(_page(tiff, 0), file)
         items = GdalMetadata.from_xml(directory.text(cast("BinaryIO", file), GDAL_METADATA) or "").items
         flags = items.get("INTERNAL_MASK_FLAGS_1", "")
         if not flags.isdecimal():  # not a mask, for GDAL either
             return None
-        by_band = not int(flags) & _OF_ALL_BANDS
+        by_band = not int(flags) & _SHARED_MASK_FLAG
         masks = segments.planes * segments.samples
         if (segments.height, segments.width) != size or (by_band and masks < bands):
             raise InputError(
@@ -288,7 +288,7 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
 
 
 def _nodata_of_pam(pam: Pam, own: float | None, dtype: np.dtype[Any], bands: Sequence[int], name: str) -> float | None:
-    """Return the nodata value of a ``.aux.xml`` file (GDAL's PAM), or ``own``, the image's value, if it has none."""
+    """Return the nodata value in a ``.aux.xml`` file (GDAL's PAM), else ``own``, the image's own value."""
     if not pam.nodata:
         return own
     values = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]

@@ -13,7 +13,7 @@ from PIL import Image
 from vllm_mmout.errors import InputError
 
 _KINDS: Final = tifffile.PHOTOMETRIC
-_OF_JPEG: Final = frozenset({6, 7, 33007, 34892})
+_JPEG_COMPRESSIONS: Final = frozenset({6, 7, 33007, 34892})
 """TIFF compression codes whose decoders already convert YCbCr to RGB."""
 _SIGNED: Final = np.array([0, 0x80, 0x80], np.uint8)
 """XOR mask that makes a and b of ICCLab (offset by 128) signed, as in CIELab and in Pillow's raw LAB mode."""
@@ -25,7 +25,7 @@ InRgb: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 
 def left_to_gdal(page: tifffile.TiffPage) -> str:
     """Return "YCbCr" or "CMYK" if the image needs GDAL for the conversion to RGB, else ""."""
-    if page.photometric == _KINDS.YCBCR and int(page.compression) not in _OF_JPEG:
+    if page.photometric == _KINDS.YCBCR and int(page.compression) not in _JPEG_COMPRESSIONS:
         return "YCbCr"
     ink_set = page.tags.valueof(332, default=_CMYK)
     of_bytes = page.dtype == np.uint8

@@ -35,7 +35,7 @@ class Unpacking:
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Return the conversion that a band's scale, offset and shift (``packing``) ask for.
+        """Return the conversion for a band with the scale, offset and shift in ``packing``.
 
         It uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the integer shift.
         """

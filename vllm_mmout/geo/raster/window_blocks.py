@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Maximum size in bytes of the consecutive blocks of windows that one decoded file segment is copied into. Blocks
-beyond it decode the segment again. Windows in grid order need far less.
-
-If later blocks need the segment too, it is decoded again. Windows in the order of a grid need far less.
-"""
+"""Limit in bytes on the blocks of windows that a decoded file segment is copied into. Later blocks decode the segment
+again. Windows in the order of a grid need far less."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -51,7 +48,7 @@ class Run:
     number: int
     """Index of the run's first window among all windows that are read."""
     count: int
-    """Number of windows."""
+    """Number of windows in the run."""
     block: int
     """Index of the block that holds the windows."""
     window: Window
@@ -73,7 +70,7 @@ class Run:
             yield from ((at, at + width) for at in range(col, self.end, self.step))
 
     def touched(self, area: Window) -> tuple[int, int]:
-        """Return the (first, last) indices within the run of the windows that share columns with ``area``.
+        """Return the indices, within this run, of the first and last window that share columns with ``area``.
 
         The last is less than the first if there is no such window.
         """
@@ -105,8 +102,7 @@ class Failure:
     window: int
     """Index of the failed window among all windows that are read."""
     order: int
-    """Index of the decoding task that failed. Of several failures in a window, only the failure with the lowest index
-    counts."""
+    """Index of the decoding task that failed. If several tasks fail in a window, the lowest index is reported."""
     error: Exception
 
 
@@ -185,12 +181,12 @@ class Blocks:
         self._open: dict[int, Block] = {}
         edges = [(run.block, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """(block index, first row, first column) of each run."""
+        """(block index, first row, first column) of each run of windows."""
         edges = [(run.block + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """(block index + 1, end row, end column) of each run."""
+        """(block index + 1, end row, end column) of each run of windows."""
         self.ends = self._all_ends()
-        """Index, for each block i, after the last block that shares the segments decoded for block i."""
+        """End index of the blocks that are filled from the segments decoded for block i, for each i."""
 
     def __len__(self) -> int:
         return self._number

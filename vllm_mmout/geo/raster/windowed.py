@@ -141,7 +141,7 @@ class OpenRaster(RasterFacts, ABC):
         count: int,
         empty: Empty = np.empty,
     ) -> Tiles:
-        """Yield the pixels of ``windows``, ``count`` at a time in one array, with a validity mask for each window.
+        """Yield the pixels of ``windows`` in arrays of ``count`` windows, with a validity mask for each window.
 
         The pixels of a TIFF are decoded straight into the arrays. Segments are decoded as often as by `windows`.
 

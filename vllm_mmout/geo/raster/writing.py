@@ -45,7 +45,7 @@ class GeoTiffBlocks:
         self.shape = (bands, height, width)
         """Bands, height and width of the raster."""
         self.dtype = stored_dtype(dtype)
-        """Dtype of the stored pixels. It differs from that of the array for bool, which is stored as uint8."""
+        """Dtype of the stored pixels. It equals the array's dtype, except that bool is stored as uint8."""
         if min(self.shape) < 1:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)
@@ -58,7 +58,7 @@ class GeoTiffBlocks:
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write the pixels [bands, height, width] of the block in block row ``row`` and block column ``col``, from 0.
+        """Write the pixels [bands, height, width] of the block at block row ``row`` and block column ``col``.
 
         ``row`` and ``col`` count blocks from 0. A block that does not fit or was written before raises SaveError. So
         does a full disk, after which all blocks are discarded.
@@ -83,7 +83,7 @@ class GeoTiffBlocks:
                     f"the raster was begun with classes={self._classes}, and its metadata says the opposite (classes"
                     " are bool, or integers with class_names or a palette); make both the same"
                 )
-            self._pixels.save(_private(self._path), metadata)
+            self._pixels.save(_create_private(self._path), metadata)
             self._pixels.discard()
         self._forget.detach()
         return self._path
@@ -150,12 +150,12 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
     pixels = _checked(array)
     if compresses_at_once(pixels.dtype, classes=_has_classes(pixels, metadata)):
         tiles = CompressedTiles(None, pixels.shape, pixels.dtype)
-        with _filled(tiles, pixels):
+        with _pixels_written(tiles, pixels):
             tiles.save(target, metadata)
         return
     with MemoryFile() as memory, MemoryFile() as cog:
         file = PixelsFile(memory.name, pixels.shape, pixels.dtype)
-        with _filled(file, pixels):
+        with _pixels_written(file, pixels):
             file.save(cog.name, metadata)
         written = BytesIO(cog.getbuffer())
     restore_names(written, metadata)
@@ -166,7 +166,7 @@ def write_geotiff_here(path: Path, array: NDArray[Any], **metadata: Unpack[Raste
     """Write a GeoTIFF directly to ``path``. After an error the caller must remove the incomplete file."""
     pixels = _checked(array)
     store = _open_store(path.absolute(), pixels.shape, pixels.dtype, classes=_has_classes(pixels, metadata))
-    with _filled(store, pixels):
+    with _pixels_written(store, pixels):
         store.save(str(path.absolute()), metadata)
 
 
@@ -187,7 +187,7 @@ def _open_store(
     """Create the temporary file that collects the pixels of a raster before the GeoTIFF ``target`` is written."""
     if compresses_at_once(dtype, classes=classes):
         return CompressedTiles(target.parent, shape, dtype)
-    name = _private(target.with_suffix(".pixels.part"))
+    name = _create_private(target.with_suffix(".pixels.part"))
     try:
         return PixelsFile(name, shape, dtype)
     except BaseException:
@@ -196,7 +196,7 @@ def _open_store(
 
 
 @contextmanager
-def _filled(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
+def _pixels_written(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
     """Write all pixels [bands, height, width] to a temporary file, and delete the file when the context ends."""
     try:
         for row, col in product(range(0, pixels.shape[1], BLOCK_SIDE), range(0, pixels.shape[2], BLOCK_SIDE)):
@@ -206,7 +206,7 @@ def _filled(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterat
         store.discard()
 
 
-def _private(path: Path) -> str:
+def _create_private(path: Path) -> str:
     """Create an empty file that only the current user can read, and return its name. The folder may be shared."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return str(path)

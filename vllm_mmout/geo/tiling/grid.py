@@ -85,13 +85,13 @@ class TileGrid:
         return Window(row, col, min(height, self.height - row), min(width, self.width - col))
 
     def padding(self, index: int) -> tuple[int, int]:
-        """Return how many (rows, columns) of padding a tile gets below and to the right, where it exceeds the scene."""
+        """Return the (rows, columns) of padding that a tile needs below and to the right, beyond the scene's edge."""
         window = self.window(index)
         height, width = self.sides
         return (0, 0) if self.edge == "shift" else (height - window.height, width - window.width)
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """Yield the tile indices in groups of ``columns`` tile columns, which are read together from top to bottom.
+        """Yield tile indices in groups for reading. A group has ``columns`` columns of tiles, listed row by row.
 
         A group consists of neighbouring columns of tiles. Within it the tiles are listed row by row.
 
@@ -141,18 +141,18 @@ def reflected(array: NDArray[Any], padding: tuple[int, int]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Row or column axis of the result, divided into intervals. All pixels of an interval have the same tiles."""
+    """Row or column axis of the result, divided into intervals. The same tiles cover all pixels of an interval."""
 
     starts: tuple[int, ...]
     """First pixel of each tile on this axis."""
     intervals: tuple[slice, ...]
     """Pixel range of each interval, in order. Together the intervals cover the axis."""
     spans: tuple[range, ...]
-    """Range of intervals where the blending weight is positive, for each tile."""
+    """Range of the intervals where a tile's blending weight is positive, one range per tile."""
     covers: tuple[int, ...]
-    """Number of tiles with a positive blending weight, for each interval."""
+    """Number of tiles with a positive blending weight, one number per interval."""
     weights: tuple[NDArray[np.float64], ...]
-    """Blending weight at each pixel along this axis, for each tile."""
+    """Blending weights along this axis, one array per tile with a weight for each of its pixels."""
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
@@ -224,7 +224,7 @@ class Plan:
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
     def only_cell(self, index: int) -> Cell | None:
-        """Return the rectangle that a tile covers if the tile has it to itself. Otherwise return None."""
+        """Return a tile's rectangle of the result if it covers only one, and covers that alone. Else return None."""
         row, col = divmod(index, len(self.grid.cols))
         down, across = self.rows.spans[row], self.cols.spans[col]
         cell = (down.start, across.start)

@@ -34,7 +34,7 @@ _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 _At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
 """(rows, columns) of pixel corners."""
 _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
-"""Four masks of pixel corners: True for corners with a border above, below, to the left, and to the right."""
+"""Four masks of pixel corners, True where a border runs above, below, to the left, or to the right."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,10 +48,10 @@ class Polygons:
 class _Columns:
     """Base class of tables stored by column: each field is an array with one item per row."""
 
-    def some(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+    def select(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
         return type(self)(*(getattr(self, field.name)[which] for field in fields(self)))
 
-    def and_(self, other: Self) -> Self:
+    def followed_by(self, other: Self) -> Self:
         """Return a new table with the rows of this table followed by the rows of ``other``."""
         names = [field.name for field in fields(self)]
         return type(self)(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
@@ -75,7 +75,7 @@ class OpenBorders(_Columns):
 
 @dataclass(frozen=True, eq=False)
 class Regions(_Columns):
-    """Table of regions."""
+    """Table of regions that are not finished yet, with their class, number of pixels and area."""
 
     classes: NDArray[np.int32]
     """Class of each region."""
@@ -87,7 +87,7 @@ class Regions(_Columns):
 
 @dataclass(frozen=True, eq=False)
 class Rings(_Columns):
-    """Table of closed borders."""
+    """Table of the rings (closed borders) of regions that are not finished yet."""
 
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
@@ -98,7 +98,7 @@ class Rings(_Columns):
     hole: NDArray[np.bool_]
     """True for rings around a hole, False for exteriors."""
 
-    def of(self, region: NDArray[np.intp]) -> Rings:
+    def with_regions(self, region: NDArray[np.intp]) -> Rings:
         """Return a copy of the table with each region index i replaced by ``region[i]``."""
         return replace(self, region=region[self.region])
 
@@ -225,7 +225,7 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Return the coordinates of polygon corners as JSON text with brackets and commas, and text offsets.
+        """Return polygon corners as JSON text with brackets and commas, and the text offset of each corner.
 
         The second result is the offset in the text at which each corner begins, followed by the length of the text.
         ``begins`` is 1 for the first corner of a polygon's first ring, 2 for the first corner of another ring, else 0.

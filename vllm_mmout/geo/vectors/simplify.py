@@ -1,4 +1,4 @@
-"""Simplify polygons so that neighbours still share their border, without gaps or overlaps.
+"""Simplify polygons so that neighbouring polygons still share their border.
 
 A junction is a point where three or four borders meet. The border between two junctions is simplified separately by
 the algorithm of Douglas & Peucker (1973), always in the same direction, so both regions beside it get the same line.

@@ -97,19 +97,19 @@ class Tracer:
         vertices, rings = self._closed(linked, chains, region)
         ended = np.ones(len(regions.classes), np.bool_)
         ended[self._open.region] = False
-        self._rings = self._rings.and_(rings)
+        self._rings = self._rings.followed_by(rings)
         whole = ended[self._rings.region]
-        done = self._rings.some(whole)
+        done = self._rings.select(whole)
         renumbered = np.cumsum(~ended) - 1
-        self._rings = self._kept(self._rings.some(~whole), vertices).of(renumbered)
+        self._rings = self._kept(self._rings.select(~whole), vertices).with_regions(renumbered)
         self._open = OpenBorders(
             self._open.heads, self._open.tails, self._open.first, self._open.last, renumbered[self._open.region]
         )
-        self._regions = regions.some(~ended)
-        yield from self._polygons(regions.some(ended), done.of(np.cumsum(ended) - 1), vertices)
+        self._regions = regions.select(~ended)
+        yield from self._polygons(regions.select(ended), done.with_regions(np.cumsum(ended) - 1), vertices)
 
     def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Add the row above, and a column of -1 on either side. After the raster's last row, also add a row of -1."""
+        """Add the row above to ``labels``, a column of -1 on both sides, and -1 below the raster's last row."""
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)
@@ -141,7 +141,7 @@ class Tracer:
             np.concatenate([chains.chain[linked.right.upper[rights[new]]], self._open.region + count]),
         )
         of_run, of_old = number[chain], number[count:]
-        self._rings = self._rings.of(of_old)
+        self._rings = self._rings.with_regions(of_old)
         classes = np.empty(regions, np.int32)
         classes[of_old] = old.classes
         classes[of_run] = band[rows + 1, cols + 1]
@@ -238,11 +238,11 @@ class Tracer:
 
     def _polygons(self, regions: Regions, rings: Rings, vertices: NDArray[np.int32]) -> Iterator[Polygons]:
         """Yield the polygons of finished regions in batches of about `BLOCK` corners."""
-        rings = rings.some(np.lexsort([rings.hole, rings.region]))
+        rings = rings.select(np.lexsort([rings.hole, rings.region]))
         before = np.cumsum(rings.count) - rings.count
         cuts = np.append(np.flatnonzero(np.diff(before // BLOCK, prepend=-1)), len(before)).tolist()
         for start, stop in itertools.pairwise(cuts):
-            part = rings.some(np.arange(start, stop))
+            part = rings.select(np.arange(start, stop))
             low, high = int(part.region[0]), int(part.region[-1])
             yield Polygons(
                 regions.classes[low : high + 1],

@@ -22,7 +22,7 @@ def embedded_model(name: str = "water-index") -> str:
     return str(Path(__file__).resolve().parent / name)
 
 
-_OF_MODELS = ("config.json", "params.json", "model_index.json")
+_MODEL_FILES = ("config.json", "params.json", "model_index.json")
 """Files that mark a folder as a model's folder. diffusers writes ``model_index.json``."""
 
 
@@ -30,7 +30,7 @@ def found_model(model: str) -> str:
     """Return the folder of a local or embedded model. Hub ids and addresses are returned unchanged, for vLLM."""
     path = Path(model)
     if path.is_dir():
-        if not any((path / name).is_file() for name in _OF_MODELS):
+        if not any((path / name).is_file() for name in _MODEL_FILES):
             raise InputError(f"the folder {model} holds no config.json; give the folder of a model")
         return model
     if model in EMBEDDED_MODELS:

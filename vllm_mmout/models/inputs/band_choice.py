@@ -102,7 +102,7 @@ class BandChoice:
         """Return the indices (from 0) of the bands that the model gets, date by date for ``dates`` dates."""
         if (requested := self.asked) is not None:
             try:
-                places = [_place(band, bands) for band in requested]
+                places = [_band_index(band, bands) for band in requested]
             except InputError as error:
                 raise InputError(str(error), param=self.said_by) from None
             if len(places) != dates * len(self.wanted):
@@ -118,7 +118,7 @@ class BandChoice:
             return by_name[0]
         if not bands.usual:
             doubtful = any(by_name) and all(len(indices) < 2 for indices in named)
-            raise self._untold(bands, read) if doubtful else self._not_named(bands, named, read)
+            raise self._sensor_error(bands, read) if doubtful else self._not_named(bands, named, read)
         return self._in_order(bands, read, dates, doubtful=any(by_name))
 
     def _in_order(self, bands: BandList, read: Sequence[NameMeanings], dates: int, *, doubtful: bool) -> list[int]:
@@ -137,10 +137,10 @@ class BandChoice:
         if self.one_for_all and len(places) == 1:
             return places * len(self.wanted)
         if len(places) != count:
-            raise self._untold(bands, read) if doubtful else self._miscounted(bands, len(places), dates)
+            raise self._sensor_error(bands, read) if doubtful else self._miscounted(bands, len(places), dates)
         wrong = [reading.contradicts(places) for reading in read]
         if any(wrong) and (all(wrong) or not bands.given):
-            raise self._contradicted(bands, places) if all(wrong) and not doubtful else self._untold(bands, read)
+            raise self._contradicted(bands, places) if all(wrong) and not doubtful else self._sensor_error(bands, read)
         if any(wrong):
             self.noted.append(
                 f"{_capital(bands.what)} was taken in its order for {', '.join(self.wanted)}; its names"
@@ -185,7 +185,7 @@ class BandChoice:
             f" order. {_capital(bands.what)} has {bands}"
         )
 
-    def _untold(self, bands: BandList, read: Sequence[NameMeanings]) -> InputError:
+    def _sensor_error(self, bands: BandList, read: Sequence[NameMeanings]) -> InputError:
         """Return the error for band numbers that mean different bands on different sensors."""
         return InputError(
             f"the names of the bands may be those of {_sensors(read)}, which number them differently, and the sensor is"
@@ -229,9 +229,9 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _place(band: int | str, bands: BandList) -> int:
+def _band_index(band: int | str, bands: BandList) -> int:
     if isinstance(band, str):
-        indices = bands.named(band) or _meant(band, bands)
+        indices = bands.named(band) or _indices_by_meaning(band, bands)
         if len(indices) > 1:
             raise _ambiguous(band, indices, bands)
         if not indices:
@@ -247,7 +247,7 @@ def _place(band: int | str, bands: BandList) -> int:
     return int(band) - 1
 
 
-def _meant(name: str, bands: BandList) -> list[int]:
+def _indices_by_meaning(name: str, bands: BandList) -> list[int]:
     """Return the indices of the bands that a name may mean, or an empty list if that depends on the sensor."""
     index_lists = [reading.found(0) for reading in readings((name,), bands.bands)]
     return index_lists[0] if all(places == index_lists[0] for places in index_lists) else []

@@ -51,21 +51,21 @@ class _BandMeaning:
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Meanings of the band names of a model and an input, if they come from two given sensors."""
+    """Possible meanings of a model's and an input's band names, under the assumption of a sensor for each."""
 
     sensors: tuple[str, str]
     """Assumed sensors as (the model's, the input's). An unknown sensor is ""."""
-    wanted: tuple[_BandMeaning, ...]
-    """Meaning of each band that the model takes, in the model's order."""
-    there: tuple[_BandMeaning, ...]
-    """Meaning of each band of the input, in the input's order."""
+    model_bands: tuple[_BandMeaning, ...]
+    """Possible meanings of each band that the model takes, in the model's order."""
+    input_bands: tuple[_BandMeaning, ...]
+    """Possible meanings of each band of the input, in the input's order."""
 
     def by_name(self, dates: int) -> list[int] | None:
         """Match bands by their names. Return the indices of the input's bands for the model, date by date.
 
         Return None unless each band of the model matches exactly one band of the input per date.
         """
-        rows = [self._found(band, dates) for band in self.wanted]
+        rows = [self._found(band, dates) for band in self.model_bands]
         if any(len(row) != dates for row in rows):
             return None
         places = [row[date] for date in range(dates) for row in rows]
@@ -73,32 +73,32 @@ class NameMeanings:
 
     def found(self, number: int) -> list[int]:
         """Return the indices of the input's bands that may be the model's band ``number`` (from 0)."""
-        return self._found(self.wanted[number], 1)
+        return self._found(self.model_bands[number], 1)
 
     def _found(self, model_band: _BandMeaning, count: int) -> list[int]:
-        fitting = [place for place, band in enumerate(self.there) if model_band.fits(band)]
-        named = [place for place in fitting if not self.there[place].by_colour]
+        fitting = [place for place, band in enumerate(self.input_bands) if model_band.fits(band)]
+        named = [place for place in fitting if not self.input_bands[place].by_colour]
         if named:  # names take precedence over colours
             fitting = named
         if not fitting:
-            return [place for place, band in enumerate(self.there) if model_band.is_near(band)]
+            return [place for place, band in enumerate(self.input_bands) if model_band.is_near(band)]
         if len(fitting) > count:
-            exact = [place for place in fitting if self.there[place].known == model_band.known]
-            broad = [place for place in fitting if "nir" in self.there[place].known & model_band.known]
+            exact = [place for place in fitting if self.input_bands[place].known == model_band.known]
+            broad = [place for place in fitting if "nir" in self.input_bands[place].known & model_band.known]
             fitting = next((places for places in (exact, broad) if len(places) == count), fitting)
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether the bands' names show that the input's bands ``places`` are not the model's bands.
+        """Return whether names show that the input's bands ``places`` are wrong, or in a wrong order, for the model.
 
         ``places`` holds the indices of the input's bands that the model would get, date by date.
         """
-        count = len(self.wanted)
+        count = len(self.model_bands)
         for first in range(0, len(places), count):
-            chosen = [self.there[place] for place in places[first : first + count]]
+            chosen = [self.input_bands[place] for place in places[first : first + count]]
             pairs = [
                 (model_band, band)
-                for model_band, band in zip(self.wanted, chosen, strict=True)
+                for model_band, band in zip(self.model_bands, chosen, strict=True)
                 if not model_band.fits(band) and not model_band.is_near(band)
             ]
             if any(model_band.fits(band) for (model_band, _), (_, band) in permutations(pairs, 2)):
@@ -108,28 +108,30 @@ class NameMeanings:
         return False
 
     def near(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the matches of a broad with a narrow near-infrared band, as (model's band, input's band).
+        """Return the pairs (model's band, input's band) that match a broad with a narrow near-infrared band.
 
         Both are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
         """
-        pairs = ((number % len(self.wanted), place) for number, place in enumerate(places))
-        return [(number, place) for number, place in pairs if self.wanted[number].is_near(self.there[place])]
+        pairs = ((number % len(self.model_bands), place) for number, place in enumerate(places))
+        return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
     def unknown(self, places: Sequence[int]) -> list[int]:
         """Return the indices among ``places`` of input bands whose names are not understood.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
-        pairs = ((self.wanted[number % len(self.wanted)], place) for number, place in enumerate(places))
+        pairs = ((self.model_bands[number % len(self.model_bands)], place) for number, place in enumerate(places))
         return [
             place
             for model_band, place in pairs
-            if self.there[place].texts and not self.there[place].known and not model_band.fits(self.there[place])
+            if self.input_bands[place].texts
+            and not self.input_bands[place].known
+            and not model_band.fits(self.input_bands[place])
         ]
 
     def coloured(self, places: Sequence[int]) -> bool:
         """Return whether any of the input's bands ``places`` is known only by its colour interpretation."""
-        return any(self.there[place].by_colour for place in places)
+        return any(self.input_bands[place].by_colour for place in places)
 
 
 def readings(wanted: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """Argument of the input functions that a model registers. It gives access to the model's configuration."""
+    """Argument that is passed to a model's registered input functions. It holds the model's configuration."""
 
     model_config: ModelConfig
     """vLLM's configuration of the model."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 FIELD: Final = "tensors"
-"""Key of vLLM's input format for the list of a request's tensors."""
+"""Key of vLLM's input format that holds all tensors of a request, as a list."""
 
 _ABSENT = np.empty(0, np.bool_)
 """Stand-in for a keyword of ``forward`` that a request leaves out. Real inputs are never empty."""

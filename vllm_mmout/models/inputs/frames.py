@@ -37,7 +37,7 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by the dates in their names, if these are exactly ``count`` different dates.
+    """Group the files of a folder by the dates in their names, if the names have exactly ``count`` dates.
 
     If the names of the files have exactly ``count`` different days, the files of a day are one date, as in downloads of
     HLS, which have a file for each band and date. Otherwise each file is a date.

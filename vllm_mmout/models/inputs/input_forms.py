@@ -30,7 +30,7 @@ NAMELESS = "output"
 
 
 def name_of(data: Any) -> str:
-    """Return the name for a result: that of the input's folder or file, or of the first of several files."""
+    """Return a name for the result: the name of the input's folder or file, or of the first of several files."""
     if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
@@ -59,7 +59,7 @@ def paths_of(data: Any) -> list[Path | BucketPath]:
 
 
 def as_folder(data: Any) -> Path | None:
-    """Return the local folder that an input is the path of, or None for any other input."""
+    """Return the path of the folder if an input is the path of a local folder, else None."""
     if not isinstance(data, str | Path):
         return None
     path = as_local_path(data)
@@ -75,7 +75,7 @@ def as_local_path(data: str | os.PathLike[str]) -> Path:
 
 
 def is_open_file(data: Any) -> bool:
-    """Return whether an input is an open file. PIL images, which also have a method ``read``, do not count."""
+    """Return whether an input is an open file. PIL images do not count."""
     return hasattr(data, "read") and not hasattr(data, "getbands")
 
 
@@ -103,7 +103,7 @@ def parts_of(data: Any) -> list[Any]:
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in this machine's byte order, as torch requires. No copy is made if it already is."""
+    """Return an array in this machine's byte order, as torch requires. Native arrays are not copied."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

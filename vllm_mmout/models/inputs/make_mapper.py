@@ -1,4 +1,4 @@
-"""Create the function that maps a user's input to a model's tensors, for example from its ``AutoProcessor``."""
+"""Create a model's input mapper, the function that converts a user's input to the model's tensors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def failed(role: str, model: str, error: BaseException) -> str:
 
 
 def called(call: Callable[[], Result], role: str, model: str) -> Result:
-    """Call a function that the model's author wrote. Convert its exceptions to InputError with its role and model."""
+    """Call a function of the model's author. Convert exceptions to InputError, with ``role`` and ``model``."""
     try:
         return call()
     except MMOutError:
@@ -185,7 +185,7 @@ _COLOURS = ("red", "green", "blue")
 
 
 def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
-    """Return the bands that the request names, else red, green and blue by their names, else all but alpha."""
+    """Return the bands that the request chooses. The default is red, green and blue, or all bands except alpha."""
     choice = BandChoice("picture", _COLOURS, params)
     if choice.asked is None:
         return _in_colours(raster.without_alpha(), choice)
@@ -219,7 +219,7 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Open an input for an input mapper that is registered in the style of vLLM's early releases.
+    """Open a file as PIL image or array, for input mappers in the style of vLLM's early releases.
 
     A file becomes a PIL image or an array. Any other input is returned unchanged.
     """
@@ -257,9 +257,9 @@ def _largest(size: Any) -> tuple[int, int]:
 
 
 _SHAPES = ((360, 600), (600, 360), (512, 512))
-"""Heights and widths of the pictures that test for cropping. Many processors crop only oblong pictures."""
+"""Heights and widths of test pictures that reveal whether a processor crops. Many crop only oblong pictures."""
 _EDGE = 0.015
-"""Tolerance for the first and last pixel of a processed gradient from 0 to 1, in addition to half a pixel."""
+"""Tolerance, beyond half a pixel, for the edge values of a processed test gradient from 0 to 1."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

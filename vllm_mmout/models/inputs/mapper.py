@@ -130,7 +130,7 @@ class RasterMapper:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Names of the model's inputs, if it takes several inputs with files of their own. Empty for other models."""
+        """Names of the model's inputs if it takes several, such as radar and optical images. Empty for other models."""
         return ()
 
     @property
@@ -193,13 +193,11 @@ class RasterMapper:
         return {self.keyword: with_frames(planes, self.num_frames)}
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply scale and offset to the chosen bands, as the request or else the file states."""
+        """Apply the scale and offset of the request, else of the file, to the chosen bands."""
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for several tiles, by keyword of ``forward``.
-
-        The result is None if a subclass overrides ``tensors``.
+        """Return the tensors for several tiles, or None if a subclass overrides ``tensors``.
 
         ``planes`` is [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
         """
@@ -235,7 +233,7 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the tile size (height, width) for an input of ``size``, and the handling of tiles at its edges.
+        """Return the tile (height, width) for an input of ``size``, and the treatment of edges ("shift" or "pad").
 
         An input that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
         """

@@ -1,4 +1,4 @@
-"""Convert users' inputs to the tensors of one model's ``forward``, and these to vLLM's input format."""
+"""Convert users' inputs to the tensors of a model's ``forward``, and the tensors to vLLM's input format."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class ModelInputs:
         if raw := isinstance(data, Raw):
             data = data.value
         if self.registered.input_processor is not None:
-            data = self._given(
+            data = self._call_author(
                 partial(processed, self.context, self.registered.input_processor, data), "input processor"
             )
         if raw:
             return self._checked_input(self._mapped(data, params))
-        if _is_tensors(data) and not self._are_files(data) and not self._is_of_mapper(data):
+        if _is_tensors(data) and not self._maps_bands_to_files(data) and not self._is_mapper_input(data):
             refuse_reading_options(params, "this input is tensors already")
             return self._checked_input(MappedInput(_without_batch_axis(data)))
         if self.rasters is not None:  # exceptions other than ours come from a file object of the caller
@@ -117,7 +117,7 @@ class ModelInputs:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Keys of a dict input (see `fields`) with strings that are texts, and never file names."""
+        """Keys of a dict input whose values are plain texts, never file names."""
         return getattr(self._mapper, "words", ())
 
     @property
@@ -132,13 +132,13 @@ class ModelInputs:
             return f"rasters of {len(self._mapper.bands)} bands ({', '.join(self._mapper.bands)})"
         return "pictures" if self.opens_files else "what its input mapper takes"
 
-    def _are_files(self, data: Any) -> bool:
+    def _maps_bands_to_files(self, data: Any) -> bool:
         """Return whether ``data`` maps band names of a raster to files, instead of keywords to tensors."""
         if (mapper := self.rasters) is None or not are_named_files(data):
             return False
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
-    def _is_of_mapper(self, data: Any) -> bool:
+    def _is_mapper_input(self, data: Any) -> bool:
         """Return whether a dict is an input for the model's mapper, instead of tensors by keyword of ``forward``."""
         fields = self.fields
         if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
@@ -190,7 +190,7 @@ class ModelInputs:
         if self.kind is None:
             return 1
         count = partial(self.kind.tokens_of, self.model, self._config, mapped, params)
-        return int(self._given(count, "count_steps"))
+        return int(self._call_author(count, "count_steps"))
 
     def render(self, mapped: MappedInput, tokens: int = 1) -> MultiModalInput:
         """Convert the tensors of one input to vLLM's input format."""
@@ -211,14 +211,14 @@ class ModelInputs:
             return self._mapper.dummy()
         return {keyword: spec.zeros() for keyword, spec in self._specs.items()} or None
 
-    def _given(self, call: Callable[[], Any], role: str) -> Any:
+    def _call_author(self, call: Callable[[], Any], role: str) -> Any:
         """Call a function that the model's author wrote, such as the input mapper. Convert exceptions to InputError."""
         if isinstance(self._mapper, RasterMapper) and role == "input mapper":
             return call()  # its exceptions come from a file object of the caller
         return called(call, role, self.keywords.model)
 
     def _mapped(self, data: Any, params: OutputParams) -> MappedInput:
-        mapped = self._given(partial(self._mapper, data, params), "input mapper")
+        mapped = self._call_author(partial(self._mapper, data, params), "input mapper")
         if isinstance(mapped, MappedInput):
             return mapped
         if not _is_tensors(mapped):

@@ -135,7 +135,7 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
 
 @dataclass(frozen=True, slots=True)
 class _FileBand:
-    """A band of a file."""
+    """Band of an input, with the file that holds it."""
 
     file: OpenRaster | Path
     """Open file, or its path if the file is opened only when a band of it is chosen, as in a large folder."""
@@ -148,23 +148,25 @@ class _FileBand:
 
 def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     if isinstance(data, FilesOfDate):
-        return _by_name_alone(data.files, data.folder, open_one, f"the files of {data.date} in {data.folder}")
+        return _bands_of_folder(data.files, data.folder, open_one, f"the files of {data.date} in {data.folder}")
     if (folder := as_folder(data)) is not None:
         files = rasters_of(folder)
         if len(files) == 1:
-            return _of_one(files[0], f"{folder} is a folder with one raster that", opened, open_one)
-        return _by_name_alone(files, folder, open_one, f"{folder} is a folder that")
+            return _bands_of_one(files[0], f"{folder} is a folder with one raster that", opened, open_one)
+        return _bands_of_folder(files, folder, open_one, f"{folder} is a folder that")
     if isinstance(data, list | tuple):
-        return _of_list(data, opened, open_one)
+        return _bands_of_list(data, opened, open_one)
     if isinstance(data, Mapping):
         bands = [
-            band for name, file in data.items() for band in _of_file(opened.enter_context(open_one(file)), file, name)
+            band
+            for name, file in data.items()
+            for band in _bands_of_file(opened.enter_context(open_one(file)), file, name)
         ]
         return bands, BandList("the input", tuple(band.listed for band in bands))
-    return _of_one(data, "the input", opened, open_one)
+    return _bands_of_one(data, "the input", opened, open_one)
 
 
-def _of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     """Return the bands of an input that is a single file."""
     raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
@@ -175,32 +177,32 @@ def _of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tu
     return bands, BandList(subject, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
 
 
-def _of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     """Return the bands of a list of files, in the order of the list."""
     if not data:
         raise InputError("the input is an empty list; give one file at least")
     if len(data) == 1:
-        return _of_one(data[0], "the list of 1 file", opened, open_one)
-    bands = [band for file in data for band in _of_file(opened.enter_context(open_one(file)), file)]
+        return _bands_of_one(data[0], "the list of 1 file", opened, open_one)
+    bands = [band for file in data for band in _bands_of_file(opened.enter_context(open_one(file)), file)]
     listed = tuple(band.listed for band in bands)
     return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), given=True)
 
 
-def _by_name_alone(
+def _bands_of_folder(
     files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
 ) -> tuple[list[_FileBand], BandList]:
     """Return the bands of unordered files. If a band exists at several resolutions, only the finest is returned."""
-    bands = _finest(_of_files(files, folder, open_one))
+    bands = _finest(_bands_of_files(files, folder, open_one))
     listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
     return bands, BandList(subject, tuple(listed), numbered=False)
 
 
-def _of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_FileBand]:
+def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_FileBand]:
     bands = []
     for path in files:
         try:
             with open_one(path) as raster:
-                bands += _of_raster(path, raster, _names(raster, path))
+                bands += _bands_of_raster(path, raster, _names(raster, path))
         except InputError:  # raised again if the file is chosen
             listed = NamedBand((band_of_file(path.name),), path.name, sensor_of(path, {}))
             bands.append(_FileBand(path, 0, listed))
@@ -229,12 +231,12 @@ def _finest(bands: Sequence[_FileBand]) -> list[_FileBand]:
     return [band for band in bands if not band.listed.names or band.area <= areas[band.listed.names[0]] / FINER]
 
 
-def _of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_FileBand]:
+def _bands_of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_FileBand]:
     names = _names(raster, data) if name is None else (str(name),)
-    return _of_raster(raster, raster, names)
+    return _bands_of_raster(raster, raster, names)
 
 
-def _of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_FileBand]:
+def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_FileBand]:
     """Return the bands of a raster except its alpha band. ``names`` are used only if a single band is left."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]

@@ -123,7 +123,7 @@ class PictureInputs:
         return ExpandedPrompt(after, kept, places)
 
     def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
-        """Call the input processor. Return its tokens, its pictures, and the token positions if it states them."""
+        """Call the registered input processor. Return the tokens, pictures and token positions that it returns."""
         if (processor := self._registered.input_processor) is None:
             return tokens, pictures, None
         data = pictures[0] if len(pictures) == 1 else list(pictures)
@@ -163,7 +163,7 @@ class PictureInputs:
         return {name: self._row(name, value) for name, value in entries.items()}
 
     def _row(self, name: str, value: Any) -> torch.Tensor:
-        """Return the only item of a mapped tensor's axis of pictures. Floats are converted to the model's dtype."""
+        """Return a tensor without its axis of pictures, which must have length 1. Floats get the model's dtype."""
         import torch
 
         try:

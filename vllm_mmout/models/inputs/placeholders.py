@@ -42,7 +42,7 @@ def image_token_of(config: Any) -> int | None:
 def stated_places(
     ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None
 ) -> list[PicturePlaceholder]:
-    """Check the token ranges of pictures that an input processor returned, and convert them.
+    """Check the token ranges of pictures that an input processor returned, and return them as placeholders.
 
     Args:
         ranges: one range for each picture, with ``offset`` and ``length``, as a dict or an object.

@@ -52,7 +52,7 @@ class PlanesMapper(Protocol):
         """Input sizes that fit in one forward pass, as text for error messages."""
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply scale and offset to the chosen bands, as the request or else the file states."""
+        """Apply the scale and offset of the request, else of the file, to the chosen bands."""
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether an input of ``size`` (height, width) fits in one forward pass."""
@@ -64,7 +64,7 @@ class PlanesMapper(Protocol):
         """Return the (height, width) of tiles for larger inputs. ``asked`` is the tile size in the request, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the tile size (height, width) for an input of ``size``, and the handling of tiles at its edges."""
+        """Return the tile (height, width) for an input of ``size``, and the treatment of edges ("shift" or "pad")."""
 
     def whole(self, view: RasterView) -> MappedInput:
         """Convert an open input that fits in one forward pass to tensors."""
@@ -238,7 +238,7 @@ class RasterView:
     def _scales(self) -> bool:
         return has_numbers(self.params)
 
-    def _of_planes(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
+    def _per_plane(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
         """Return an option's values as [planes, 1, 1], one per band and date, or as [1, 1, 1] for a single value."""
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
@@ -248,7 +248,7 @@ class RasterView:
         """Apply the request's scale and offset, and convert pixels to the dtype that is sent to the model."""
         if self._scales:
             numbers = numbers_of(self.params)
-            scale, offset = self._of_planes(numbers[0], 1.0), self._of_planes(numbers[1], 0.0)
+            scale, offset = self._per_plane(numbers[0], 1.0), self._per_plane(numbers[1], 0.0)
             return array.astype(np.float32) * scale + offset
         return array if array.dtype.name in DTYPES else array.astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Apply scale and offset to the pixels of an input, as the request or else the file states them."""
+"""Apply the scale and offset of the request, else of the file, to the pixels of an input."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def has_numbers(params: OutputParams) -> bool:
 
 
 def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
-    """Apply scale and offset to all bands of a raster, as the request or else the file states."""
+    """Apply the scale and offset of the request, else of the file, to all bands of a raster."""
     return unpacked_layers([Layer(raster, place) for place in range(raster.count)], params)[0].raster
 
 
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
-    """Apply scale and offset to the chosen bands, as the request or else the file states.
+    """Apply the scale and offset of the request, else of the file, to the chosen bands.
 
     If a file states a scale that is not applied, or the request needs one that the file does not state, a sentence is
     added to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` may be given in place
