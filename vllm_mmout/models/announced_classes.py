@@ -1,4 +1,4 @@
-"""Register the model classes that the environment variable ``MMOUT_MODELS`` lists with vLLM."""
+"""Register with vLLM the model classes listed in the environment variable ``MMOUT_MODELS``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vllm_mmout.models.model_folders import announced
 
 
 def serve_announced() -> None:
-    """Register the classes in the environment variable ``MMOUT_MODELS`` with vLLM, without importing them.
+    """Register with vLLM the classes listed in the environment variable ``MMOUT_MODELS``, without importing them.
 
     Called when the plugin is loaded, and again before a worker loads its model: a plugin loaded after this one may have
     registered a class for the same architecture, as TerraTorch's does.

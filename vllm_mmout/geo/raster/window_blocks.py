@@ -52,7 +52,7 @@ class Run:
     block: int
     """Index of the block that holds the windows."""
     window: Window
-    """The first window."""
+    """First window of the run."""
     step: int
     """Number of columns from the start of one window to the start of the next. It is 1 if the run has one window."""
 

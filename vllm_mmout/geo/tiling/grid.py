@@ -67,12 +67,12 @@ class TileGrid:
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """First pixel row of each row of tiles."""
+        """Pixel row of the scene where each row of tiles begins."""
         return self._starts(self.height, self.sides[0])
 
     @cached_property
     def cols(self) -> tuple[int, ...]:
-        """First pixel column of each column of tiles."""
+        """Pixel column of the scene where each column of tiles begins."""
         return self._starts(self.width, self.sides[1])
 
     def __len__(self) -> int:

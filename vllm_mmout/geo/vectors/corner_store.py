@@ -119,13 +119,12 @@ class BorderSegments:
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Row of each segment: number of the next segment (-1 if unknown), address of the first corner, number of
-        corners."""
+        """Next segment (-1 if unknown), address of the first corner, and number of corners, in one row per segment."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Store new border segments, and return the number of each. `join` and `take` expect these numbers.
+        """Store new border segments, and return an identifier for each, which `join` and `take` expect.
 
         ``vertices`` are the corners [n, 2] of all segments in turn. ``counts`` has the number of corners per segment.
         """

@@ -66,9 +66,9 @@ class OpenBorders(_Columns):
     tails: NDArray[np.int32]
     """Column where each open border ends, coming down to the lower edge of the traced rows."""
     first: NDArray[np.intp]
-    """Number of the first segment of each border in `BorderSegments`."""
+    """Identifier in `BorderSegments` of each border's first segment."""
     last: NDArray[np.intp]
-    """Number of the last segment of each border in `BorderSegments`."""
+    """Identifier in `BorderSegments` of each border's last segment."""
     region: NDArray[np.intp]
     """Index of the region that each border encloses."""
 

@@ -135,7 +135,7 @@ class NameMeanings:
 
 
 def readings(wanted: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:
-    """Yield the meanings of all band names for each possible pair of the model's sensor and the input's sensor."""
+    """Yield the possible meanings of all band names, once per possible pair of (model's sensor, input's sensor)."""
     model_names = [(name,) for name in wanted]
     input_names = [() if _are_counted(bands) else band.names for band in bands]
     sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]
