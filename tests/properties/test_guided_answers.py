@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from known_layouts import ORPHEUS
 from token_layouts import TEXT, token_layouts
 
-from vllm_mmout.wings.tokens.guided.guide import KEY, Follower, Guide, layout_of
+from vllm_mmout.wings.tokens.guided.guide import KEY, Guide, TokenTracker, layout_of
 from vllm_mmout.wings.tokens.layouts import StreamParser
 
 EOS = 7777
@@ -24,17 +24,17 @@ def answers(draw, *, alone):
     if layout.grid is None and layout.modality == "image" and draw(st.booleans()):
         asked = replace(layout, grid=(draw(st.integers(1, 4)), draw(st.integers(1, 4))))
     opened = layout.opened or draw(st.booleans())
-    least = Follower(Guide.of(asked, alone=alone, opened=opened, budget=0)).least
+    least = TokenTracker(Guide.of(asked, alone=alone, opened=opened, budget=0)).least
     budget = least + draw(st.integers(0, 40))
-    follower = Follower(Guide.of(asked, alone=alone, opened=opened, budget=budget, stops=(EOS,)))
-    return layout, opened, follower.guide, sampled(draw, follower)
+    tracker = TokenTracker(Guide.of(asked, alone=alone, opened=opened, budget=budget, stops=(EOS,)))
+    return layout, opened, tracker.guide, sampled(draw, tracker)
 
 
-def sampled(draw, follower):
+def sampled(draw, tracker):
     """Tokens up to the one that ends the answer, or to the end of its budget."""
     tokens = []
-    while len(tokens) < follower.guide.budget:
-        allowed = follower.allowed
+    while len(tokens) < tracker.guide.budget:
+        allowed = tracker.allowed
         assert allowed is not None, f"nothing may follow {tokens}"
         ranges = [st.integers(first, stop - 1) for first, stop in allowed.media]
         choices = [*ranges, *([st.sampled_from(TEXT)] if allowed.text else []), *map(st.just, allowed.stops)]
@@ -42,7 +42,7 @@ def sampled(draw, follower):
         if token == EOS:
             break
         tokens.append(token)
-        follower.follow([token])
+        tracker.read([token])
     return tokens
 
 
@@ -81,9 +81,9 @@ def test_an_answer_that_is_taken_up_again_goes_on_as_before(answer, data):
     """After a preemption the tokens so far come anew, at once; tokens that vLLM takes back are forgotten."""
     *_, guide, tokens = answer
     cut = data.draw(st.integers(0, len(tokens)))
-    step_by_step, at_once = Follower(guide), Follower(guide)
+    step_by_step, at_once = TokenTracker(guide), TokenTracker(guide)
     for token in tokens[:cut]:
-        step_by_step.follow([token])
+        step_by_step.read([token])
     at_once.catch_up(tokens)
     at_once.catch_up(tokens[:cut])
     assert (at_once.seen, at_once.allowed) == (cut, step_by_step.allowed)

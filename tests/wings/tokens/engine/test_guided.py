@@ -155,9 +155,9 @@ def test_what_cannot_be_is_refused(painter, asked, said):
 
 def test_a_guide_that_is_wrong_ends_nobody(painter, caplog):
     """Should one reach the worker all the same, the request is answered unguided."""
-    from vllm_mmout.wings.tokens.guided.request_guides import follower_of
+    from vllm_mmout.wings.tokens.guided.request_guides import tracker_of
 
     for wrong in ({"budget": 1}, 7, {"layout": "{}", "alone": True, "opened": False, "budget": 5}):
-        assert follower_of(SamplingParams(extra_args={KEY: wrong})) is None
+        assert tracker_of(SamplingParams(extra_args={KEY: wrong})) is None
     assert "cannot be guided" in caplog.text
     assert IMAGE_LAYOUT["first"] > EOS

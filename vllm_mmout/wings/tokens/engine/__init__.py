@@ -1,1 +1,1 @@
-"""Engine classes for models that generate media tokens: from the token stream to decoded objects."""
+"""Engine classes for models that generate pictures or sounds as tokens, which decode these in the answers."""

@@ -1,4 +1,4 @@
-"""``AsyncLLM`` for models that generate media tokens: ``generate`` yields answers with decoded pictures and sounds."""
+"""Decode pictures and sounds in the answers of vLLM's ``AsyncLLM``, for models that generate them as tokens."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from vllm_mmout.engine.observer import counted
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.llm import sampling_of
-from vllm_mmout.wings.tokens.engine.outputs import without_error
-from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest, sent_apart, with_request
+from vllm_mmout.wings.tokens.engine.outputs import with_error_field
+from vllm_mmout.wings.tokens.engine.request import PLAIN, TokenRequest, with_request, without_own_options
 from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenAsyncLLM(AsyncLLM):
-    """vLLM's asynchronous engine, with output processors for a model that generates media tokens."""
+    """vLLM's ``AsyncLLM`` for models that generate pictures or sounds as tokens. Its answers hold them decoded."""
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
-    """Fields of ``generation_config.json``. The file is read at the first use, and the fields are then cached."""
+    """Default sampling values from the model's ``generation_config.json``. None until they are first needed."""
 
     def mmout_bound(self) -> None:
-        """Set up the attributes that this class adds. Called once, when vLLM's engine gets this class."""
+        """Initialize this subclass's attributes. Called when an ``AsyncLLM`` that vLLM has created gets this class."""
         self.mmout = None
 
     @counted
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate answers like vLLM's ``AsyncLLM.generate``. Their last outputs hold the pictures and sounds.
+        """Generate answers like ``AsyncLLM.generate``. The last output of an answer holds its pictures and sounds.
 
         Closing or cancelling the generator aborts the request.
 
@@ -76,7 +76,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
         try:
             async with aclosing(results):
                 async for result in results:
-                    yield without_error(result)
+                    yield with_error_field(result)
         except EngineGenerateError as error:
             if isinstance(error.__cause__, MMOutError):
                 raise error.__cause__ from error.__cause__.__cause__
@@ -89,11 +89,11 @@ class BoundTokenAsyncLLM(AsyncLLM):
         return SamplingParams.from_optional(**self.mmout)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add a request as vLLM does. Options that vLLM does not know are not sent to the engine's process."""
-        with sent_apart(params) as sent:
+        """Add a request like vLLM, without sending this package's own options to the engine process."""
+        with without_own_options(params) as sent:
             return await super().add_request(request_id, prompt, sent, *args, **kwargs)
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """Shut down as vLLM does, and end the decoders' threads."""
+        """Shut down vLLM's engine, and end the threads that decode pictures and sounds."""
         self.output_processor.close()
         super().shutdown(*args, **kwargs)

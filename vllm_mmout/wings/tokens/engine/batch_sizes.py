@@ -1,4 +1,4 @@
-"""BatchSizes: chooses how many pictures or sounds a decoder decodes in one forward pass, from measured times."""
+"""Choose how many pictures or sounds to decode in one forward pass, from measured times."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _AGAIN = 64
-"""Number of forward passes with the faster kind of batch (one item, or several) before the other is tried again."""
+"""Number of forward passes after which the slower batch kind (one item, or several at once) is measured again."""
 _WEIGHT = 0.5
-"""Weight of the latest measurement in the moving average."""
+"""Weight, 0 to 1, of the latest measurement in the moving average of decoding times."""
 
 
 @dataclass(slots=True)
 class _ForwardTimes:
-    """Measurements for one shape: of forward passes with a single picture or sound, or of passes with several."""
+    """Moving average of decoding times, either for passes with one picture or sound or for passes with several."""
 
     forwards: int = 0
     each: float = 0.0
-    """Seconds per picture or sound. Infinite if the last forward pass failed."""
+    """Average seconds per picture or sound, or infinity if the last forward pass failed."""
     since: int = 0
-    """Number of forward passes of the other kind since the last pass of this kind.
-
-    The two kinds are passes with one picture or sound, and passes with several."""
+    """Number of forward passes of the other kind (one item, or several) since the last pass of this kind."""
 
     def record(self, each: float) -> None:
         self.forwards += 1
@@ -34,14 +32,14 @@ class _ForwardTimes:
 
 @dataclass(slots=True)
 class _ShapeTimes:
-    """Measurements for pictures or sounds of one shape."""
+    """Decoding times for media of one shape, measured one at a time (``alone``) and in batches (``together``)."""
 
     alone: _ForwardTimes = field(default_factory=_ForwardTimes)
     together: _ForwardTimes = field(default_factory=_ForwardTimes)
 
     @property
-    def better(self) -> bool:
-        """Return whether decoding several pictures or sounds at once takes less time for each than decoding one.
+    def together_is_faster(self) -> bool:
+        """Return whether a batch takes less time per picture or sound than decoding them one by one.
 
         Until both have been tried twice, return whether several at once has been tried less often.
         """
@@ -51,7 +49,7 @@ class _ShapeTimes:
 
 
 class BatchSizes:
-    """A chooser between decoding pictures or sounds one by one, and several in one forward pass.
+    """Policy that chooses the decoder's batch size: one picture or sound, or several in one forward pass.
 
     It tries both, keeps the faster, and tries the other again now and then. The first forward pass is slower than later
     passes, so both are tried twice. ``most`` is the maximum number of pictures or sounds in a forward pass, and
@@ -64,30 +62,30 @@ class BatchSizes:
         self._seen: defaultdict[Hashable, _ShapeTimes] = defaultdict(_ShapeTimes)
 
     def size(self, key: Hashable, ready: int) -> int:
-        """Return how many of ``ready`` pictures or sounds with the shape ``key`` to decode in the next forward pass."""
+        """Return how many of ``ready`` pictures or sounds of the shape ``key`` to decode in the next forward pass."""
         if self.most == 1 or ready <= 1:
             return 1
         seen = self._seen[key]
-        other = seen.alone if seen.better else seen.together
-        together = seen.better is (other.since < _AGAIN)
-        return min(ready, self.most, self._in_time(seen)) if together else 1
+        other = seen.alone if seen.together_is_faster else seen.together
+        together = seen.together_is_faster is (other.since < _AGAIN)
+        return min(ready, self.most, self._most_in_time(seen)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
-        """Return whether a forward pass should wait for more pictures or sounds of the shape ``key``."""
-        return self.most > 1 and self._seen[key].better
+        """Return whether to delay the next forward pass until more media of the shape ``key`` are queued."""
+        return self.most > 1 and self._seen[key].together_is_faster
 
     def record(self, key: Hashable, count: int, seconds: float) -> None:
-        """Record the seconds that a forward pass took for ``count`` pictures or sounds."""
+        """Record that a forward pass for ``count`` pictures or sounds of the shape ``key`` took ``seconds``."""
         seen = self._seen[key]
         kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
         kind.record(seconds / count)
         other.since += 1
 
     def failed(self, key: Hashable) -> None:
-        """Record that a forward pass with several pictures or sounds failed."""
+        """Record that a batch of pictures or sounds of the shape ``key`` could not be decoded."""
         self.record(key, 2, math.inf)
 
-    def _in_time(self, seen: _ShapeTimes) -> int:
-        """Return how many pictures or sounds a forward pass can decode within the time limit, at least 1."""
+    def _most_in_time(self, seen: _ShapeTimes) -> int:
+        """Return how many pictures or sounds one forward pass can decode within the time limit, at least 1."""
         measured = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
         return max(1, int(min(self.limit_s / measured.each, self.most))) if measured.each else self.most

@@ -1,4 +1,4 @@
-"""MediaBatcher: decodes the pictures and sounds of all requests, several in one forward pass if possible."""
+"""Decode the pictures and sounds of all requests in one thread, several in one forward pass if possible."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 
 @dataclass(slots=True, eq=False)
 class MediaJob:
-    """A picture or sound, or a piece of a sound, that is submitted for decoding."""
+    """A decoding job: one picture, one sound, or one chunk of a sound."""
 
     medium: Any
-    """Codes of a picture or sound (`Medium`), or of a piece of a sound (`SoundPiece`) if ``state`` is set."""
+    """Codes to decode: a `Medium` for a picture or sound, or a `SoundPiece` for one chunk of a sound."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
-    """Callback, called once in the thread that ends the job. None once the job has ended or was cancelled."""
+    """Callback that gets the job when it ends, in any thread. None once it was called or the job was cancelled."""
     state: Any = None
-    """State of the decoder between the pieces of a sound, or None without pieces. Pieces are decoded one by one."""
+    """Decoder state that is carried from one chunk of a sound to the next. None if a picture or sound is decoded at
+    once."""
     key: Hashable = None
     """Batch key. Jobs with equal keys can be decoded in one forward pass."""
     outcome: Outcome = None
     since: float = 0.0
-    """Time of submission, by ``time.monotonic``."""
+    """Time of submission in seconds, from ``time.monotonic``."""
 
     def cancel(self) -> None:
-        """Cancel the job. ``done`` will not be called."""
+        """Cancel the job without calling ``done``."""
         self.done = None
 
     def settle(self, outcome: Outcome) -> None:
-        """End the job with an object or an exception, and call ``done``."""
+        """End the job with ``outcome``, the decoded object or an exception, and call ``done``."""
         done = self.done
         if done is not None:
             self.outcome = outcome
@@ -52,16 +53,16 @@ class MediaJob:
 
 
 @dataclass(slots=True, eq=False)
-class _DecoderForward:
-    """A task for the decoder's thread: the jobs to decode in one forward pass."""
+class _DecoderTask:
+    """A task of the decoder thread, which decodes a group of jobs in one forward pass."""
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether the task has already taken its jobs from the queue of waiting jobs. A task does this only once."""
+    """Whether the task has already taken its jobs from the queue. It takes jobs only once."""
 
 
 class MediaBatcher:
-    """A batcher that runs a decoder in a thread. ``timeout`` is the time limit of one forward pass, in seconds."""
+    """Decoder thread that decodes queued media in batches. ``timeout`` limits a forward pass, in seconds."""
 
     def __init__(self, processor: TokenProcessor, timeout: float) -> None:
         self.calls = 0
@@ -72,22 +73,22 @@ class MediaBatcher:
         self._sizes = BatchSizes(processor.max_batch, 0.75 * timeout)
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
-        self._turns = 0
-        """Number of tasks that have not taken jobs from the queue yet. Never less than the number of waiting jobs."""
+        self._open_tasks = 0
+        """Number of queued tasks that have not taken their jobs yet. There are at least as many as waiting jobs."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
         self._name = type(processor).__name__
-        self._said = False
-        """Whether a failed forward pass with several pictures or sounds has been logged."""
+        self._has_warned = False
+        """Whether a failed batch has already been logged."""
 
     def submit(
         self, medium: Medium | Any, params: OutputParams, done: Callable[[MediaJob], None], state: Any = None
     ) -> MediaJob:
-        """Submit a picture or sound for decoding, or a piece of a sound.
+        """Queue a picture, a sound, or a chunk of a sound for decoding. ``done`` is called with the finished job.
 
-        A piece has a ``state``, which the decoder keeps between the pieces of the sound. ``done`` is called with the
-        job in any thread, possibly in this one.
+        A chunk has a ``state``, which the decoder keeps from one chunk of the sound to the next. ``done`` may be called
+        in any thread, also in this one.
         """
         job = MediaJob(medium, params, done, state, since=time.monotonic())
         try:
@@ -98,20 +99,20 @@ class MediaBatcher:
             return job
         with self._lock:
             self._waiting.append(job)
-            self._turns += 1
+            self._open_tasks += 1
             self._more.notify_all()
         # One task per job: a task ends at once if earlier tasks have taken all jobs.
         try:
-            self._queue(_DecoderForward())
+            self._queue(_DecoderTask())
         except BaseException:  # no thread could be started
             with self._lock:
-                self._turns -= 1
+                self._open_tasks -= 1
                 self._waiting = deque(waiting_job for waiting_job in self._waiting if waiting_job is not job)
             raise
         return job
 
     def close(self) -> None:
-        """End the decoder's thread. Jobs that are not decoded yet fail. A second call does nothing."""
+        """End the decoder thread. Jobs that are not decoded yet fail. Further calls do nothing."""
         if self._closed:
             return
         with self._lock:
@@ -122,44 +123,44 @@ class MediaBatcher:
         for job in unfinished:
             job.settle(AbortedError("the engine was shut down before the result was decoded"))
 
-    def _queue(self, turn: _DecoderForward) -> None:
-        self._pool.submit(lambda: self._run(turn), lambda outcome: self._end(turn, outcome))
+    def _queue(self, task: _DecoderTask) -> None:
+        self._pool.submit(lambda: self._run(task), lambda outcome: self._end(task, outcome))
 
-    def _run(self, turn: _DecoderForward) -> list[Outcome]:
-        """Decode the jobs of a task, and return a result or an exception for each.
+    def _run(self, task: _DecoderTask) -> list[Outcome]:
+        """Decode the jobs of a task. Return a result or an exception for each job.
 
         If decoding several jobs at once fails, queue a task for each of them, and return an empty list.
         """
-        if not turn.taken:
-            self._take(turn)
-        if len(turn.jobs) > 1:
-            return self._decode_together(turn.jobs)
-        return [self._decode_alone(job) for job in turn.jobs]
+        if not task.taken:
+            self._take(task)
+        if len(task.jobs) > 1:
+            return self._decode_together(task.jobs)
+        return [self._decode_alone(job) for job in task.jobs]
 
-    def _take(self, turn: _DecoderForward) -> None:
+    def _take(self, task: _DecoderTask) -> None:
         with self._lock:
             self._forget_cancelled()
             first = self._waiting[0] if self._waiting else None
             if first is not None and first.state is None and self._sizes.waits(first.key):
                 self._wait(first)
                 self._forget_cancelled()
-            if turn.taken:  # the task failed while it waited
+            if task.taken:  # the task failed while it waited
                 return
-            turn.taken = True
-            self._turns -= 1
+            task.taken = True
+            self._open_tasks -= 1
             if self._waiting:
-                turn.jobs = self._first_alike()
+                task.jobs = self._take_batch()
 
     def _wait(self, first: MediaJob) -> None:
-        """Wait until there is a full batch, or the first job has waited long enough."""
+        """Wait until the batch is full, or the first job has waited for the maximum time."""
         until = first.since + self._wait_s
         while not self._closed and self._alike(first) < self._processor.max_batch:
             remaining = until - time.monotonic()
             if remaining <= 0 or not self._more.wait(remaining):
                 return
 
-    def _first_alike(self) -> list[MediaJob]:
-        """Remove and return the oldest waiting job, with the jobs that can be decoded together with it."""
+    def _take_batch(self) -> list[MediaJob]:
+        """Remove the oldest job and the jobs with the same batch key from the queue, and return them."""
         first = self._waiting[0]
         count = self._sizes.size(first.key, self._alike(first))
         taken = [job for job in self._waiting if job.key == first.key][:count]
@@ -180,8 +181,8 @@ class MediaBatcher:
             outputs: list[Outcome] = list(self._processor.decode_batch([job.medium for job in jobs]))
         except BaseException as error:  # noqa: BLE001 - unknown which medium caused it, so each is decoded alone
             self._sizes.failed(jobs[0].key)
-            if not self._said:
-                self._said = True
+            if not self._has_warned:
+                self._has_warned = True
                 logger.warning(
                     "%s failed on %d media at once, so they are decoded one by one",
                     self._name,
@@ -189,7 +190,7 @@ class MediaBatcher:
                     exc_info=error,
                 )
             for job in jobs:
-                self._queue(_DecoderForward([job], taken=True))
+                self._queue(_DecoderTask([job], taken=True))
             return []
         self._sizes.record(jobs[0].key, len(jobs), time.perf_counter() - started)
         if len(outputs) == len(jobs):
@@ -218,26 +219,26 @@ class MediaBatcher:
             return DecodeError(f"{self._name}.{by} returned None; it must return an output object")
         return output
 
-    def _end(self, turn: _DecoderForward, outcome: Any) -> None:
-        """End the jobs of a task with their results. If the task failed (time limit, shutdown), all its jobs fail."""
+    def _end(self, task: _DecoderTask, outcome: Any) -> None:
+        """End the jobs of a task with their results. If the task itself failed, all its jobs fail with its error."""
         if isinstance(outcome, BaseException):
-            for job in self._of_failed(turn):
+            for job in self._jobs_of_failed(task):
                 job.settle(outcome)
             return
-        for job, each in zip(turn.jobs, outcome, strict=False):
+        for job, each in zip(task.jobs, outcome, strict=False):
             job.settle(each)
 
-    def _of_failed(self, turn: _DecoderForward) -> Sequence[MediaJob]:
+    def _jobs_of_failed(self, task: _DecoderTask) -> Sequence[MediaJob]:
         """Return the jobs that fail because their task failed.
 
         If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.
         """
         with self._lock:
-            if turn.taken:
-                return turn.jobs
-            turn.taken = True
-            self._turns -= 1
-            return [self._waiting.popleft() for _ in range(len(self._waiting) - self._turns)]
+            if task.taken:
+                return task.jobs
+            task.taken = True
+            self._open_tasks -= 1
+            return [self._waiting.popleft() for _ in range(len(self._waiting) - self._open_tasks)]
 
     def _failure(self, error: BaseException) -> MMOutError:
         if isinstance(error, MMOutError) and not isinstance(error, InputError):  # codes are not the user's input

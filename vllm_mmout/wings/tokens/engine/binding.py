@@ -1,4 +1,4 @@
-"""TokenBinding: the processors and limits of an engine whose model generates media tokens."""
+"""Hold the output processors and limits of an engine whose model generates pictures or sounds as tokens."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from vllm_mmout.registry.choice import Choice
 from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
 from vllm_mmout.wings.tokens.engine.growing_pictures import GrowingPictures
 from vllm_mmout.wings.tokens.engine.growing_sounds import GrowingSounds
-from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_asked
+from vllm_mmout.wings.tokens.guided.admission import GUIDED, check_output_and_grid
 from vllm_mmout.wings.tokens.guided.configure import is_guiding, why_not
 from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 
 FOLDER = "_name_or_path"
-"""Key of the model's folder in the config that processors get. Decoder folders may be relative to it."""
+"""Config key for the path of the model's folder. Relative paths of decoder folders start there."""
 NONE = "none"
-"""Value of ``OutputParams.output`` for requests whose media tokens are not decoded, but stay in the text."""
+"""Value of ``OutputParams.output`` that leaves picture and sound tokens in the answer's text, without decoding them."""
 _NOT_CONFIGURED = "the engine's config was not made by EngineArgs, which adds the logits processor"
 _KNOWN = frozenset({"processor", "output", "sampling", "grid"})
-"""Names of the request options that all models accept. Each output processor may accept further options."""
+"""Request options that every token-generating model accepts. An output processor may accept more."""
 
 
 @dataclass(frozen=True)
 class TokenBinding(EngineBinding):
-    """The output processors and limits of an engine whose model generates media tokens."""
+    """Output processors and limits of one engine whose model generates pictures or sounds as tokens."""
 
     processors: Mapping[str, TokenProcessor]
-    """Output processors by name, the default first."""
+    """Output processors by name. The first is the default."""
     max_model_len: int
-    """Maximum number of tokens of a prompt and its answer together."""
+    """Maximum length of a prompt plus its answer, in tokens."""
     unguided: str | None
-    """Reason why answers cannot be restricted to complete pictures or sounds. None if they can."""
+    """Reason why this engine cannot restrict answers to complete pictures or sounds. None if it can."""
 
     generates: ClassVar[bool] = True
     async_llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.async_llm:BoundTokenAsyncLLM"
@@ -52,7 +52,7 @@ class TokenBinding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the processors and load their decoders. See `EngineBinding.make`."""
+        """Create the output processors of an engine, and load their decoders. See `EngineBinding.make`."""
         processors: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
         for processor in processors.values():
             processor.load()
@@ -61,11 +61,11 @@ class TokenBinding(EngineBinding):
         return cls(model, processors, settings, choice, vllm_config.model_config.max_model_len, unguided)
 
     def pick(self, params: OutputParams) -> str:
-        """Return the name of the processor that a request asks for."""
+        """Return the name of the output processor that a request selects."""
         return self.choice.pick(params.processor)[0]
 
     def prepare(self, params: OutputParams) -> None:
-        """Measure how the decoder works in chunks, if a request asks for chunks. Blocks while it is first measured.
+        """Measure how the decoder works in chunks, if a request asks for chunks. The first such call blocks.
 
         Raises:
             OptionError: the decoder cannot decode in chunks.
@@ -78,9 +78,9 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Return an object that decodes the unfinished sounds or pictures of an answer while they are generated.
+        """Return a decoder for chunks or previews of an unfinished answer, or None if the request asks for neither.
 
-        Return None if the request asks neither for sounds in chunks nor for previews of pictures.
+        ``settled`` is called in any thread whenever a picture or sound has been decoded.
         """
         processor = self.processors[self.pick(params)]
         if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):
@@ -89,7 +89,7 @@ class TokenBinding(EngineBinding):
         return GrowingPictures(rows, params, batcher, settled) if params.partial_images and rows else None
 
     def check_params(self, params: OutputParams) -> None:
-        """Check the options of a request to this model."""
+        """Raise an OptionError if this model does not support an option of a request."""
         picks = self.choice.pick(params.processor)
         if len(picks) > 1:
             raise OptionError(
@@ -103,7 +103,7 @@ class TokenBinding(EngineBinding):
                 f"output processor {picks[0]!r} has no output {params.output!r} (known: {', '.join(choices)})",
                 param="output",
             )
-        check_asked(params, processor.layout, self.unguided)
+        check_output_and_grid(params, processor.layout, self.unguided)
         if params.partial_images and "partial_images" in processor.honours and not _rows(params, processor):
             raise OptionError(
                 f"partial_images needs the number of rows in advance, but {self.model} may write any number; set grid"
@@ -122,6 +122,6 @@ class TokenBinding(EngineBinding):
 
 
 def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
-    """Return the number of rows in the code grid of a request's pictures, or None if it is not known in advance."""
+    """Return the number of rows of codes in a request's pictures, or None if it is not known in advance."""
     grid = params.grid or processor.layout.grid
     return None if grid is None else grid[0]

@@ -1,4 +1,4 @@
-"""GrowingPictures: previews of the pictures of one answer while their rows are generated."""
+"""Decode previews of a picture while the model is still generating its rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.parser import StreamParser
 
 _FILL = 128
-"""Grey level, 0 to 255, of the rows that have not come yet."""
+"""Grey level, 0 to 255, for the rows of a preview that the model has not generated yet."""
 
 
 class GrowingPictures:
-    """The pictures of one answer, with previews while they are generated.
+    """Previews of the pictures in one answer, decoded while the model generates their rows.
 
     ``settled`` is called in any thread whenever a picture has been decoded.
 
@@ -36,22 +36,22 @@ class GrowingPictures:
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """Always None, as a failed preview does not end an answer."""
+        """Always None, because a preview that cannot be decoded does not end the answer."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params
         self._batcher = batcher
         self._settled = settled
         self._start: int | None = None
-        """Index of the first token of the current picture."""
+        """Index of the current picture's first token in the answer. None between pictures."""
         self._due: list[int] = []
-        """Row counts that the current picture must reach for its next previews."""
+        """Numbers of rows at which the current picture gets its remaining previews."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit a preview of the current picture if a preview is due. Never raises."""
+        """Submit a preview for decoding if the current picture has reached enough rows. Never raises."""
         if (begun := parser.begun) is None:
             return
         start, rows = begun
@@ -68,7 +68,7 @@ class GrowingPictures:
             self._due = []
 
     def end(self, medium: Medium) -> MediaJob:
-        """Submit a complete picture for decoding."""
+        """Submit a finished picture for decoding, and cancel its unfinished previews."""
         self.cancel()
         return self._batcher.submit(medium, self._params, lambda _: self._settled())
 
@@ -79,22 +79,22 @@ class GrowingPictures:
         return previews
 
     def cancel(self) -> None:
-        """Cancel all previews that are not decoded yet."""
+        """Cancel the previews that are not decoded yet."""
         for job in self._jobs:
             job.cancel()
         self._jobs.clear()
         self._start, self._due = None, []
 
     def _keep(self, job: MediaJob) -> None:
-        """Keep a decoded preview until `take`. Called in any thread."""
+        """Store a decoded preview until `take` returns it. Called in any thread."""
         picture = job.outcome
         if isinstance(picture, ImageOutput):
-            preview = marked(ImageOutput(self._filled(picture, job.medium)), job.medium)
+            preview = marked(ImageOutput(self._padded_with_grey(picture, job.medium)), job.medium)
             with self._lock:
                 self._previews.append(preview)
 
-    def _filled(self, picture: ImageOutput, medium: Medium) -> NDArray[np.uint8]:
-        """Return the pixels of a picture, filled up with grey to its full height."""
+    def _padded_with_grey(self, picture: ImageOutput, medium: Medium) -> NDArray[np.uint8]:
+        """Return a preview's pixels at the full height of the picture, with grey in place of missing rows."""
         height = picture.height * self._rows // medium.codes[0].shape[0]
         missing = np.full((max(0, height - picture.height), *picture.array.shape[1:]), _FILL, np.uint8)
         return np.concatenate([picture.array, missing])

@@ -1,4 +1,4 @@
-"""GrowingSounds: the sounds of one answer, decoded in chunks while their tokens are generated."""
+"""Decode a sound in chunks while the model is still generating its tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 
 
-_MOST = 8
-"""Maximum number of chunks that are decoded at once if the decoder is late."""
+_MOST_CHUNKS = 8
+"""Maximum number of chunks to decode in one forward pass if the decoder has fallen behind the model."""
 
 
 class GrowingSounds:
-    """The sounds of one answer, which are decoded in chunks while they are generated.
+    """Sounds of one answer, each decoded in chunks while the model generates it.
 
     ``settled`` is called in any thread when a whole sound has been decoded.
     """
@@ -37,19 +37,19 @@ class GrowingSounds:
     ) -> None:
         self.settled = settled
         self.error: Exception | None = None
-        """Error of a chunk that could not be decoded."""
+        """Exception of a chunk that could not be decoded, or None."""
         self._processor = processor
         self._params = params
         self._batcher = batcher
         self._open: GrowingSound | None = None
         self._sounds: list[GrowingSound] = []
-        """Sounds in the order of their tokens. `take` removes a sound after its last chunk."""
+        """Sounds whose chunks `take` has not all returned yet, in the order of their tokens."""
         self._chunks: dict[int, list[AudioOutput]] = {}
-        """Chunks that `take` has not returned yet, keyed by the index of their sound's first token."""
+        """Decoded chunks that `take` has not returned yet, by the index of their sound's first token."""
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit a chunk of the current sound if enough frames have come. Never raises."""
+        """Submit the next chunk of the current sound if the model has generated enough frames. Never raises."""
         if (begun := parser.begun) is None or self.error is not None:
             return
         start, frames = begun
@@ -61,14 +61,14 @@ class GrowingSounds:
             self.error = error
 
     def end(self, medium: Medium) -> GrowingSound:
-        """Submit those frames of a complete sound that are not decoded yet."""
+        """Submit the rest of a finished sound for decoding."""
         sound = self._sound(medium.start)
         self._open = None
         sound.end(medium)
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """Return the chunks decoded since the last call. Later sounds wait until all earlier sounds are decoded."""
+        """Return the chunks decoded since the last call. Chunks of later sounds wait for those of earlier ones."""
         chunks: list[AudioOutput] = []
         with self._lock:
             while self._sounds:
@@ -83,12 +83,12 @@ class GrowingSounds:
         return chunks
 
     def keep(self, sound: GrowingSound, chunks: list[AudioOutput]) -> None:
-        """Keep new chunks of a sound until `take`."""
+        """Store decoded chunks of a sound until `take` returns them."""
         with self._lock:
             self._chunks.setdefault(sound.start, []).extend(chunks)
 
     def cancel(self) -> None:
-        """Cancel the decoding of the unfinished sound."""
+        """Stop decoding the unfinished sound."""
         if self._open is not None:
             self._open.cancel()
             self._open = None
@@ -103,7 +103,7 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """A sound that is decoded piece by piece while it is generated. It has the interface of a `MediaJob`.
+    """One sound that is decoded in chunks while the model generates it. It has the interface of a `MediaJob`.
 
     Only one piece is decoded at a time. The next piece has all frames that came in the meantime, so chunks become
     longer if the decoder is slower than the model. Their length is limited, because a forward pass has a time limit.
@@ -122,10 +122,10 @@ class GrowingSound:
         seconds: Any = params.chunk_seconds
         self.start = start
         self.medium: Medium | None = None
-        """The whole sound, once it has ended."""
+        """Codes of the whole sound. None until the sound has ended."""
         self.outcome: Outcome = None
         self.done: Callable[[], None] | None = sounds.settled
-        """Callback. None once the whole sound is decoded, has failed, or was cancelled."""
+        """Callback for the end of decoding. None once it was called or the sound was cancelled."""
         self._frames_a_chunk = max(1, -(-round(seconds * rate) // chunking.frame_samples))
         self._first, self._ahead, self._rates = chunking.first, chunking.ahead, chunking.rates
         self._state = chunking.begin()
@@ -133,27 +133,27 @@ class GrowingSound:
         self._batcher = batcher
         self._sounds = sounds
         self._made = 0
-        """Number of frames that are decoded or being decoded."""
+        """Number of frames of the sound that are decoded or being decoded."""
         self._chunks: list[AudioOutput] = []
         self._job: MediaJob | None = None
         self._busy = False
-        """Whether a piece is being decoded."""
+        """Whether a chunk of this sound is being decoded."""
         self._lock = Lock()
 
     def awaits(self, frames: int) -> bool:
-        """Return whether a chunk can be decoded once ``frames`` frames have come."""
+        """Return whether the next chunk can be decoded, given that ``frames`` frames have been generated."""
         return not self._busy and frames >= max(self._made + self._frames_a_chunk + self._ahead, self._first)
 
     def offer(self, medium: Medium, frames: int) -> None:
-        """Submit a chunk of the first ``frames`` frames, unless a piece is being decoded."""
+        """Submit the next chunk unless one is being decoded. ``frames`` counts the frames generated so far."""
         with self._lock:
             if self._busy or self.done is None:
                 return
             self._busy = True
-        self._decode(self._piece(medium, frames, ended=False))
+        self._decode(self._next_piece(medium, frames, ended=False))
 
     def end(self, medium: Medium) -> None:
-        """Submit the rest of the sound, at once or after the piece that is being decoded."""
+        """Submit the rest of the finished sound, after the chunk that is being decoded, if any."""
         with self._lock:
             self.medium = medium
             if self._busy or self.done is None:
@@ -162,17 +162,17 @@ class GrowingSound:
         self._decode(self._rest(medium))
 
     def cancel(self) -> None:
-        """Cancel the sound. The callback will not be called."""
+        """Stop decoding the sound, without calling ``done``."""
         self.done = None
         if self._job is not None:
             self._job.cancel()
 
     def _rest(self, medium: Medium) -> SoundPiece:
-        return self._piece(medium, medium.codes[0].size // self._rates[0], ended=True)
+        return self._next_piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
-    def _piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the next piece of a sound with ``frames`` frames so far, within the limit of one forward pass."""
-        most = max(self._made + self._ahead + _MOST * self._frames_a_chunk, self._first)
+    def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
+        """Return the sound's codes up to the end of its next chunk, whose length one forward pass limits."""
+        most = max(self._made + self._ahead + _MOST_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
             medium, frames, ended = replace(medium, codes=codes), most, False
@@ -180,10 +180,10 @@ class GrowingSound:
         return SoundPiece(medium, ended)
 
     def _decode(self, piece: SoundPiece) -> None:
-        self._job = self._batcher.submit(piece, self._params, self._take, self._state)
+        self._job = self._batcher.submit(piece, self._params, self._on_decoded, self._state)
 
-    def _take(self, job: MediaJob) -> None:
-        """Continue after a piece has been decoded. Called in any thread."""
+    def _on_decoded(self, job: MediaJob) -> None:
+        """Handle a decoded chunk: store it, and submit the rest if the sound has ended. Called in any thread."""
         try:
             self._go_on(job)
         except Exception as error:  # noqa: BLE001 - the answer waits for an outcome
@@ -212,7 +212,7 @@ class GrowingSound:
         return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
 
     def _settle(self, outcome: Outcome) -> None:
-        """End the job with the decoded sound or an error. An error ends the answer at its next token."""
+        """End decoding with the whole sound or an error. After an error, the answer ends at its next token."""
         done = self.done
         if done is None:
             return

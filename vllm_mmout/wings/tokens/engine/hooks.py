@@ -1,4 +1,4 @@
-"""The functions and classes of vLLM that this extension package replaces or uses. They are checked at the start."""
+"""List the functions and classes of vLLM that the token extension uses or overrides. They are checked at the start."""
 
 from __future__ import annotations
 

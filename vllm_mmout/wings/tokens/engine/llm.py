@@ -1,4 +1,4 @@
-"""``LLM`` for models that generate media tokens: ``generate`` and ``chat`` decode pictures and sounds in answers."""
+"""Decode pictures and sounds in the answers of vLLM's ``LLM``, for models that generate them as tokens."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.tokens.engine.binding import TokenBinding
-from vllm_mmout.wings.tokens.engine.outputs import TokenRequestOutput, without_error
-from vllm_mmout.wings.tokens.engine.request import TokenRequest, sent_apart, with_request
+from vllm_mmout.wings.tokens.engine.outputs import TokenRequestOutput, with_error_field
+from vllm_mmout.wings.tokens.engine.request import TokenRequest, with_request, without_own_options
 from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenEngine(BoundLLMEngine):
-    """vLLM's synchronous engine, with output processors for a model that generates media tokens."""
+    """vLLM's ``LLMEngine`` for models that generate pictures or sounds as tokens."""
 
     output_processor: TokenOutputProcessor  # type: ignore[assignment]
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> str:
-        """Add a request as vLLM does. Options that vLLM does not know are not sent to the engine's process."""
-        with sent_apart(params) as sent:
+        """Add a request like vLLM, without sending this package's own options to the engine process."""
+        with without_own_options(params) as sent:
             return super().add_request(request_id, prompt, sent, *args, **kwargs)
 
 
 class BoundTokenLLM(LLM):
-    """vLLM's ``LLM``, with output processors for a model that generates media tokens."""
+    """vLLM's ``LLM`` for models that generate pictures or sounds as tokens. Its answers hold them decoded."""
 
     llm_engine: BoundTokenEngine
 
@@ -61,10 +61,10 @@ class BoundTokenLLM(LLM):
             next(iter(prompts), None), int
         )  # one prompt as token ids
         with self.llm_engine.mmout.noted(self.llm_engine.wake):
-            return _told(super().generate(prompts, params, **kwargs), single=single)
+            return _with_failures(super().generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
-        """Answer conversations like vLLM's ``LLM.chat``, and decode the pictures and sounds in the tokens.
+        """Answer conversations like vLLM's ``LLM.chat``, and decode the pictures and sounds in the answers.
 
         ``sampling_params`` and the results are as in `generate`. Several conversations are given as a list.
 
@@ -77,23 +77,23 @@ class BoundTokenLLM(LLM):
         params = _sampling(sampling_params, binding, self.get_default_sampling_params)
         single = not (messages and isinstance(messages[0], list | tuple))
         with self.llm_engine.mmout.noted(self.llm_engine.wake):
-            return _told(super().chat(messages, params, *args, **kwargs), single=single)
+            return _with_failures(super().chat(messages, params, *args, **kwargs), single=single)
 
     def wait_for_completion(  # type: ignore[override]  # vLLM's returns any kind of output, this only one kind
         self, *args: Any, **kwargs: Any
     ) -> list[RequestOutput]:
-        """Wait for all requests like vLLM, and return results as `generate` does for a list of prompts."""
+        """Wait for all requests like vLLM. Return one result per prompt, as `generate` does for a list of prompts."""
         with self.llm_engine.mmout.noted(self.llm_engine.wake):
-            return _told(super().wait_for_completion(*args, **kwargs), single=False)
+            return _with_failures(super().wait_for_completion(*args, **kwargs), single=False)
 
 
-def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
-    """Turn failed results into `TokenRequestOutput`. Raise the error if the only prompt failed.
+def _with_failures(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
+    """Turn results of failed prompts into `TokenRequestOutput`. If ``single`` is True, raise the error instead.
 
     This must run after vLLM's loop, which reads ``outputs`` of all results.
     """
     for output in outputs:
-        if without_error(output).error is not None:
+        if with_error_field(output).error is not None:
             rebase(output, TokenRequestOutput)
     if single and outputs and isinstance(outputs[0], TokenRequestOutput):
         raise outputs[0].error
@@ -101,7 +101,7 @@ def _told(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
 
 
 def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
-    """Return the sampling params in `OutputParams` for vLLM, with the request's other options attached to them."""
+    """Return vLLM's sampling params from `OutputParams`, with the request's other options attached."""
     if isinstance(params, Sequence):
         return [_sampling(entry, binding, default) for entry in params]
     if not isinstance(params, OutputParams):
@@ -115,7 +115,7 @@ def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """Check a request's options, and return its sampling params. If they are missing, return the model's default."""
+    """Check a request's options, and return its sampling params, or the model's ``default`` if it has none."""
     binding.check_params(params)
     if params.sampling is None:
         sampling: SamplingParams = default()

@@ -1,4 +1,4 @@
-"""Subclasses of vLLM's objects of one request that carry media: detokenizer, output queue and results."""
+"""Extend vLLM's detokenizer, output queue and results by the pictures and sounds of an answer."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from vllm_mmout.engine.binding import rebase
 
 
 class TextFilter(Protocol):
-    """An object that tells which tokens are text."""
+    """Protocol of objects that tell which tokens of an answer are text."""
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Return for each new token True if it is text. ``stopped`` says that the last token ended the answer."""
+        """Return for each new token whether it is text. ``stopped`` means that the last token ended the answer."""
 
 
 @dataclass(slots=True)
 class TextFilterState:
-    """The state of a `RoutedDetokenizer` that vLLM's detokenizer does not have."""
+    """Attributes that `RoutedDetokenizer` adds to vLLM's detokenizer."""
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
-    """Flags for the tokens that the detokenizer decodes next: True for a text token, False for a media token."""
+    """Flags for the tokens that the detokenizer decodes next: True for text, False for picture or sound tokens."""
 
 
 class RoutedDetokenizer(IncrementalDetokenizer):
-    """A mix-in for a request's detokenizer that leaves media tokens out of the text. They still count as tokens."""
+    """Detokenizer that leaves picture and sound tokens out of the text. The answer's token count includes them."""
 
     mmout: TextFilterState
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:  # noqa: FBT001 - vLLM's signature
-        """Ask the text filter about the new tokens, then update as vLLM does."""
+        """Classify the new tokens as text or media, and detokenize them like vLLM. Return a stop string if found."""
         self.mmout.is_text = iter(self.mmout.text_filter.feed(new_token_ids, stopped=stop_terminated))
         stop: str | None = super().update(new_token_ids, stop_terminated)
         return stop
 
     def decode_next(self, next_token_id: int) -> str:
-        """Return the text of a token, empty for a media token. Never called for a detokenizer without a tokenizer."""
+        """Return the text of a token, or an empty string for a picture or sound token."""
         if not next(self.mmout.is_text):
             return ""
         vllms: Any = super()
@@ -50,7 +50,7 @@ class RoutedDetokenizer(IncrementalDetokenizer):
 
 
 def route(detokenizer: IncrementalDetokenizer, text_filter: TextFilter) -> None:
-    """Make a request's detokenizer leave out the tokens that are not text, according to ``text_filter``."""
+    """Make a request's detokenizer leave out the tokens that ``text_filter`` does not classify as text."""
     routed: Any = detokenizer
     routed.mmout = TextFilterState(text_filter)
     rebase(routed, RoutedDetokenizer)
@@ -58,7 +58,7 @@ def route(detokenizer: IncrementalDetokenizer, text_filter: TextFilter) -> None:
 
 @dataclass(repr=False)
 class MultimodalCompletionOutput(CompletionOutput):
-    """One answer of a request, with its decoded media.
+    """One answer of a request: its text, its tokens, and its decoded pictures and sounds.
 
     Attributes:
         text: the text alone, without media tokens.
@@ -82,13 +82,13 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """The result of a request that failed in a list of requests. Reading ``outputs`` raises ``error``."""
+    """Result of a failed request in a list of requests. Reading ``outputs`` raises ``error``, its exception."""
 
     error: Exception
 
     @property
     def outputs(self) -> list[CompletionOutput]:
-        """Raise ``error``, as the request failed."""
+        """Raise the request's ``error``. A failed request has no outputs."""
         raise self.error
 
     @outputs.setter
@@ -99,17 +99,17 @@ class TokenRequestOutput(RequestOutput):
         return f"{type(self).__name__}(request_id={self.request_id!r}, error={self.error!r})"
 
 
-def without_error(output: Any) -> Any:
-    """Set ``error`` of an output to None unless it has an error, so that all results have this field."""
+def with_error_field(output: Any) -> Any:
+    """Add the attribute ``error`` to a vLLM result, None if its request did not fail, and return the result."""
     output.error = getattr(output, "error", None)
     return output
 
 
 class MediaCollector(RequestOutputCollector):
-    """The output queue of one request. Media are kept if vLLM merges outputs that a slow reader has not fetched."""
+    """Output queue of one request that keeps all pictures and sounds when vLLM merges unread outputs."""
 
     def put(self, output: Any) -> None:
-        """Queue an output. If vLLM merges it into a waiting output, keep the pictures and sounds of both."""
+        """Queue an output. If vLLM merges it with a waiting output, keep the pictures and sounds of both."""
         held = self.output
         waiting, new = _updates(held), _updates(output)
         super().put(output)
@@ -126,6 +126,6 @@ class MediaCollector(RequestOutputCollector):
 
 
 def _updates(output: Any) -> dict[int, list[Any]]:
-    """Return the non-empty ``updates`` of each answer, by the answer's index."""
+    """Return the non-empty ``updates`` (previews or sound chunks) of each answer, by the answer's index."""
     answers: Iterable[Any] = output.outputs if isinstance(output, RequestOutput) else ()
     return {answer.index: answer.updates for answer in answers if getattr(answer, "updates", None)}

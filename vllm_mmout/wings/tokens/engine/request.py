@@ -1,4 +1,4 @@
-"""TokenRequest: the options of a request that vLLM does not know. They are attached to its sampling params."""
+"""Attach a request's options that vLLM does not know to its sampling params."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ KEY = "mmout"
 
 @dataclass(slots=True)
 class TokenRequest:
-    """The options of one request in addition to its sampling params."""
+    """Options of one request that vLLM's sampling params cannot hold."""
 
     params: OutputParams
     decode: bool = True
-    """Whether pictures and sounds are decoded. If False, their tokens are still kept out of the text."""
+    """Whether to decode pictures and sounds. If False, their tokens are only left out of the text."""
 
 
 PLAIN = OutputParams()
 
 
 def with_request(sampling: SamplingParams, token_request: TokenRequest) -> SamplingParams:
-    """Return a copy of sampling params that carries the other options of a request."""
+    """Return a copy of sampling params with this package's options of the request attached."""
     copied = sampling.clone()
     copied.extra_args = {**(sampling.extra_args or {}), KEY: token_request}
     return copied
 
 
 @contextmanager
-def sent_apart(params: Any) -> Iterator[Any]:
-    """Yield a copy of sampling params without this package's options, which must not be sent to the engine's process.
+def without_own_options(params: Any) -> Iterator[Any]:
+    """Yield sampling params without this package's options, to be sent to the engine process.
 
     Inside the context, `ticket` returns these options.
     """

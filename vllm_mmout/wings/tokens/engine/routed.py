@@ -1,4 +1,4 @@
-"""vLLM's output processor for models that generate media tokens, which are decoded and do not appear in the text.
+"""Process the engine's outputs for models that generate pictures or sounds as tokens.
 
 Text is passed on at once. The last output of an answer is held until its media are decoded. ``process_outputs`` must
 not raise: an exception there would end the handler task, all requests of all users, and the server.
@@ -33,18 +33,19 @@ from vllm_mmout.wings.tokens.guided.admission import GUIDED, guide
 
 @dataclass(slots=True)
 class Answer:
-    """The state of one answer that vLLM's ``RequestState`` does not have."""
+    """Decoding state of one answer: its token stream, decoded objects, and last output."""
 
     stream: MediaStream
     router: TokenOutputProcessor
     ending: Callable[[], Any] | None = None
-    """Function that makes the last output. Set when the engine has finished the request."""
+    """Function that builds the answer's last output once its media are decoded. None until the engine has finished
+    it."""
     objects: list[Any] | None = None
     failed: bool = False
 
 
 class TokenRequestState(RequestState):
-    """vLLM's ``RequestState`` of one answer, extended with its pictures and sounds."""
+    """vLLM's ``RequestState`` of one answer, with the pictures and sounds that are decoded for it."""
 
     mmout: Answer
 
@@ -56,7 +57,7 @@ class TokenRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Make an output as vLLM does. The last output of an answer is held until its media are decoded."""
+        """Build an output like vLLM, but hold the last output of an answer until its media are decoded."""
         answer = self.mmout
         vllms = super().make_request_output
 
@@ -88,18 +89,19 @@ class TokenRequestState(RequestState):
 
 
 class TokenOutputProcessor(HoldingOutputProcessor):
-    """vLLM's output processor for an engine whose model generates media tokens."""
+    """vLLM's ``OutputProcessor``, which also decodes the pictures and sounds in the tokens of answers."""
 
     binding: TokenBinding
     pending: dict[str, TokenRequestState]
-    """Answers that the engine has finished and that wait for their media, by internal request id."""
+    """Answers that the engine has finished, but whose pictures or sounds are still being decoded, by internal request
+    id."""
     batchers: dict[str, MediaBatcher]
-    """Batchers by the name of their processor."""
+    """Decoder threads by the name of their output processor."""
     observer: Observer = SILENT
     """Observer that is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Set up the attributes that this class adds. Called once, when vLLM's output processor gets this class."""
+        """Initialize this subclass's attributes. Called when vLLM's ``OutputProcessor`` object gets this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -114,7 +116,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request as vLLM does, and route its tokens to a text filter or a media stream.
+        """Add a request like vLLM, and set up the decoding of the pictures and sounds in its answer.
 
         Requests whose input is streamed, and requests with ``output="none"``, are left to vLLM.
         """
@@ -149,7 +151,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             rebase(queue, MediaCollector)
 
     def _guide(self, request: EngineCoreRequest) -> None:
-        """Restrict the tokens of the answer if a request asks for complete pictures or sounds."""
+        """Restrict an answer's tokens if its request asks for complete pictures or sounds."""
         token_request = ticket(TokenRequest)
         if token_request is not None and token_request.params.output in GUIDED:
             layout = self.binding.processors[self.binding.pick(token_request.params)].layout
@@ -158,7 +160,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Process outputs as vLLM does. End failed requests here and in the engine, for example after wrong tokens."""
+        """Process engine outputs like vLLM. Also end requests that failed, for example because of misplaced tokens."""
         processed = super().process_outputs(engine_core_outputs, *args, **kwargs)
         for output in engine_core_outputs:
             state = self.request_states.get(output.request_id)
@@ -167,7 +169,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return processed
 
     def hold(self, state: TokenRequestState, ending: Callable[[], Any]) -> Any:
-        """Hold the last output of an answer until its media are decoded. Return it at once if they are.
+        """Keep back an answer's last output until its media are decoded, or return it if they already are.
 
         The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
         answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
@@ -187,12 +189,12 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.parent_requests[parent.request_id] = parent
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Cancel the answers of a failed request, and return what to deliver in place of its output.
+        """Cancel all answers of a failed request, and return the exception or failed result to deliver.
 
         This is the exception for the queue of ``AsyncLLM``, and a result with the attribute ``error`` for ``LLM``.
         """
         parent = state.parent_req
-        for sibling in self._family(state):
+        for sibling in self._states_of_request(state):
             sibling.mmout.failed = True
             sibling.mmout.stream.cancel()
             self.pending.pop(sibling.request_id, None)  # its media are cancelled, so no callback comes
@@ -210,7 +212,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return shell
 
     def _last_output(self, state: TokenRequestState) -> Any:
-        """Return the last output of an answer whose media have been decoded."""
+        """Return the last output of an answer, with its decoded pictures and sounds."""
         answer = state.mmout
         try:
             answer.objects = answer.stream.objects()
@@ -224,7 +226,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer if all its media are decoded. Called in any thread when a medium has been decoded."""
+        """Deliver an answer if all its pictures and sounds are decoded. Called in any thread after each of them."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -248,13 +250,13 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests as vLLM does. Complete media of an aborted answer are still decoded if somebody waits.
+        """Abort requests like vLLM. Pictures and sounds that are complete are still decoded if the caller waits.
 
         Nobody waits if ``internal`` is set: ``generate`` itself then aborts, because its caller has gone.
         """
         request_ids = list(request_ids)
         with self.lock:
-            for state in self._called(request_ids, internal=internal):
+            for state in self._states_with_ids(request_ids, internal=internal):
                 if internal or state.queue is None:
                     state.mmout.failed = True
                     state.mmout.stream.cancel()
@@ -262,24 +264,27 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.wakeup.notify_all()
         return super().abort_requests(request_ids, internal)
 
-    def _called(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
-        """Return the answers with these ids: internal ids of answers or requests, or the ids that callers gave."""
+    def _states_with_ids(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
+        """Return the states of the answers whose id, or whose request's id, is among ``request_ids``.
+
+        ``internal`` says whether these are vLLM's internal ids or the ids that callers gave.
+        """
         id_set = set(request_ids)
         states = [*self.request_states.values(), *self.pending.values()]  # a copy, as the decode thread calls this
         token_states = (state for state in states if isinstance(state, TokenRequestState))
-        return [state for state in token_states if id_set & _names(state, internal=internal)]
+        return [state for state in token_states if id_set & _ids_of(state, internal=internal)]
 
-    def _family(self, state: TokenRequestState) -> list[TokenRequestState]:
-        """Return all answers to the request that ``state`` belongs to, including ``state``."""
+    def _states_of_request(self, state: TokenRequestState) -> list[TokenRequestState]:
+        """Return the states of all answers to the request of ``state``, including ``state``."""
         if state.parent_req is None:
             return [state]
-        return self._called([state.parent_req.request_id], internal=True)
+        return self._states_with_ids([state.parent_req.request_id], internal=True)
 
     def _end_failed(self, state: TokenRequestState) -> list[str]:
-        """Remove a failed request. Return the ids under which the engine knows it."""
+        """Remove a failed request from vLLM's state. Return the ids of its answers, for the engine to abort."""
         ended = []
         with self.lock:
-            for sibling in self._family(state):
+            for sibling in self._states_of_request(state):
                 if sibling.request_id in self.request_states:
                     self._finish_request(sibling)
                     self.lora_states.request_finished(sibling.request_id, sibling.lora_name)
@@ -287,12 +292,12 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return ended
 
     def close(self) -> None:
-        """End the decoders' threads. Pending answers fail."""
+        """End the decoder threads. Answers whose pictures and sounds are not decoded yet fail."""
         for batcher in self.batchers.values():
             batcher.close()
 
 
-def _names(state: RequestState, *, internal: bool) -> set[str]:
+def _ids_of(state: RequestState, *, internal: bool) -> set[str]:
     """Return the ids under which an answer can be aborted: its own id, and the id of its request."""
     states = (state,) if state.parent_req is None else (state, state.parent_req)
-    return {named.request_id if internal else named.external_req_id for named in states}
+    return {owner.request_id if internal else owner.external_req_id for owner in states}

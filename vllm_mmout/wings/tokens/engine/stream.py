@@ -1,4 +1,4 @@
-"""MediaStream: splits the tokens of one answer into text and media, and submits complete media to the decoder."""
+"""Separate the tokens of one answer into text and media, and submit complete pictures and sounds for decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vllm_mmout.wings.tokens.processors.base import marked
 
 
 class MediaTokenFilter:
-    """A text filter that drops all media tokens, for requests whose media are not decoded."""
+    """Text filter for requests whose pictures and sounds are not decoded: it drops all their tokens."""
 
     def __init__(self, media: AbstractSet[int]) -> None:
         self._media = media
@@ -30,7 +30,7 @@ class MediaTokenFilter:
 
 
 class MediaStream:
-    """The token stream of one answer, with the media that are being decoded.
+    """Token stream of one answer, which submits each complete picture or sound for decoding.
 
     The prompt tells whether the answer begins inside a picture or sound. ``settled`` is called in any thread whenever a
     picture or sound has been decoded.
@@ -47,21 +47,21 @@ class MediaStream:
         growing: GrowingSounds | GrowingPictures | None = None,
     ) -> None:
         self.growing = growing
-        """Decoder of unfinished sounds or pictures. None if the request asks neither for chunks nor for previews."""
+        """Decoder for previews or chunks of an unfinished picture or sound. None if the request asks for neither."""
         self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
         self._parser = self._new_parser()
         self._params = params
         self._batcher = batcher
         self._settled = settled
         self._due: list[Medium] = []
-        """Media that are not submitted for decoding because of an error."""
+        """Complete pictures and sounds that are not submitted for decoding yet. After an error, they stay here."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
-        """Error that prevents the delivery of the answer."""
+        """Error that makes the answer fail, or None."""
         self.cancelled = False
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Take new tokens. Return for each whether it is text. Never raises, but sets ``error``."""
+        """Process new tokens, and return for each whether it is text. Never raises: errors are stored in ``error``."""
         is_text = self._parser.feed(token_ids, stopped=stopped)
         if self.growing is None:
             self._take(self._parser.take())
@@ -70,7 +70,7 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Decode the new parts of unfinished media. Called once all tokens so far are known to belong to the answer."""
+        """Decode previews or chunks of unfinished pictures or sounds, once all tokens so far are final."""
         if self.growing is None or self.cancelled:
             return
         self._take(self._parser.take())
@@ -79,17 +79,17 @@ class MediaStream:
         self.error = self.error or self.growing.error
 
     def finish(self, token_ids: list[int]) -> None:
-        """Submit the last media of an answer that consists of ``token_ids``.
+        """Submit the last pictures and sounds of a finished answer. ``token_ids`` are all its tokens.
 
         vLLM drops tokens that came after a stop in the same step. The answer is then parsed again without them.
         """
         if len(token_ids) < self._parser.seen:
-            self._read_again(token_ids)
+            self._parse_again(token_ids)
         else:
             self._take(self._parser.finish())
 
     def cancel(self) -> None:
-        """Cancel all decoding, as nobody waits for the answer."""
+        """Cancel all decoding for this answer, because nobody waits for it."""
         self.cancelled = True
         if self.growing is not None:
             self.growing.cancel()
@@ -99,18 +99,18 @@ class MediaStream:
 
     @property
     def decoded(self) -> bool:
-        """Return whether all submitted media have been decoded."""
+        """Return whether all submitted pictures and sounds have been decoded."""
         return all(job.done is None for job in self.jobs)
 
     def objects(self) -> list[Any]:
-        """Return the decoded media in the order of their tokens. Raise the first failure."""
+        """Return the decoded pictures and sounds in the order of their tokens. Raise the first decoding error."""
         for job in self.jobs:
             if isinstance(job.outcome, BaseException):
                 raise job.outcome
         return [_labelled(job) for job in self.jobs]
 
-    def _read_again(self, token_ids: list[int]) -> None:
-        """Parse an answer again without the tokens that vLLM dropped. Discard their pictures, sounds and errors."""
+    def _parse_again(self, token_ids: list[int]) -> None:
+        """Parse an answer again without the tokens that vLLM dropped, and discard what was decoded from them."""
         before, self._parser = self._parser.error, self._new_parser()
         self._parser.feed(token_ids)
         media = self._parser.finish()
@@ -144,6 +144,6 @@ class MediaStream:
 
 
 def _labelled(job: MediaJob | GrowingSound) -> Any:
-    """Return the decoded object. ``partial`` and ``span`` are set if its class is a `MediaOutput`."""
+    """Return the decoded object of a job, with ``partial`` and ``span`` set if it is a `MediaOutput`."""
     medium: Any = job.medium
     return marked(job.outcome, medium) if isinstance(job.outcome, MediaOutput) else job.outcome

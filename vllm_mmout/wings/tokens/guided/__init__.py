@@ -1,1 +1,1 @@
-"""Guided answers: requests that ask for complete media may only sample tokens that fit the layout."""
+"""Restrict the next tokens of an answer, so that its pictures and sounds are always complete."""

@@ -1,4 +1,4 @@
-"""Checks requests for complete pictures or sounds, and adds rules that restrict the tokens of their answers."""
+"""Check requests for complete pictures or sounds, and attach the rules that restrict their answers' tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_mmout.engine.hooks.client_errors import as_client_error
 from vllm_mmout.errors import OptionError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.wings.tokens.guided.guide import KEY, Follower, Guide
+from vllm_mmout.wings.tokens.guided.guide import KEY, Guide, TokenTracker
 from vllm_mmout.wings.tokens.layouts import TokenLayout
 
 if TYPE_CHECKING:
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreRequest
 
 MEDIA: Final = "media"
-"""Value of ``OutputParams.output`` for answers that are a single picture or sound and nothing else."""
+"""Value of ``OutputParams.output`` for an answer that consists of one complete picture or sound, without text."""
 MIXED: Final = "mixed"
-"""Value of ``OutputParams.output`` for answers with complete pictures or sounds, and text around them."""
+"""Value of ``OutputParams.output`` for an answer with complete pictures or sounds, and text around them."""
 GUIDED: Final = (MEDIA, MIXED)
 
 
-def check_asked(params: OutputParams, layout: TokenLayout, unguided: str | None) -> None:
-    """Check that a model with ``layout`` can give a request the output and grid that it asks for.
+def check_output_and_grid(params: OutputParams, layout: TokenLayout, unguided: str | None) -> None:
+    """Check that the model supports a request's ``output`` and ``grid``.
 
-    ``unguided`` is the reason why answers cannot be restricted to complete pictures or sounds. None if they can.
+    ``layout`` describes the model's media tokens. ``unguided`` is the reason why answers cannot be restricted to
+    complete pictures or sounds. It is None if they can.
 
     Raises:
-        OptionError: the model cannot.
+        OptionError: the model does not support them.
 
     """
     if params.output in GUIDED:
@@ -43,7 +44,7 @@ def check_asked(params: OutputParams, layout: TokenLayout, unguided: str | None)
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:
-    """Return the layout with the grid that a request asks for. Raise an OptionError if the model has another grid."""
+    """Return ``layout`` with the picture grid of a request. Raise an OptionError if the model has another grid."""
     if grid is None or grid == layout.grid:
         return layout
     if layout.modality != "image" or layout.grid is not None:
@@ -55,7 +56,7 @@ def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayou
 
 
 def guide(request: EngineCoreRequest, params: OutputParams, layout: TokenLayout, max_model_len: int) -> None:
-    """Restrict the tokens of the answer to a request that asks for complete pictures or sounds.
+    """Restrict a request's answer to complete pictures or sounds, if the request asks for that.
 
     The rules (a `Guide`) are added to the sampling params, from which the worker reads them. Other requests stay
     unchanged.
@@ -95,7 +96,7 @@ def _guide(
         budget=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
         stops=_stops(sampling, layout, params),
     )
-    least = Follower(answer_guide).least
+    least = TokenTracker(answer_guide).least
     if least > answer_guide.budget and (media_only or answer_guide.opened):
         raise OptionError(
             f"a whole {_NOUNS[layout.modality]} takes at least {least} tokens, but the answer may have only"
@@ -111,7 +112,7 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return the stop tokens of a request, without the last token of the end marker. The rules allow that token anyway.
+    """Return the stop tokens of a request, except the media's own end marker, which is always allowed.
 
     Raise an OptionError if another media token is a stop token.
     """
@@ -127,7 +128,7 @@ def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) 
 
 
 def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, least: int) -> None:
-    """Make an answer without stop tokens end after its only picture or sound."""
+    """Make an answer without stop tokens end after its only picture or sound, which has at least ``least`` tokens."""
     if layout.end:
         sampling.stop_token_ids = sorted({*(sampling.stop_token_ids or ()), layout.end[-1]})
     elif layout.grid is not None:

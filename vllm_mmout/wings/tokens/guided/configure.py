@@ -1,4 +1,4 @@
-"""Adds the logits processor that restricts the tokens of answers to the config of an engine."""
+"""Register the logits processor that keeps an answer's pictures and sounds complete in an engine's config."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_V2: Final = f"{_HERE}.on_v2:GuidedOnV2"
 
 
 def configure(vllm_config: VllmConfig) -> None:
-    """Add the logits processor to the config of an engine whose model writes media tokens, after the user's own.
+    """Add the logits processor for complete pictures and sounds to an engine's config, after the user's own.
 
     It is added as an import path, because each process of the engine imports it.
     """
@@ -48,12 +48,12 @@ def why_not(vllm_config: VllmConfig) -> str | None:
 
 
 def is_guiding(vllm_config: VllmConfig) -> bool:
-    """Return whether an engine has the logits processor that restricts the tokens of answers."""
+    """Return whether an engine's config has the logits processor that restricts the tokens of answers."""
     return any(path in (ON_V1, ON_V2) for path in vllm_config.model_config.logits_processors or ())
 
 
 def v2_interface() -> Any:
-    """Return the base class of logits processors on Model Runner V2, or None if this vLLM does not have it."""
+    """Return vLLM's base class of logits processors for Model Runner V2, or None if this vLLM has no such class."""
     try:
         module = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor")
     except ImportError:

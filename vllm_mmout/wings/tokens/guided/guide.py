@@ -1,4 +1,4 @@
-"""Guide, the rules for the tokens of an answer, and Follower, which derives the allowed next tokens from them."""
+"""Define which tokens may come next in an answer that must contain only complete pictures or sounds."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import msgspec
 from vllm_mmout.wings.tokens.layouts import StreamParser, TokenLayout
 
 KEY: Final = "mmout_guide"
-"""Key of the `Guide` in ``SamplingParams.extra_args``. Only the engine may set it. A client that does gets an error."""
+"""Key in ``SamplingParams.extra_args`` for the token rules (`Guide`). Requests from clients must not contain it."""
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rules for the tokens of one answer. They are sent to the worker, where a logits processor applies them."""
+    """Rules for the tokens of one answer. They are sent to the worker, where a logits processor enforces them."""
 
     layout: str
-    """Fields of the `TokenLayout`, as JSON."""
+    """Fields of the `TokenLayout` (which token ids encode a picture or sound, and in which order), as JSON."""
     alone: bool
-    """Whether the answer is a single picture or sound. If False, text may come before, between and after media."""
+    """Whether the answer must be one picture or sound. If False, text and several pictures or sounds are allowed."""
     opened: bool
-    """Whether the answer begins inside a picture or sound, whose begin marker is in the prompt."""
+    """Whether the prompt ends with the begin marker of a picture or sound, which the answer continues."""
     budget: int
     """Maximum number of tokens of the answer."""
     stops: tuple[int, ...] = ()
-    """Tokens that end the answer."""
+    """Ids of the tokens that end the answer."""
 
     @classmethod
     def of(cls, layout: TokenLayout, *, alone: bool, opened: bool, budget: int, stops: Sequence[int] = ()) -> Self:
-        """Create the rules for an answer whose pictures or sounds are encoded as ``layout`` says."""
+        """Create the rules for one answer. ``layout`` describes its picture or sound tokens."""
         fields = json.dumps(asdict(layout), sort_keys=True)
         return cls(layout=fields, alone=alone, opened=opened, budget=budget, stops=tuple(stops))
 
@@ -43,7 +43,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def from_args(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """Read the rules from ``SamplingParams.extra_args``. Return None if they are missing.
+        """Read the rules from ``SamplingParams.extra_args``, or return None if the request has no rules.
 
         Raises:
             msgspec.ValidationError: the rules are malformed.
@@ -55,23 +55,23 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @lru_cache(maxsize=64)
 def layout_of(fields: str) -> TokenLayout:
-    """Return the `TokenLayout` that `Guide.layout` holds as JSON."""
+    """Parse the JSON in `Guide.layout` to a `TokenLayout`. Results are cached."""
     return TokenLayout.from_mapping(json.loads(fields))
 
 
 class AllowedTokens(NamedTuple):
-    """The tokens that may come next."""
+    """Tokens that the model may generate next."""
 
     media: tuple[tuple[int, int], ...] = ()
-    """Media tokens that may come next, as ranges of token ids with exclusive ends."""
+    """Ranges (first, stop) of the allowed picture or sound token ids, with exclusive ends."""
     text: bool = False
-    """Whether text may come next, that is, any token except media tokens and stop tokens."""
+    """Whether text is allowed, that is, all tokens except media tokens and stop tokens."""
     stops: tuple[int, ...] = ()
-    """Stop tokens that may come next."""
+    """Allowed stop tokens, which end the answer."""
 
 
-class Follower:
-    """An object that reads the tokens of one answer, and tells which tokens its `Guide` allows next."""
+class TokenTracker:
+    """Tracker of one answer's tokens, which determines the tokens that its rules (`Guide`) allow next."""
 
     def __init__(self, guide: Guide) -> None:
         self.guide = guide
@@ -84,24 +84,24 @@ class Follower:
 
     @property
     def seen(self) -> int:
-        """Return the number of tokens that have been read so far."""
+        """Return the number of the answer's tokens that have been read so far."""
         return self._parser.seen
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Read the tokens that came since the last call."""
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read the tokens that have been added to the answer since the last call."""
         self._parser.feed(tokens)
         self._closed = bool(self._parser.take()) or self._closed
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Read all tokens of the answer so far. Start again if the answer has become shorter."""
+        """Read the new tokens of an answer, given all its tokens. Start over if the answer has become shorter."""
         if len(tokens) < self.seen:
             self._begin()
         if len(tokens) > self.seen:
-            self.follow(tokens[self.seen :])
+            self.read(tokens[self.seen :])
 
     @property
     def allowed(self) -> AllowedTokens | None:
-        """Return the tokens that may come next.
+        """Return the tokens that the model may generate next, or None if any token may come.
 
         None means any token, because the tokens so far do not fit the layout, or no token would be allowed. A picture
         or sound may begin or continue only if the remaining budget has room for all of it.

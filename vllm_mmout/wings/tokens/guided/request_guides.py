@@ -1,4 +1,4 @@
-"""Rules for the tokens of an answer, in a request's sampling params. Clients may not send such rules."""
+"""Read the token rules of an answer from its request's sampling params, and refuse rules sent by clients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 from vllm_mmout.engine.hooks.client_errors import InvalidOptionError
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.log import logger
-from vllm_mmout.wings.tokens.guided.guide import KEY, Follower, Guide
+from vllm_mmout.wings.tokens.guided.guide import KEY, Guide, TokenTracker
 
 if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
 
-def refuse_foreign(params: SamplingParams) -> None:
-    """Raise an error if a client's sampling params hold a `Guide`, the rules that only the engine may add."""
+def refuse_client_rules(params: SamplingParams) -> None:
+    """Raise an error if a client's sampling params contain token rules (`Guide`), which only the engine may set."""
     if KEY in (params.extra_args or {}):
         raise InvalidOptionError(
             f'{KEY} is reserved for the engine; leave it out, and ask for whole media by OutputParams(output="media")'
@@ -25,8 +25,8 @@ def refuse_foreign(params: SamplingParams) -> None:
         )
 
 
-def follower_of(params: SamplingParams) -> Follower | None:
-    """Return a `Follower` for the rules in a request's sampling params, or None if they hold no valid rules.
+def tracker_of(params: SamplingParams) -> TokenTracker | None:
+    """Return a tracker for the token rules in a request's sampling params, or None if they hold no valid rules.
 
     Never raises.
     """
@@ -34,7 +34,7 @@ def follower_of(params: SamplingParams) -> Follower | None:
         return None
     try:
         guide = Guide.from_args(params.extra_args)
-        return None if guide is None else Follower(guide)
+        return None if guide is None else TokenTracker(guide)
     except (MMOutError, msgspec.ValidationError, ValueError):
         logger.exception("vllm_mmout: a request cannot be guided, and is answered without guidance")
         return None
