@@ -1,4 +1,4 @@
-"""Extension package for models of the transformers library that return their result from one forward pass.
+"""Serve models of the transformers library that compute their result in one forward pass.
 
 A folder that ``save_pretrained`` wrote is served if a table of transformers' auto classes that this package supports
 lists its architecture, and vLLM does not serve its head itself.

@@ -1,4 +1,4 @@
-"""`FeaturesMapper`: maps a sound, a text, a video or arrays to the tensors of a model of transformers."""
+"""Map sounds, texts, videos and arrays to the input tensors of transformers models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_o
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_tensor
 
 _MOST_SAMPLES: Final = 2**27
-"""Largest number of samples of all channels of a file: 46 minutes at 48 kHz."""
+"""Maximum number of samples in a sound file, all channels together. At 48 kHz, this is 46 minutes of mono."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeaturesMapper:
-    """Mapper of one input through the folder's own feature extractor, tokenizer or processor.
+    """Mapper from one input to tensors, which uses the model folder's feature extractor, tokenizer or processor.
 
     - A sound is a file, or ``{"audio": float [n], "sampling_rate": Hz}``. It is converted to the model's rate and to
       one channel. An array alone is assumed to have the model's rate.
@@ -43,24 +43,24 @@ class FeaturesMapper:
     head: Head
     folder: str
     longest: int | None = None
-    """Largest number of tokens of a text, limited by the model's positions."""
+    """Maximum number of tokens in a text, which is the model's number of positions. None without a limit."""
     frames: int | None = None
-    """Number of pictures in a video, or None for any number."""
+    """Number of frames that the model takes from a video. None for any number."""
     least_samples: int = 1
-    """Smallest number of samples of a sound, at the model's rate."""
+    """Minimum number of samples in a sound, at the model's sampling rate."""
 
     @property
     def opens_files(self) -> bool:
-        """Whether a text in an input is the path of a file."""
+        """Whether a string in an input is the path of a file."""
         return self.head.takes in ("audio", "video")
 
     @property
     def pictures(self) -> bool:
-        """Whether files of an input are pictures."""
+        """Whether the files in an input are pictures, namely the frames of a video."""
         return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input; raise InputError if it is of another kind, empty or too long."""
+        """Convert one input to the model's tensors. Raise InputError if it is malformed, empty or too long."""
         if data is None:
             raise InputError(f"the input is None; the model takes {self.head.takes}")
         for option in params.reads:
@@ -94,7 +94,7 @@ class FeaturesMapper:
         return features
 
     def _of_choices(self, data: Any) -> Mapping[str, Any]:
-        """Tokenize the text with each choice: tensors [choices, tokens]."""
+        """Tokenize the text together with each of the choices: tensors [choices, tokens]."""
         choices = data.get("choices") if isinstance(data, Mapping) else None
         if not isinstance(choices, list | tuple) or not choices or set(data) != {"text", "choices"}:
             raise InputError(f'the model takes {{"text": ..., "choices": [...]}}, got {data!r:.200}')
@@ -152,13 +152,13 @@ class FeaturesMapper:
 
 
 def check_length(tokens: int, longest: int) -> None:
-    """Raise InputError for a text with more tokens than the model has positions."""
+    """Raise InputError if a text has more ``tokens`` than the model accepts."""
     if tokens > longest:
         raise InputError(f"the text has {tokens} tokens, the model takes {longest}; shorten or split it")
 
 
 def least_samples(config: Mapping[str, Any]) -> int:
-    """Return the number of samples that a model's convolutions need for one value, according to ``config.json``."""
+    """Return the minimum number of sound samples from which the model's convolutions compute a value."""
     frames: int = 1 + sum(
         (kernel - 1) * dilation
         for kernel, dilation in zip(config.get("tdnn_kernel") or (), config.get("tdnn_dilation") or (), strict=False)
@@ -173,7 +173,7 @@ def least_samples(config: Mapping[str, Any]) -> int:
 
 @cache
 def _loaded(folder: str, auto: str) -> Any:
-    """Load the folder's tokenizer or feature extractor, cached for each folder; run no code of the folder."""
+    """Load a folder's tokenizer or feature extractor by transformers' class ``auto``. Code in the folder is not run."""
     import transformers
 
     try:
@@ -186,7 +186,7 @@ def _loaded(folder: str, auto: str) -> Any:
 
 
 def _samples(data: Any, rate: int) -> NDArray[np.float32]:
-    """Return a sound as float32 [n] of one channel, at a rate in Hz."""
+    """Convert a sound in any accepted form to mono samples at ``rate`` Hz, float32 [n]."""
     source_rate = rate
     if isinstance(data, Mapping):
         keys = {"audio"} if _is_file(data.get("audio")) else {"audio", "sampling_rate"}
@@ -214,7 +214,7 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
 
 
 def _rate(rate: Any) -> int:
-    """Return a sampling rate, given as an integer or as a float without a fraction, or raise InputError."""
+    """Check that a sampling rate is a whole number of Hz above 0, and return it as an int."""
     number = rate.item() if isinstance(rate, np.generic) else rate
     whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not whole or number < 1:
@@ -266,7 +266,7 @@ def _is_file(data: Any) -> bool:
 
 
 def _frame(frame: Any) -> Any:
-    """Convert one frame of a video to a picture for the processor."""
+    """Convert one frame of a video to an RGB image of Pillow."""
     from PIL import Image, ImageOps
 
     if hasattr(frame, "getbands"):

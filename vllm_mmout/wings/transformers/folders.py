@@ -1,4 +1,4 @@
-"""Selects the model folders of the transformers library to serve, and converts their ``config.json``."""
+"""Choose the transformers model folders that this package serves, and convert their ``config.json``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from vllm_mmout.wings.transformers.heads import KEY, head_of
 from vllm_mmout.wings.transformers.left_to_vllm import is_left
 
 NAME: Final = "transformers"
-"""Value of the engine's option ``output_processor`` that serves any folder here, even if vLLM could serve it itself."""
+"""Value of the engine option ``output_processor`` that makes this package serve a folder that vLLM could serve too."""
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return ``config.json`` of a folder in this package's format, or None for a folder that vLLM serves itself.
+    """Convert a folder's ``config.json`` to this package's format. Return None if vLLM serves the folder itself.
 
     ``asked`` is the output processor in the engine argument.
     """

@@ -1,4 +1,4 @@
-"""The heads of models in the transformers library: the kind of input and the output processor of each."""
+"""Define the input kind and the output processor for each kind of model head in the transformers library."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any, Final, Literal, TypeAlias
 from vllm_mmout.errors import OptionError
 
 KEY: Final = "transformers"
-"""Key in ``config.json`` of the table with the path of a transformers model folder and its original ``model_type``."""
+"""Key in ``config.json`` for the folder and the original ``model_type`` of a transformers model."""
 
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Settings for all architectures with one kind of head, such as depth estimation or object detection."""
+    """Settings for all model classes with one kind of head, such as depth estimation or object detection."""
 
     takes: Takes
     processor: str
     """Name of the output processor."""
     outputs: tuple[str, ...] = ()
-    """Names of the model's outputs to keep. If empty, all tensors with the requests on axis 0 are kept."""
+    """Names of the model's outputs to keep. If empty, all tensors with a batch axis are kept."""
     tiled: bool = False
-    """Whether a scene is cut into tiles."""
+    """Whether large rasters are cut into tiles."""
     sized: bool = False
-    """Whether the results need the input's size in pixels."""
+    """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether vLLM may serve architectures with this head even if its registry does not list them."""
+    """Whether vLLM may serve models with this head even if its registry does not list them."""
     prompt: tuple[str, ...] = ()
-    """Names of the fields that a request may have beside its picture."""
+    """Names of the request fields that may come with the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
-    """Names of the fields of ``prompt``; a request needs at least one of them."""
+    """Names of the request fields, at least one of which is required."""
     alone: bool = False
-    """Whether each request gets its own forward pass. The tensors that the transformers processor makes then keep
-    their batch axis."""
+    """Whether each request gets its own forward pass. Its tensors then keep the batch axis that the transformers
+    processor adds."""
     repeated: bool = False
-    """Whether the picture is passed once for each text."""
+    """Whether the processor gets the picture once for each text."""
     padding: str = ""
-    """Value of the processor's argument ``padding`` for texts, or "" to leave it out."""
+    """Value of the processor's argument ``padding`` for texts, or "" to omit the argument."""
 
     drawn: bool = False
-    """Whether the results are samples drawn by the network's ``generate``, since ``forward`` does not forecast."""
+    """Whether results are random samples from the network's ``generate``, as in some forecasting models."""
 
     @property
     def encodes(self) -> bool:
-        """Whether the results are the tensors of an encoder, which vLLM could serve itself as embeddings."""
+        """Whether the results are plain tensors of an encoder, which vLLM could serve itself as embeddings."""
         return self.processor == "tensor" and not self.outputs
 
 
@@ -127,9 +127,9 @@ TABLES: Final[Mapping[str, Head]] = {
     "TIME_SERIES_PREDICTION": Head("tensors", "tensor"),
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
-"""Maps the kinds of heads in transformers to settings. ``NAME`` covers the architectures in transformers' table
-``MODEL_FOR_NAME_MAPPING_NAMES``. An architecture in several tables gets the settings of the first. Tables of models
-that generate text are missing, since vLLM serves these models itself."""
+"""Settings by kind of head. The key ``NAME`` means the architectures in transformers' table
+``MODEL_FOR_NAME_MAPPING_NAMES``. An architecture in several tables gets the settings of the first. Models that
+generate text are missing, because vLLM serves them itself."""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {
@@ -175,16 +175,16 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Maps architectures to their own settings, if they are in no table of `TABLES` or differ from the table's settings."""
+"""Settings of architectures that are in no table of `TABLES`, or that need other settings than their table has."""
 
 
 def head_of(architecture: str) -> Head | None:
-    """Return the settings for the head of an architecture, or None if the architecture is not served here."""
+    """Return the settings for an architecture, or None if this package does not serve it."""
     return _heads().get(architecture)
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """Return the settings for a model's head, and the table in ``config`` with ``model_type`` and ``folder``.
+    """Return a model's head settings, and the table in ``config`` with its ``model_type`` and ``folder``.
 
     Raise OptionError if ``config`` does not describe a model folder of the transformers library.
     """
@@ -198,7 +198,7 @@ def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
 
 
 def folder_of(config: Mapping[str, Any]) -> str:
-    """Return the path of a transformers model folder from its ``config``, or "" for any other model."""
+    """Return the folder of a transformers model from its ``config``, or "" for any other model."""
     table = config.get(KEY)
     return str(table["folder"]) if isinstance(table, Mapping) else ""
 

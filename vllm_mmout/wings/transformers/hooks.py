@@ -1,4 +1,4 @@
-"""Private names in vLLM that show which models of the transformers library vLLM serves itself."""
+"""List the private functions of vLLM that tell which transformers models vLLM serves itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PictureMapper`: maps pictures and prompts to tensors of a model of transformers, by its folder's processor."""
+"""Map pictures, and the prompts beside them, to the input tensors of transformers models."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_o
 from vllm_mmout.wings.transformers.prompts import IMAGE, PICTURES, TEXTS, as_tensor, checked, example, processed
 
 SIZE: Final = "target_sizes"
-"""Keyword of the input's (height, width) in pixels, as in transformers' ``post_process_*``."""
+"""Name of the tensor with the input's (height, width) in pixels, as in transformers' ``post_process_*`` methods."""
 
 PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
-"""Keywords of tensors that are passed to the output processor directly, without going through the network."""
+"""Names of input tensors that bypass the network and go directly to the output processor."""
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
 _SIDE = 256
-"""Default side of tiles in pixels, if the processor does not resize."""
+"""Default side of a tile in pixels, for image processors that do not resize pictures."""
 _LARGEST = 8192
-"""Largest height and width in pixels of a picture that goes through the processor as a whole."""
+"""Maximum height and width in pixels of a picture that is processed without tiles."""
 
 
 def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
-    """Return the input mapper for a folder's ``config.json``."""
+    """Return the input mapper for a model folder's ``config.json``."""
     head, table = described(config)
     if head.takes != "image":
         return FeaturesMapper(
@@ -64,7 +64,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
 
 @dataclass(frozen=True, slots=True)
 class PictureMapper(RasterMapper):
-    """Mapper of pictures and rasters of red, green and blue; a grey input is used for all three.
+    """Mapper from RGB pictures and rasters to input tensors. A grey input is used for all three colours.
 
     A picture goes through the processor whole, as in transformers. If a raster has a georeference, and the head returns
     boxes or a result for each pixel, the raster is cut into tiles of the size that the processor scales to, so that the
@@ -76,28 +76,28 @@ class PictureMapper(RasterMapper):
     head: Head = _ANY
     folder: str = ""
     cropped: tuple[int, int] | None = None
-    """Height and width that the processor crops to, or None if it does not crop."""
+    """Height and width to which the image processor crops pictures. None if it does not crop."""
     whole_only: bool = False
-    """Whether this input is never cut into tiles."""
+    """Whether this input must not be cut into tiles."""
     prompt: Mapping[str, Any] = field(default_factory=dict)
     """Prompt fields of this request by name, such as ``text`` or ``input_points``."""
     longest: int | None = None
-    """Largest number of tokens of a text, limited by the model's positions, or None without a limit."""
+    """Maximum number of tokens in a text beside the picture. None without a limit."""
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Always empty, since the processor determines the shapes."""
+        """Always empty, because the image processor determines the shapes."""
         return {}
 
     def dummy(self) -> Any:
-        """Return a picture of noise of the size that the processor scales to, with the required prompt."""
+        """Return a picture of noise with an example prompt, for a trial forward pass."""
         picture = np.random.default_rng(0).integers(0, 256, (3, *self.tile_sides(None)), np.uint8)
         beside = self.head.needs[:1] if self.head.alone else self.head.prompt
         return {IMAGE: picture, **{name: example(name, picture) for name in beside}}
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields of a request, which is a dict."""
+        """Names of the fields that a request may contain: the picture and its prompts."""
         return (IMAGE, *self.head.prompt)
 
     @property
@@ -107,11 +107,11 @@ class PictureMapper(RasterMapper):
 
     @property
     def one_for_all(self) -> bool:
-        """Always True: a grey picture is used for all three colours."""
+        """Whether a single band can serve as red, green and blue. Always True."""
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open one picture or raster, and check the prompt beside it."""
+        """Open the picture or raster of a request, and check the prompts beside it."""
         beside = dict(data) if isinstance(data, Mapping) and IMAGE in data else {}
         if not beside and isinstance(data, Mapping) and set(data) <= set(self.fields):
             raise InputError(
@@ -131,11 +131,11 @@ class PictureMapper(RasterMapper):
         return view
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (height, width) goes through the processor whole."""
+        """Return whether a picture of ``size`` (height, width) can be processed without tiles."""
         return max(size) <= (_LARGEST if self.whole_only else max(self.tile_sides(None)))
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the network's tensors for a picture [3, height, width], and the tensors for the output processor."""
+        """Return the tensors for the network and for the output processor, made from pixels [3, height, width]."""
         features = self._features(planes)
         sizes = [planes.shape[1:], *(other.size[::-1] for name, other in self.prompt.items() if name == "other_image")]
         texts = self.prompt.get("text")
@@ -147,7 +147,7 @@ class PictureMapper(RasterMapper):
         }
 
     def _features(self, planes: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Run the folder's processor on a picture and the prompt."""
+        """Run the folder's transformers processor on a picture and its prompts."""
         picture = _picture(planes)
         processor = processor_of(self.folder) if self.head.prompt else image_processor_of(self.folder)
         options: dict[str, Any] = {}
@@ -179,7 +179,7 @@ class PictureMapper(RasterMapper):
         return {name: array for name, array in arrays.items() if array.size}  # EoMT's offsets of patches are empty
 
     def _picture(self, name: str, data: Any) -> Any:
-        """Read an additional picture of a request without cutting it into tiles. Convert ``trimaps`` to greyscale."""
+        """Read an additional picture of a request. A trimap is converted to greyscale."""
         plain = replace(self, head=_ANY)
         with plain.open(data, OutputParams()) as view:
             picture = _picture(view.read().array)
@@ -187,7 +187,7 @@ class PictureMapper(RasterMapper):
 
 
 def _picture(planes: NDArray[Any]) -> Any:
-    """Convert [3, height, width] to a picture for a processor."""
+    """Convert an array [3, height, width] to an image of Pillow."""
     from PIL import Image
 
     if planes.dtype != np.uint8:  # scaled values: some processors refuse floats, others expect them from 0 to 1
@@ -196,7 +196,7 @@ def _picture(planes: NDArray[Any]) -> Any:
 
 
 def _longest(config: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens of a text beside a picture, or None without a limit."""
+    """Return the maximum number of tokens in a text beside a picture. None without a limit."""
     text = config.get("text_config")
     limits = [
         config.get("max_text_len"),
@@ -206,7 +206,7 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_values(view: RasterView) -> None:
-    """Raise OptionError for values that the processor, which expects bytes, would scale wrongly."""
+    """Raise OptionError if the input's values are not bytes and the request does not scale them to bytes."""
     if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
             f"the input's dtype is {view.raster.dtype}, but the model's processor takes pictures of 0 to 255; convert"
@@ -216,7 +216,7 @@ def _check_values(view: RasterView) -> None:
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """Return (height, width) from a processor's description of a size, or None if the description is missing."""
+    """Return (height, width) from the size setting of an image processor, or None if it is missing."""
     if size is None:
         return None
     if isinstance(size, int):

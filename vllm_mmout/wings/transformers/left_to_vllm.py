@@ -1,4 +1,4 @@
-"""Decides which model folders of the transformers library are left to vLLM because it can serve them itself."""
+"""Decide which transformers model folders are left to vLLM, because vLLM can serve them itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_TOKENS: Final = "ForTokenClassification"
 
 
 def is_left(architecture: str, head: Head, folder: str) -> bool:
-    """Return whether vLLM itself serves a folder, according to the architectures in vLLM's registry.
+    """Return whether vLLM itself serves a model folder, according to its registry of architectures.
 
     - The registry has the architecture: vLLM serves it, unless vLLM's class only makes vectors and the head makes
       something else, such as the head of CLIP.
@@ -55,7 +55,7 @@ def _is_converted(architecture: str) -> bool:
 
 
 def _has_generic_head(architecture: str) -> bool:
-    """Return whether a classifier of tokens has transformers' generic head, a linear layer called ``score``."""
+    """Return whether a token classifier uses transformers' generic head, a linear layer called ``score``."""
     import transformers
     from transformers.modeling_layers import GenericForTokenClassification
 
@@ -63,7 +63,7 @@ def _has_generic_head(architecture: str) -> bool:
 
 
 def _is_of_sentence_transformers(folder: str) -> bool:
-    """Return whether sentence-transformers wrote a folder, so that its users expect vectors."""
+    """Return whether sentence-transformers wrote a folder. Its users expect embedding vectors."""
     from vllm.transformers_utils.config import get_pooling_config
 
     return get_pooling_config(folder) is not None

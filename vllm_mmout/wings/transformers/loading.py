@@ -1,4 +1,4 @@
-"""Loads the processors of a folder of transformers, and calls their ``post_process_*`` methods."""
+"""Load the processors of a transformers model folder, and call their ``post_process_*`` methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIL = "image_processing_pil_"
 
 @cache
 def keywords_of_network(architecture: str) -> tuple[str, ...]:
-    """Return the input keywords of ``forward`` of a transformers class, or of ``generate`` if it draws samples."""
+    """Return the input names of a transformers model: parameters of ``forward``, or of ``generate`` if it samples."""
     import transformers
 
     head = head_of(architecture)
@@ -30,7 +30,7 @@ def keywords_of_network(architecture: str) -> tuple[str, ...]:
 
 @cache
 def image_processor_of(folder: str) -> Any:
-    """Return the folder's image processor, which prepares pictures and makes results; cached for each folder.
+    """Load a folder's image processor, which prepares pictures and computes results. Cached for each folder.
 
     Without torchvision, this is its Pillow variant. No code of the folder is run. Raises RegistrationError if it cannot
     be loaded.
@@ -51,7 +51,7 @@ def image_processor_of(folder: str) -> Any:
 
 @cache
 def processor_of(folder: str) -> Any:
-    """Return the folder's processor of pictures and prompts, or its image processor if it has only that."""
+    """Load a folder's processor for pictures and prompts, or else its processor for pictures alone."""
     import transformers
     from transformers.processing_utils import ProcessorMixin
 
@@ -64,7 +64,7 @@ def processor_of(folder: str) -> Any:
 
 
 class HeadOutput(dict[str, Any]):
-    """Output of a model of transformers, as ``post_process_*`` expects it: missing attributes are None."""
+    """Model output in the form that transformers' ``post_process_*`` expect. Missing attributes are None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -73,13 +73,13 @@ class HeadOutput(dict[str, Any]):
 
 
 def called(post_process: Callable[..., Any], output: Any, **options: Any) -> Any:
-    """Call a ``post_process_*`` method with the options that it accepts."""
+    """Call a ``post_process_*`` method with the ``options`` that it accepts, and without the others."""
     takes = inspect.signature(post_process).parameters
     return post_process(output, **{name: value for name, value in options.items() if name in takes})
 
 
 def _pillow_variant(folder: str) -> Any:
-    """Return the image processor class without torchvision, if it exists although transformers asks for torchvision."""
+    """Return the variant of a folder's image processor class that needs Pillow but not torchvision, or None."""
     import transformers
     from transformers.models.auto.image_processing_auto import get_image_processor_config
 

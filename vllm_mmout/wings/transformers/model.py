@@ -1,4 +1,4 @@
-"""`TransformersModel`: a model of transformers with the head that its folder names."""
+"""Run a model of the transformers library in vLLM, and return the output tensors of its head."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vllm_mmout.wings.transformers.inputs import PASSED, mapper_of
 from vllm_mmout.wings.transformers.loading import keywords_of_network
 
 _SEED: Final = 0
-"""Seed for drawing the samples of a forecast, set before each request."""
+"""Random seed for sampling a forecast, set before each request."""
 _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class TransformersModel(nn.Module):
-    """Wrapper of a model of transformers that returns the tensors of its output that belong to its head."""
+    """Wrapper of a transformers model that returns only those output tensors that its head's settings name."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class TransformersModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keywords of the network's ``forward``, and of tensors that go directly to the output processor."""
+        """Return the names of all input tensors, for the network and for the output processor."""
         return tuple(dict.fromkeys((*keywords_of_network(config["architectures"][0]), *PASSED)))
 
     @property
@@ -45,32 +45,35 @@ class TransformersModel(nn.Module):
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Run the network. Return the outputs for its head, and the inputs for the output processor unchanged."""
+        """Run the network. Return the outputs of its head, and the tensors that only the output processor needs."""
         keywords = keywords_of_network(type(self.network).__name__)
         passed = {name: inputs.pop(name) for name in PASSED if name in inputs and name not in keywords}
         dtype = next(self.network.parameters()).dtype
         converted = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         if self._head.drawn:
-            return self._drawn(converted)
+            return self._sampled(converted)
         if not self._head.alone:
-            return {**self._kept(self.network(**converted), len(next(iter(inputs.values())))), **passed}
+            return {**self._outputs_of_head(self.network(**converted), len(next(iter(inputs.values())))), **passed}
         rows = range(len(next(iter(inputs.values()))))
-        outputs = [self._kept(self.network(**{name: value[row] for name, value in converted.items()})) for row in rows]
+        outputs = [
+            self._outputs_of_head(self.network(**{name: value[row] for name, value in converted.items()}))
+            for row in rows
+        ]
         return {**{name: torch.stack([output[name] for output in outputs]) for name in outputs[0]}, **passed}
 
-    def _drawn(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return samples drawn from the same seed for each request, so that they do not depend on other requests."""
+    def _sampled(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sample each request from the same random seed, so that its result does not depend on other requests."""
         first = next(iter(inputs.values()))
         outputs: list[dict[str, Tensor]] = []
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
             for row in range(len(first)):
                 torch.manual_seed(_SEED)
                 drawn = self.network.generate(**{name: value[row : row + 1] for name, value in inputs.items()})  # type: ignore[operator]  # transformers' method
-                outputs.append(self._kept(drawn, 1))
+                outputs.append(self._outputs_of_head(drawn, 1))
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
-    def _kept(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
-        """Select the output tensors that the head's settings name, or else all. Raise ModelError if none is left.
+    def _outputs_of_head(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
+        """Return the output tensors that the head's settings name, else all. Raise ModelError if none is left.
 
         ``count`` is the length of the batch axis, or None for an output of a single request without this axis.
         """
@@ -90,12 +93,12 @@ class TransformersModel(nn.Module):
         return kept
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
-        """Load weights that ``save_pretrained`` wrote."""
+        """Load weights that ``save_pretrained`` has written."""
         load_strictly(self.network, stored, _REMEDY)
 
 
 def _tensors(output: Any) -> list[tuple[str, Tensor]]:
-    """Return the tensors of an output by name; those in a tuple are numbered: "feature_maps.0"."""
+    """Return the tensors of an output with their names. Tensors in a tuple are numbered: "feature_maps.0"."""
     items: list[tuple[str, Tensor]] = []
     for name, value in output.items():
         numbered = [(f"{name}.{number}", item) for number, item in enumerate(value)] if isinstance(value, tuple) else []

@@ -1,4 +1,4 @@
-"""Prompts beside a picture in a request: texts, points, boxes, another picture."""
+"""Check and encode the prompts beside a picture in a request: texts, points, boxes, or another picture."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError
 
 IMAGE: Final = "image"
-"""Name of the field with the picture itself."""
+"""Name of the request field with the picture."""
 TEXTS: Final = "texts"
-"""Keyword of a tensor with the candidate texts of a request, encoded as a JSON list in uint8 [bytes]."""
+"""Name of the tensor with a request's candidate texts, encoded as a JSON list in uint8 [bytes]."""
 PICTURES: Final = frozenset({"other_image", "trimaps"})
-"""Names of the fields that are pictures."""
+"""Names of the prompt fields that hold a picture."""
 _NUMBERS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
-"""Number of axes of each numeric field. The axes of ``input_points`` are objects, points of an object, and (x, y)."""
+"""Number of axes of each numeric prompt field. The axes of ``input_points`` are objects, their points, and (x, y)."""
 
 
 def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:
-    """Return the fields beside the picture in the form that `processed` takes; raise InputError for a wrong field.
+    """Check a request's prompt fields, and convert them for `processed`. Raise InputError if a field is wrong.
 
     If ``question`` is True, the text is a single text instead of a list.
     """
@@ -43,7 +43,7 @@ def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str
 
 
 def example(name: str, picture: NDArray[Any]) -> Any:
-    """Return an example of a field's value, for the first forward pass."""
+    """Return an example value of a prompt field, for a trial forward pass."""
     height, width = picture.shape[-2:]
     if name in PICTURES:
         return picture
@@ -53,7 +53,7 @@ def example(name: str, picture: NDArray[Any]) -> Any:
 
 
 def as_tensor(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Encode texts as an array, to be sent beside the results that they name."""
+    """Encode texts as an array, uint8 [bytes], so that they can be sent with the tensors of a result."""
     return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
 
 
@@ -66,7 +66,7 @@ def as_texts(tensor: Any) -> list[str]:
 def processed(
     processor: Any, picture: Any, prompt: Mapping[str, Any], *, question: bool, repeated: bool, padding: str
 ) -> Any:
-    """Run a folder's processor on one picture and its prompt.
+    """Run a transformers processor on one picture and its prompt fields.
 
     ``question``: see `checked`. If ``repeated`` is True, the picture is passed once for each text.
     """

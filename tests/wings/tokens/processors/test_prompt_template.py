@@ -10,7 +10,7 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 def text_of(template, **values):
     """A prompt as one text."""
-    return "".join(piece for piece, _ in template.filled(values))
+    return "".join(piece for piece, _ in template.filled_pieces(values))
 
 
 def test_without_a_template_the_clients_text_is_the_prompt():
@@ -24,7 +24,7 @@ def test_values_go_in_for_their_places():
     template = PromptTemplate.parse("{{x}} {prompt}: {rows:4}*{columns:5}", "image")
     assert template.names == {"prompt", "rows", "columns"}
     assert text_of(template, prompt="lake", rows="7") == "{x} lake: 7*5"
-    assert template.filled({"prompt": "lake"})[:2] == [("{x} ", False), ("lake", True)]
+    assert template.filled_pieces({"prompt": "lake"})[:2] == [("{x} ", False), ("lake", True)]
     assert (template.default("rows"), template.default("prompt")) == ("4", None)
 
 

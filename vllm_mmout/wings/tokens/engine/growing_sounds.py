@@ -68,7 +68,7 @@ class GrowingSounds:
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """Return the chunks decoded since the last call. Chunks of later sounds wait for those of earlier ones."""
+        """Return the chunks decoded since the last call. A later sound waits until all earlier sounds are complete."""
         chunks: list[AudioOutput] = []
         with self._lock:
             while self._sounds:

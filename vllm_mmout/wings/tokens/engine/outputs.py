@@ -88,7 +88,7 @@ class TokenRequestOutput(RequestOutput):
 
     @property
     def outputs(self) -> list[CompletionOutput]:
-        """Raise the request's ``error``. A failed request has no outputs."""
+        """Raise the request's ``error``, because a failed request cannot have outputs."""
         raise self.error
 
     @outputs.setter

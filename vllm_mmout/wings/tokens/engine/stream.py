@@ -110,7 +110,7 @@ class MediaStream:
         return [_labelled(job) for job in self.jobs]
 
     def _parse_again(self, token_ids: list[int]) -> None:
-        """Parse an answer again without the tokens that vLLM dropped, and discard what was decoded from them."""
+        """Parse an answer again without the tokens that vLLM dropped. Discard the media that contained these tokens."""
         before, self._parser = self._parser.error, self._new_parser()
         self._parser.feed(token_ids)
         media = self._parser.finish()

@@ -53,7 +53,7 @@ def is_guiding(vllm_config: VllmConfig) -> bool:
 
 
 def v2_interface() -> Any:
-    """Return vLLM's base class of logits processors for Model Runner V2, or None if this vLLM has no such class."""
+    """Return vLLM's base class of logits processors for Model Runner V2, or None if this vLLM lacks the class."""
     try:
         module = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor")
     except ImportError:

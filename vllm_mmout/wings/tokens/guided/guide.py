@@ -20,7 +20,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Rules for the tokens of one answer. They are sent to the worker, where a logits processor enforces them."""
 
     layout: str
-    """Fields of the `TokenLayout` (which token ids encode a picture or sound, and in which order), as JSON."""
+    """Fields of the `TokenLayout`, which describes the tokens of pictures or sounds, as JSON."""
     alone: bool
     """Whether the answer must be one picture or sound. If False, text and several pictures or sounds are allowed."""
     opened: bool
@@ -43,7 +43,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def from_args(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """Read the rules from ``SamplingParams.extra_args``, or return None if the request has no rules.
+        """Read the rules from ``SamplingParams.extra_args``. Return None if they are missing.
 
         Raises:
             msgspec.ValidationError: the rules are malformed.

@@ -61,5 +61,5 @@ def _tracker_and_tokens(
 
 
 def _without_placeholders(output: Sequence[int]) -> Sequence[int]:
-    """Drop the placeholders (-1) at the end, which stand for tokens that are not yet copied from the device."""
+    """Drop the placeholders (-1) at the end. Their tokens are not copied from the device yet."""
     return output[: output.index(-1)] if output and output[-1] == -1 else output

@@ -1,4 +1,4 @@
-"""Layouts of the tokens that encode pictures and sounds, and the parser that finds them in a stream.
+"""Describe the tokens that encode pictures and sounds, and find these tokens in a model's output.
 
 This package needs neither torch nor vLLM.
 """

@@ -1,4 +1,4 @@
-"""Body, the base class of collectors of a picture's or sound's codes, and FramesBody, for codes frame by frame."""
+"""Collect the codes of one picture or sound from its tokens, for orders that list codes frame by frame."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class Fit(NamedTuple):
-    """A range of token ids that may come next: ``first`` to ``stop`` - 1."""
+    """Range of token ids, ``first`` to ``stop`` - 1, that may come next in a picture or sound."""
 
     first: int
     stop: int
     after: int
-    """Minimum number of further tokens that a picture or sound needs after a token of this range."""
+    """Minimum number of tokens that must still follow such a token to complete the picture or sound."""
 
 
 class Body(ABC):
-    """A collector of one picture's or sound's tokens, without its markers. Subclasses differ in the order of codes."""
+    """Base class that collects the tokens of one picture or sound between its begin and end markers."""
 
     over: bool
-    """Whether the picture or sound is complete, so that no further token fits. False while its size is unknown."""
+    """Whether the picture or sound is complete and accepts no further token. Always False while its size is unknown."""
 
     def __init__(self, layout: TokenLayout) -> None:
         self.over = False
@@ -39,41 +39,41 @@ class Body(ABC):
 
     @abstractmethod
     def take(self, token: int) -> bool:
-        """Accept a token if it may come next. Return whether it was accepted."""
+        """Collect a token if it may come next. Return whether it was accepted."""
 
     @property
     @abstractmethod
     def expected(self) -> str:
-        """Return a description of the tokens that fit here, for error messages."""
+        """Return a description of the tokens that may come next, for error messages."""
 
     @property
     @abstractmethod
     def fits(self) -> list[Fit]:
-        """Return the ranges of tokens that `take` accepts next. Empty if the picture or sound is complete."""
+        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
 
     @property
     @abstractmethod
     def may_end(self) -> bool:
-        """Return whether an end marker fits here."""
+        """Return whether the picture or sound may end after the tokens so far."""
 
     @property
     def least(self) -> int:
-        """Return the minimum number of further tokens after which the picture or sound may end."""
+        """Return the minimum number of further tokens before the picture or sound may end."""
         return 0 if self.may_end else 1 + min(fit.after for fit in self.fits)
 
     @property
-    def filled(self) -> bool:
-        """Return whether the last code has come, so that only row ends and markers can follow."""
+    def has_all_codes(self) -> bool:
+        """Return whether all codes have come, so that only row ends and the end marker may follow."""
         return self.over
 
     @property
     def whole(self) -> bool:
-        """Return whether the last row or frame is complete. A picture or sound of unknown size may end there."""
+        """Return whether the last row of the picture, or the last frame of the sound, is complete."""
         return self.may_end
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of an image, or None if it is not known yet."""
+        """Return the number of columns of a picture's codes, or None if it is not known yet."""
         return self._grid and self._grid[1]
 
     def codes(self) -> tuple[NDArray[np.int64], ...]:
@@ -94,21 +94,21 @@ class Body(ABC):
 
     @property
     def ready(self) -> int:
-        """Return the number of complete rows of an image, or of complete frames of a sound."""
+        """Return the number of complete rows of a picture, or of complete frames of a sound."""
         return len(self._frames()) // ((self.columns or len(self._tokens) + 1) if self._image else 1)
 
     @abstractmethod
     def _frames(self) -> NDArray[np.int64]:
-        """Return the tokens of all complete frames: [frames, slots]."""
+        """Return the token ids of all complete frames: [frames, positions in a frame]."""
 
 
 def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Return the first tokens as an int64 array of ``shape``."""
+    """Return the first tokens, as many as fit in ``shape``, as an int64 array of that shape."""
     return np.array(tokens[: shape[0] * shape[1]], np.int64).reshape(shape)
 
 
 class FramesBody(Body):
-    """The collector of codes in the order "flattened" or "interleaved", or in any order if there is one codebook."""
+    """Collector of codes that come frame by frame: order "flattened" or "interleaved", or a single codebook."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__(layout)
@@ -123,12 +123,11 @@ class FramesBody(Body):
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """Number of codes after which the next row end must come.
-
-        Without row ends, the number of codes in the whole picture. None if unknown."""
+        """Number of codes after which the next row end must come. Without row ends, this is the number of codes in the
+        whole picture, or None if that is unknown."""
 
     def take(self, token: int) -> bool:
-        """Accept a code or a row end if it may come next. Return whether it was accepted."""
+        """Collect a code or a row-end token if it may come next. Return whether it was accepted."""
         tokens = self._tokens
         first, stop = self._range
         if first <= token < stop and len(tokens) != self._limit:
@@ -140,18 +139,18 @@ class FramesBody(Body):
 
     @property
     def expected(self) -> str:
-        """Return a description of the tokens that fit here, for error messages."""
+        """Return a description of the tokens that may come next, for error messages."""
         if self._row_ends_here:
             return f"the end of row {self._rows_ended} (token {self._row_end})"
         slot = len(self._tokens) % len(self._slots)
-        description = f"{self._slots[slot].said} in {self._where}"
+        description = f"{self._slots[slot].description} in {self._where}"
         if self._row_end is not None and self._row is None and self._tokens and not slot:
             description += f", or the end of row 0 (token {self._row_end})"
         return description
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the tokens that `take` accepts next. See `Body.fits`."""
+        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
         if self.over:
             return []
         taken = len(self._tokens)
@@ -166,7 +165,7 @@ class FramesBody(Body):
 
     @property
     def may_end(self) -> bool:
-        """Return whether an end marker fits here: after a row of an image, or after a frame of a sound."""
+        """Return whether the picture or sound may end here, after a complete row or a complete frame."""
         if self._all is not None:
             return self.over
         if self._row_end is not None:
@@ -174,19 +173,19 @@ class FramesBody(Body):
         return self.whole
 
     @property
-    def filled(self) -> bool:
-        """Return whether the last cell of the grid has come."""
+    def has_all_codes(self) -> bool:
+        """Return whether all codes of the picture have come, so that only row ends and the end marker may follow."""
         return len(self._tokens) == self._all
 
     @property
     def whole(self) -> bool:
-        """Return whether the last row of an image, or the last frame of a sound, is complete."""
+        """Return whether the last row of the picture, or the last frame of the sound, is complete."""
         unit = self._row if self._image else len(self._slots)
         return bool(unit and self._tokens) and len(self._tokens) % (unit or 1) == 0
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of an image. Without a grid, it is None until the first row has ended."""
+        """Return the number of columns of a picture. It is None until known, from the grid or from the first row."""
         return self._row and self._row // len(self._slots)
 
     @property
@@ -202,7 +201,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _rest(self, taken: int, rows: int) -> int:
-        """Return the minimum number of tokens that must follow after ``taken`` codes and ``rows`` row ends."""
+        """Return how many tokens must follow at least, once ``taken`` codes and ``rows`` row-end tokens have come."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends
@@ -211,7 +210,7 @@ class FramesBody(Body):
         return -taken % len(self._slots) + (self._row_end is not None)
 
     def _end_row(self) -> bool:
-        """End the current row if it may end here. Return whether it ended."""
+        """End the current row of the picture if it is complete. Return whether it was complete."""
         if self._row is None:
             if not self._tokens or len(self._tokens) % len(self._slots):
                 return False

@@ -1,4 +1,4 @@
-"""DelayedBody and SequentialBody: collectors of codes whose order separates the codes of a frame."""
+"""Collect the codes of one picture or sound from its tokens, for orders that separate the codes of a frame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class DelayedBody(Body):
-    """The collector of codes in the order "delayed". Step t holds the code of frame t - k for codebook k, or padding.
+    """Collector of codes in the order "delayed": step t holds the code of frame t - k for codebook k, or padding.
 
     See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. Without a grid, the number of frames is known from the
     first padding of codebook 0.
@@ -21,7 +21,7 @@ class DelayedBody(Body):
         self._pad = layout.pad
 
     def take(self, token: int) -> bool:
-        """Accept a code or padding, whichever is due. Return whether the token fits."""
+        """Collect a code or padding token if it may come next. Return whether it was accepted."""
         step, book = divmod(len(self._tokens), self._books)
         slot = self._slots[book]
         if self._pads(step, book):
@@ -39,16 +39,16 @@ class DelayedBody(Body):
 
     @property
     def expected(self) -> str:
-        """Return a description of the tokens that fit here, for error messages."""
+        """Return a description of the tokens that may come next, for error messages."""
         step, book = divmod(len(self._tokens), self._books)
         pad = f"padding (token {self._pad})"
         if self._pads(step, book):
             return f"{pad} for codebook {book} in step {step}"
-        return f"{self._slots[book].said} in step {step}" + (f", or {pad}" if self._may_stop(step, book) else "")
+        return f"{self._slots[book].description} in step {step}" + (f", or {pad}" if self._may_stop(step, book) else "")
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the tokens that `take` accepts next. See `Body.fits`."""
+        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
         if self.over:
             return []
         step, book = divmod(len(self._tokens), self._books)
@@ -62,20 +62,20 @@ class DelayedBody(Body):
 
     @property
     def may_end(self) -> bool:
-        """Return whether an end marker fits here, that is, after the last code of the last codebook."""
+        """Return whether the picture or sound is complete, including the last code of the last codebook."""
         return self.over
 
     def _rest(self, frames: int) -> int:
-        """Return how many tokens follow the next token if the picture or sound has ``frames`` frames."""
+        """Return how many tokens must follow the next token if the picture or sound has ``frames`` frames."""
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _pads(self, step: int, book: int) -> bool:
-        """Return whether only padding fits for a codebook in a step."""
+        """Return whether codebook ``book`` must have padding in place of a code in step ``step``."""
         frame = step - book
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _may_stop(self, step: int, book: int) -> bool:
-        """Return whether padding may come in place of a code. It would end the codes of codebook 0."""
+        """Return whether padding may come next to end the codes of codebook 0, which fixes the number of frames."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:
@@ -86,7 +86,7 @@ class DelayedBody(Body):
 
 
 class SequentialBody(Body):
-    """The collector of codes in the order "sequential": all codes of codebook 0, then as many of codebook 1, and so on.
+    """Collector of codes in the order "sequential": all codes of codebook 0, then all of codebook 1, and so on.
 
     The number of codes per codebook is known from the grid. Without a grid, it is known from the first code of
     codebook 1 if each codebook has its own token ids, else only at the end of the picture or sound.
@@ -97,7 +97,7 @@ class SequentialBody(Body):
         self._apart = not isinstance(layout.first, int)
 
     def take(self, token: int) -> bool:
-        """Accept a code of the codebook that is due. Return whether the token fits."""
+        """Collect a code if it is of the codebook that comes next. Return whether it was accepted."""
         taken = len(self._tokens)
         if self._next_book_may_begin and self._slots[1].first <= token < self._slots[1].stop:
             self._frame_count = taken
@@ -111,18 +111,18 @@ class SequentialBody(Body):
 
     @property
     def expected(self) -> str:
-        """Return a description of the tokens that fit here, for error messages."""
+        """Return a description of the tokens that may come next, for error messages."""
         taken, count = len(self._tokens), self._frame_count
         book, frame = divmod(taken, count) if count else (0, taken)
         if self._frame_count is None and not self._apart:
             slot = self._slots[0]
             return f"a code ({slot.first} to {slot.stop - 1})"
-        description = f"{self._slots[book].said} in frame {frame}"
-        return f"{description}, or {self._slots[1].said}" if self._next_book_may_begin else description
+        description = f"{self._slots[book].description} in frame {frame}"
+        return f"{description}, or {self._slots[1].description}" if self._next_book_may_begin else description
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the tokens that `take` accepts next. See `Body.fits`."""
+        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
         if self.over:
             return []
         taken, count = len(self._tokens), self._frame_count
@@ -136,7 +136,7 @@ class SequentialBody(Body):
 
     @property
     def may_end(self) -> bool:
-        """Return whether an end marker fits here, that is, after equally many codes of each codebook."""
+        """Return whether all codebooks have equally many codes, so that the picture or sound may end."""
         if self._frame_count is None and not self._apart:
             return bool(self._tokens) and len(self._tokens) % self._books == 0
         return self.over
@@ -146,7 +146,7 @@ class SequentialBody(Body):
         return self._frame_count is None and self._apart and bool(self._tokens)
 
     def _frames(self) -> NDArray[np.int64]:
-        """Return the tokens of all frames that have a code of every codebook: [frames, codebooks]."""
+        """Return the token ids of all frames that have a code of every codebook: [frames, codebooks]."""
         taken = len(self._tokens)
         if self._frame_count is None:
             count = taken // self._books if self.may_end else 0

@@ -1,4 +1,4 @@
-"""TokenLayout: the token ids that encode a picture or a sound, and their order."""
+"""Define the token ids that encode a picture or sound in a model's output, and their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vllm_mmout.wings.tokens.layouts.validation import check, checked_names, che
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLayout(LayoutFields):
-    """The layout of the tokens that encode pictures or sounds in a model's output.
+    """Description of the tokens that encode pictures or sounds in a model's output: their ids and their order.
 
     A frame is a time step of a sound, or a cell of an image. The cells of an image follow row by row. The slots of a
     frame hold its codes of each codebook. Orders have the names of MusicGen, https://arxiv.org/abs/2306.05284, if it
@@ -53,26 +53,26 @@ class TokenLayout(LayoutFields):
 
     @cached_property
     def token_ids(self) -> frozenset[int]:
-        """Return all token ids that belong to media: codes, padding, row ends and markers."""
+        """Return the ids of all tokens that belong to pictures or sounds: codes, padding, row ends and markers."""
         single = {token for token in (self.pad, self.row_end) if token is not None}
         codes = (range(first, stop) for first, stop in {(slot.first, slot.stop) for slot in self.slots})
         return frozenset(chain(single, self.begin, self.end, *codes))
 
     def opened_by(self, prompt: Sequence[int]) -> bool:
-        """Return whether the answer begins inside a picture or sound that the prompt has opened."""
+        """Return whether the prompt ends inside a picture or sound, which the model's answer then continues."""
         return self.opened or self.ends_with_begin(prompt)
 
     def ends_with_begin(self, tokens: Sequence[int]) -> bool:
-        """Return whether ``tokens`` end with the ``begin`` marker. Always False if the layout has no such marker."""
+        """Return whether ``tokens`` end with the ``begin`` marker. Always False for a layout without this marker."""
         return bool(self.begin) and tuple(tokens[-len(self.begin) :]) == self.begin
 
     @property
     def delay(self) -> int:
-        """Return the number of steps that a picture or sound has in addition to its frames."""
+        """Return the number of steps that the order "delayed" adds to the frames of a picture or sound, else 0."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
-        """Return the number of tokens that encode an image, including its markers.
+        """Return the number of tokens that encode an image of ``rows`` x ``columns`` codes, including its markers.
 
         Args:
             rows: rows of cells, 1 or more.
@@ -94,7 +94,7 @@ class TokenLayout(LayoutFields):
         return self._tokens(rows * columns, opened=opened) + row_ends
 
     def tokens_of_frames(self, frames: int, *, opened: bool = False) -> int:
-        """Return the number of tokens that encode a sound, including its markers but not text inside it.
+        """Return the number of tokens that encode a sound of ``frames`` frames, including its markers.
 
         Args:
             frames: frames of codes, 1 or more.
@@ -149,7 +149,7 @@ def _said(grid: tuple[int, int] | None) -> str:
 
 
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the token ids of each frame: [frames, slots]."""
+    """Convert arrays of codes to the token ids of each frame: [frames, positions in a frame]."""
     order = [slot.codebook for slot in layout.slots]
     rates = [order.count(book) for book in range(layout.codebooks)]
     counts = {divmod(codes.size, rate) for codes, rate in zip(books, rates, strict=True)}
@@ -175,7 +175,7 @@ def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _checked(layout: TokenLayout, codes: Sequence[ArrayLike]) -> list[NDArray[np.int64]]:
-    """Check the codes, and return them as int64 arrays."""
+    """Check the number, shapes and values of arrays of codes, and return them as int64 arrays."""
     arrays = [np.asarray(book) for book in codes]
     shapes = [list(array.shape) for array in arrays]
     if len(arrays) != layout.codebooks:

@@ -1,4 +1,4 @@
-"""LayoutFields: the fields of a token layout, and the positions of codes in a frame that follow from them."""
+"""Define the fields of a token layout, and derive the position of each code in a frame from them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Literal, NamedTuple
 
 
 class Slot(NamedTuple):
-    """A position in a frame. The token ids ``first`` to ``stop`` - 1 are the codes of ``codebook`` at this position."""
+    """Position in a frame of codes. Token ids ``first`` to ``stop`` - 1 are the codes of ``codebook`` there."""
 
     codebook: int
     first: int
     stop: int
 
     @property
-    def said(self) -> str:
-        """Return a description of the codes that fit here, for error messages."""
+    def description(self) -> str:
+        """Return a description of the codes at this position, for error messages."""
         return f"a code of codebook {self.codebook} ({self.first} to {self.stop - 1})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutFields:
-    """The fields of a token layout, see `TokenLayout`, which checks them."""
+    """Fields that describe how tokens encode pictures or sounds. `TokenLayout` checks them."""
 
     modality: Literal["image", "audio"]
-    """Whether the tokens encode pictures or sounds."""
+    """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
     """Token id of code 0: one number for all slots, or one number per slot. With one number, all codebooks share one
     range of token ids, and the position of a token tells its codebook. Only the order "interleaved" then has a separate
@@ -45,13 +45,14 @@ class LayoutFields:
     """Codebook of each slot of a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved". None
     means 0, 1, ..."""
     pad: int | None = None
-    """Token that fills the positions without a code. Only for the order "delayed"."""
+    """Token id that fills the positions without a code. Only for the order "delayed"."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of an image. None if ``row_end`` marks the rows instead."""
+    """Rows and columns of codes in an image. None if ``row_end`` marks the end of each row instead."""
     row_end: int | None = None
-    """Token after each row of an image, including the last row."""
+    """Token id that follows each row of an image, including the last row."""
     begin: tuple[int, ...] = ()
-    """Tokens of the marker before a picture or sound. If empty, it begins with its first code."""
+    """Token ids of the marker before each picture or sound. Without a marker, the first code begins a picture or
+    sound."""
     end: tuple[int, ...] = ()
     """Tokens of the marker after a picture or sound. If empty, it ends with the last cell of its grid, or before the
     first token that is not a code."""

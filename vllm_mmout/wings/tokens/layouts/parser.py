@@ -1,4 +1,4 @@
-"""StreamParser, which separates text from media in a stream of tokens, and Medium, the codes of a picture or sound."""
+"""Separate text from pictures and sounds in a model's output tokens."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class NextTokens(NamedTuple):
-    """The tokens that may come next in an answer whose pictures and sounds must all be complete."""
+    """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Media tokens that may come next. `Fit.after` also counts the tokens of the end marker."""
+    """Ranges of picture or sound tokens that may come next. `Fit.after` also counts the tokens of the end marker."""
     text: int | None = None
-    """Minimum number of tokens that the unfinished picture or sound still needs after a token of text.
-
-    0 outside pictures and sounds. None if text may not come next."""
+    """Minimum number of tokens that complete the unfinished picture or sound after a token of text. 0 outside pictures
+    and sounds. None if text may not come next."""
     may_end: bool = False
-    """Whether the answer may end here."""
+    """Whether the answer may end after the tokens so far."""
 
 
 class StreamParser:
-    """A parser of the output tokens of one request.
+    """Parser that finds the pictures and sounds in the output tokens of one answer.
 
     ``opened`` says whether the answer begins inside a picture or sound that the prompt has opened. With None, the
     layout decides. If the answer begins with text nevertheless, it does not begin inside a picture or sound.
     """
 
     error: TokenError | None
-    """Error that names the first token that does not fit. Later tokens are ignored. None if all tokens fit."""
+    """Error for the first token that does not fit the layout. Later tokens are ignored. None if all tokens fit."""
     seen: int
-    """Number of tokens fed so far."""
+    """Number of tokens that `feed` has processed so far."""
 
     def __init__(self, layout: TokenLayout, *, opened: bool | None = None) -> None:
         self.error = None
@@ -58,7 +57,7 @@ class StreamParser:
             self._body = _body_of(layout)
 
     def feed(self, token_ids: Sequence[int], *, stopped: bool = False) -> list[bool]:
-        """Process the tokens of a step. Return for each token whether it is text.
+        """Process the next tokens of the answer. Return for each token whether it is text.
 
         ``stopped`` says that the last token, an EOS or a stop token, ended the stream. It then need not fit the layout.
         """
@@ -72,7 +71,7 @@ class StreamParser:
 
     @property
     def inside(self) -> bool:
-        """Return whether the parser is inside a picture or sound that is not complete."""
+        """Return whether a picture or sound has begun and is not complete yet."""
         return self._start is not None
 
     @property
@@ -89,7 +88,7 @@ class StreamParser:
         fits = [fit._replace(after=fit.after + len(layout.end)) for fit in body.fits]
         if layout.end and body.may_end:
             fits.append(Fit(layout.end[0], layout.end[0] + 1, len(layout.end) - 1))
-        may_end = self._is_run and body.may_end
+        may_end = self._has_open_end and body.may_end
         if layout.text_inside:
             return NextTokens(tuple(fits), text=body.least + len(layout.end), may_end=may_end)
         return NextTokens(tuple(fits), text=0 if may_end else None, may_end=may_end)
@@ -101,7 +100,7 @@ class StreamParser:
 
     @property
     def begun(self) -> tuple[int, int] | None:
-        """Return the start of the unfinished picture or sound, and its number of complete rows or frames.
+        """Return the start index of the unfinished picture or sound, and its number of complete rows or frames.
 
         The start is the index of its first output token. Return None outside pictures and sounds, before
         the begin marker is complete, and after an error.
@@ -117,7 +116,7 @@ class StreamParser:
         return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
 
     def finish(self) -> list[Medium]:
-        """End the stream, and return the pictures and sounds that `take` has not returned yet.
+        """End the stream, and return the remaining pictures and sounds, also an unfinished one.
 
         If the stream ended inside a picture or sound, its ``complete`` is False, and it has only its complete rows or
         frames. It is left out if it has not even one complete row or frame.
@@ -128,13 +127,13 @@ class StreamParser:
         return self.take()
 
     def _take_token(self, token: int, at: int) -> bool:
-        """Process one token. Return whether it is text."""
+        """Process one token, at index ``at`` of the answer. Return whether it is text."""
         body = self._body
         if body is not None and not self._due and self.error is None:
             if body.take(token):
                 self._stop = at + 1
                 if body.over:
-                    self._fill()
+                    self._on_last_code()
                 return False
             return self._take_after(body, token, at)
         if self.error is not None:
@@ -142,7 +141,7 @@ class StreamParser:
         return self._take_outside(token, at) if self._start is None else self._take_marker(token, at)
 
     def _take_outside(self, token: int, at: int) -> bool:
-        """Process a token outside pictures and sounds. Return whether it is text."""
+        """Process a token that is outside pictures and sounds. Return whether it is text."""
         if token not in self._media:
             return True
         begin = self._layout.begin
@@ -158,11 +157,11 @@ class StreamParser:
             self._body = body
         self._start, self._stop = at, at + 1
         if self._body is not None and self._body.over:
-            self._fill()
+            self._on_last_code()
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
-        """Process a token that must be the next of a begin or end marker. Return whether it is text."""
+        """Process a token that must continue a begin or end marker. Return whether it is text."""
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
@@ -183,20 +182,20 @@ class StreamParser:
             return self._take_marker(token, at)
         if self._layout.text_inside and token not in self._media:
             return True
-        if (self._is_run or not self._stop) and (token not in self._media or token in begin[:1]):
+        if (self._has_open_end or not self._stop) and (token not in self._media or token in begin[:1]):
             self._close(complete=body.whole)
             return self._take_outside(token, at)
         or_end = f", or token {end[0]}, which ends the medium" if end else ""
         return self._refuse(token, at, body.expected + or_end)
 
-    def _fill(self) -> None:
-        """Note that the picture or sound has all its codes. Close it, or wait for its end marker."""
+    def _on_last_code(self) -> None:
+        """Mark the picture or sound as having all its codes. Close it unless its end marker must follow."""
         self._due, self._complete = self._layout.end, True
         if not self._due:
             self._close(complete=True)
 
     def _close(self, *, complete: bool) -> None:
-        """End the current picture or sound. Keep it if it has at least one complete row or frame."""
+        """End the current picture or sound. Drop it if it has not even one complete row or frame."""
         body, start = self._body, self._start
         self._body, self._start, self._due = None, None, ()
         if body is None or start is None:
@@ -210,17 +209,17 @@ class StreamParser:
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _all_came(self, body: Body) -> bool:
-        """Return whether the picture or sound at the end of the stream has all its codes."""
-        return self._complete if self._due else body.filled or (self._is_run and body.whole)
+        """Return whether the last picture or sound of the answer has all its codes."""
+        return self._complete if self._due else body.has_all_codes or (self._has_open_end and body.whole)
 
     @property
-    def _is_run(self) -> bool:
-        """Return whether end marker and grid are both missing. Any token except codes then ends a picture or sound."""
+    def _has_open_end(self) -> bool:
+        """Return whether pictures or sounds have neither end marker nor grid, so that any other token ends them."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
     def _beginning(self) -> tuple[Fit, ...]:
-        """Return the tokens that may begin a picture or sound."""
+        """Return the ranges of token ids that may begin a picture or sound."""
         layout = self._layout
         body, begin = _body_of(layout), layout.begin
         if not begin:
@@ -228,7 +227,7 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error for a token that may not come here. Return whether the token is text.
+        """Record an error for a token that does not fit the layout. Return whether the token is text.
 
         A token that ended the stream, such as an EOS, counts as text and is not an error.
         """
@@ -242,7 +241,7 @@ class StreamParser:
 
 
 def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], list[Medium]]:
-    """Split a whole stream into text tokens and media. Raise a TokenError if a token does not fit."""
+    """Split the tokens of a whole answer into text tokens and media. Raise a TokenError if a token does not fit."""
     parser = StreamParser(layout)
     text = [token for token, is_text in zip(token_ids, parser.feed(token_ids), strict=True) if is_text]
     if parser.error is not None:
@@ -251,7 +250,7 @@ def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], lis
 
 
 def _body_of(layout: TokenLayout) -> Body:
-    """Create the collector for the codes of one picture or sound."""
+    """Create an empty collector for the codes of one picture or sound."""
     if layout.codebooks == 1 or layout.order in {"flattened", "interleaved"}:
         return FramesBody(layout)
     return DelayedBody(layout) if layout.order == "delayed" else SequentialBody(layout)
@@ -259,7 +258,7 @@ def _body_of(layout: TokenLayout) -> Body:
 
 @dataclass(frozen=True, eq=False)
 class Medium:
-    """The codes of one picture or sound, and the range of output tokens that encode it."""
+    """Codes of one picture or sound, and the range of output tokens that encode it."""
 
     start: int
     """Index of the first output token of the picture or sound, including its begin marker."""
@@ -271,7 +270,7 @@ class Medium:
     complete: bool
     """Whether the picture or sound has all its codes. False if the stream ended, or continued with text, too early."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of the whole image. None if they are unknown, or for a sound."""
+    """Rows and columns of the whole image. None for a sound, or if they are unknown."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Medium):

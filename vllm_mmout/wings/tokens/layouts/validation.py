@@ -1,4 +1,4 @@
-"""Checks of a TokenLayout: unknown fields, wrong types, and fields that contradict each other."""
+"""Check the fields of a token layout: their names, their types, and contradictions between them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
 _MOST = 1 << 22
-"""Maximum number of codes in all slots of a layout together, far more than any vocabulary has."""
+"""Maximum number of codes of all positions in a frame together, far more than any vocabulary has."""
 
 _LAST = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""
 
 
 def checked_names(mapping: Mapping[str, Any], layout: type[LayoutFields]) -> None:
-    """Check that a mapping has only known fields of a layout, and all required fields."""
+    """Check that a mapping has all required fields of a token layout, and only known fields."""
     field_defaults = {field.name: field.default for field in fields(layout)}
     if not isinstance(mapping, Mapping):
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")
@@ -39,7 +39,7 @@ def checked_names(mapping: Mapping[str, Any], layout: type[LayoutFields]) -> Non
 
 
 def checked_types(layout: LayoutFields) -> None:
-    """Check the type of each field."""
+    """Check the type of each field of a token layout. Raise an OptionError that names the wrong field."""
     values = vars(layout)
     kind: Any = type(layout)
     try:
@@ -53,13 +53,13 @@ def checked_types(layout: LayoutFields) -> None:
 
 @cache
 def _struct(layout: type[LayoutFields]) -> type[msgspec.Struct]:
-    """Return a msgspec Struct with the fields of a layout, which checks only their types."""
+    """Return a msgspec Struct class with the fields of a layout, which is used to check their types."""
     hints = get_type_hints(layout)
     return msgspec.defstruct("Fields", [(field.name, hints[field.name]) for field in fields(layout)])
 
 
 def check(layout: LayoutFields) -> None:
-    """Check that the fields of a layout do not contradict each other. Their types must be correct."""
+    """Check that the fields of a token layout do not contradict each other. Their types must be correct."""
     _check_codebooks(layout)
     _check_order(layout)
     _check_modality(layout)
@@ -86,7 +86,7 @@ def _check_codebooks(layout: LayoutFields) -> None:
 
 
 def _check_order(layout: LayoutFields) -> None:
-    """Check ``pattern``, ``pad`` and the number and size of the codebooks against the order of the codes."""
+    """Check the fields that depend on the order of the codes, such as ``pattern`` and ``pad``."""
     order, books = layout.order, layout.codebooks
     if layout.pattern is not None:
         if order != "interleaved":
@@ -134,7 +134,7 @@ def _check_modality(layout: LayoutFields) -> None:
 
 
 def _check_ranges(layout: LayoutFields) -> None:
-    """Check the token ids of the codes."""
+    """Check that the token ids of the codes are valid, and that ranges of different positions do not overlap."""
     firsts = (layout.first,) if isinstance(layout.first, int) else layout.first
     slots = len(layout.pattern or ()) or layout.codebooks
     if not isinstance(layout.first, int) and len(firsts) != slots:
@@ -153,7 +153,7 @@ def _check_ranges(layout: LayoutFields) -> None:
 
 
 def _check_single_tokens(layout: LayoutFields) -> None:
-    """Check that markers, row ends and padding are neither codes nor equal to each other."""
+    """Check that the tokens of markers, row ends and padding differ from codes and from each other."""
     seen: dict[int, str] = {}
     marks = [(field, token) for field in ("begin", "end") for token in getattr(layout, field)]
     marks += [(field, token) for field in ("row_end", "pad") if (token := getattr(layout, field)) is not None]

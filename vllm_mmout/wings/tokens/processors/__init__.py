@@ -1,1 +1,1 @@
-"""Output processors of models that generate tokens."""
+"""Output processors for models that generate pictures or sounds as tokens."""

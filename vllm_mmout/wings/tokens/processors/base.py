@@ -1,4 +1,4 @@
-"""TokenProcessor: the base class of output processors for models that write pictures or sounds as tokens."""
+"""Base class of output processors for models that generate pictures or sounds as tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 
 class TokenProcessor(OutputProcessor):
-    """The base class of output processors that decode the media of a token model. Subclasses define ``decode_batch``.
+    """Base class of output processors that decode pictures or sounds from tokens. Subclasses define ``decode_batch``.
 
     Nothing runs in the worker: ``reduce`` is not called. ``layout`` finds the codes among the output tokens. All other
     tokens stay text.
@@ -37,17 +37,17 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `OutputParams` that requests may set in addition to the fields that all token models accept."""
+    """Options (fields of `OutputParams`) that requests may set, besides the options that all token models accept."""
     layout: TokenLayout
-    """Layout of the media tokens."""
+    """Layout of the tokens that encode pictures or sounds."""
     max_batch: int = 8
-    """Maximum number of media in one call of `decode_batch`."""
+    """Maximum number of pictures or sounds in one call of `decode_batch`."""
     batch_wait_s: float = 0.005
-    """Time that the first medium of a batch waits for others, in seconds."""
+    """Time that the first picture or sound of a batch waits for others, in seconds."""
     threads: int | None = None
     """Number of torch threads while the decoder runs. None keeps torch's own number."""
     prompt: PromptTemplate | None = None
-    """Template of the text that a server puts around a client's text. None adds no text."""
+    """Template of prompts on a server, with text around the client's text. None means the client's text alone."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class TokenProcessor(OutputProcessor):
             self.prompt = PromptTemplate.parse(prompt, self.layout.modality)
 
     def load(self) -> None:
-        """Load the data that decoding needs, once, before the engine's first request. By default nothing is loaded."""
+        """Load the decoder. Called once, before the engine's first request. By default, this does nothing."""
 
     def decode(self, raw: Medium, params: OutputParams, state: Any = None) -> Any:
-        """Create the output object of one medium, as a batch of one."""
+        """Decode the codes of one picture or sound, as a batch of one."""
         return self.decode_batch([raw])[0]
 
     def decode_batch(self, media: Sequence[Medium]) -> list[Any]:
-        """Create the output objects of several media at once. The media have equal keys (`batch_key`).
+        """Decode the codes of several pictures or sounds, whose keys (`batch_key`) are equal, in one batch.
 
         Args:
             media: media of several requests, at most ``max_batch``.
@@ -93,12 +93,12 @@ class TokenProcessor(OutputProcessor):
         raise NotImplementedError(f"{type(self).__name__} must define decode_batch(media)")
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return the key of a medium, here the shapes of its codes. Only media with equal keys are decoded together."""
+        """Return the key that must be equal within a batch, by default the shapes of the codes."""
         return tuple(ids.shape for ids in medium.codes)
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``partial`` and ``span`` of an output: whether the stream ended inside it, and its range of tokens."""
+    """Set ``partial`` and ``span`` of a decoded object from its codes (``medium``), and return the object."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

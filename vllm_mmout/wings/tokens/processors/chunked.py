@@ -1,4 +1,4 @@
-"""Chunked decoding with the decoder of a processor, from the state of its layers or with frames around each chunk."""
+"""Decode sounds in chunks, either from the decoder's saved state or with extra frames around each chunk."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SoundPiece:
-    """The part of a sound that has come so far."""
+    """Codes of a sound from its start up to its latest chunk."""
 
     medium: Medium
     ended: bool
-    """Whether the sound ends here."""
+    """Whether the sound is complete, so that no codes will follow."""
 
 
 @contextmanager
 def decoding(threads: int | None) -> Iterator[None]:
-    """Set up torch for a decoder: inference mode, and ``threads`` threads."""
+    """Set torch to inference mode and to ``threads`` CPU threads while a decoder runs."""
     import torch
 
     with torch.inference_mode(), decoder_threads(threads):
@@ -42,7 +42,7 @@ def decoding(threads: int | None) -> Iterator[None]:
 
 
 def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Context | None) -> Chunking:
-    """Return the parameters for decoding sounds in chunks. Runs the decoder to measure them.
+    """Run the decoder on test codes to determine the parameters for decoding sounds in chunks.
 
     Args:
         decoder: the decoder, with its weights loaded.
@@ -62,7 +62,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Conte
         return _samples(decoder, codes)
 
     def decode_seeded(codes: Codes) -> NDArray[np.float32]:
-        """Decode with a fixed seed, so that a decoder that mixes in noise always uses the same noise."""
+        """Decode with a fixed random seed, so that a decoder that adds noise always adds the same noise."""
         import torch
 
         with torch.random.fork_rng():
@@ -85,7 +85,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Conte
 
 
 def checked_context(value: object) -> Context:
-    """Check the option ``context``, and return it."""
+    """Check the option ``context``, the number of frames before and after a frame, and return it."""
     numbers = list(value) if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or any(
         isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers
@@ -98,7 +98,7 @@ def checked_context(value: object) -> Context:
 
 
 def _samples(decoder: TokenDecoder, codes: Codes) -> NDArray[np.float32]:
-    """Decode one sound to samples [channels, n]."""
+    """Decode the codes of one sound to samples, float32 [channels, n]."""
     import torch
 
     made: torch.Tensor = decoder.decode([torch.from_numpy(ids[np.newaxis]).to(decoder.device) for ids in codes])

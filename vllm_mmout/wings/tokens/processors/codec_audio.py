@@ -1,4 +1,4 @@
-"""CodecAudioProcessor: the output processor of models that write sounds as tokens of an audio codec."""
+"""Output processor for models that generate sounds as tokens of an audio codec."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ class CodecAudioProcessor(DecoderProcessor):
         self._chunking: Chunking | OptionError | None = None
         self._measuring = Lock()
         self.sampling_rate = None if sampling_rate is None else checked_count("sampling_rate", sampling_rate)
-        """Samples per channel and second, in Hz. None until the decoder has stated them."""
+        """Sampling rate of the sounds, in Hz. None until it is read from the decoder."""
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
-        """Return the file formats of sounds."""
+        """Return the possible file formats of sounds."""
         from vllm_mmout.outputs.audio import AudioOutput
 
         return AudioOutput.formats
 
     def decode_batch(self, media: Sequence[Medium]) -> list[AudioOutput]:
-        """Decode codes, one array [n_k] per codebook, to sounds in one forward. See `TokenProcessor.decode_batch`.
+        """Decode sounds of equal length in one forward pass, each from one array of codes [n_k] per codebook.
 
         Raises:
             DecodeError: a medium has no codes, or the decoder's result is not samples [n, channels, samples] or
@@ -97,7 +97,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return [marked(AudioOutput(np.array(sound), rate), medium) for sound, medium in zip(arrays, media, strict=True)]
 
     def chunking(self) -> Chunking:
-        """Return the parameters of decoding in chunks. Blocks, as the first call may run the decoder several times.
+        """Return the parameters for decoding in chunks. The first call blocks, because it may run the decoder.
 
         Raises:
             OptionError: the decoder cannot decode in chunks.
@@ -116,11 +116,11 @@ class CodecAudioProcessor(DecoderProcessor):
         return self._chunking
 
     def begin(self, params: OutputParams) -> SoundChunks | None:
-        """Return the state of a new sound that is decoded in chunks, or None if the request does not ask for chunks."""
+        """Return the decoder state for a new sound that is decoded in chunks, or None if the request wants it whole."""
         return None if params.chunk_seconds is None else self.chunking().begin()
 
     def decode(self, raw: Any, params: OutputParams, state: SoundChunks | None = None) -> Any:
-        """Decode the sound of one medium.
+        """Decode one whole sound, or with ``state`` from `begin` the next chunk of a sound.
 
         With the state from ``begin``, ``raw`` is a `SoundPiece`. The result is then a list with its new chunk, if any.
         """
@@ -138,7 +138,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return [chunk]
 
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Take the sampling rate from the decoder if no option sets it."""
+        """Read the sampling rate from the decoder if no option sets it."""
         if self.sampling_rate is None:
             self.sampling_rate = decoder.facts.sampling_rate if decoder.facts else decoder.sampling_rate
         if self.sampling_rate is None:

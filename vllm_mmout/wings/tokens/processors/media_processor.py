@@ -1,4 +1,4 @@
-"""DecoderProcessor: the base class of the processors of pictures and sounds, with a decoder that is loaded once."""
+"""Base class of output processors that decode pictures or sounds with a decoder from a local folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
 
 class DecoderProcessor(TokenProcessor):
-    """An output processor that decodes the media of a token model with a decoder from a local folder.
+    """Output processor that decodes pictures or sounds with a decoder from a local folder.
 
     Args:
         decoder: the decoder's folder, relative to the model's folder. In Python also an object with ``decode(codes)``.
@@ -40,7 +40,7 @@ class DecoderProcessor(TokenProcessor):
     """
 
     makes: ClassVar[Literal["image", "audio"]]
-    """Kind of media that the decoder makes. The layout must be of this modality."""
+    """Kind of media that the decoder makes. The token layout must have the same modality."""
 
     def __init__(  # noqa: PLR0917 - both subclasses take keywords only, and pass them on by position
         self,
@@ -81,12 +81,12 @@ class DecoderProcessor(TokenProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor, and check that decoder and layout fit. No weights are read."""
+        """Create the processor, and check that its decoder fits the token layout. No weights are loaded."""
         keywords = dict(options)
         if isinstance(keywords.get("decoder"), str | os.PathLike):
             keywords["decoder"] = located(keywords["decoder"], config.get("_name_or_path"))
         processor = cls(**keywords)
-        processor._prepare(processor._found())
+        processor._prepare(processor._checked_decoder())
         return processor
 
     def load(self) -> None:
@@ -98,7 +98,7 @@ class DecoderProcessor(TokenProcessor):
         """Read further settings from the decoder or its folder. Called at the start, and before each decoding."""
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
-        """Decode media of one shape in one forward."""
+        """Decode pictures or sounds of one shape in one forward pass of the decoder."""
         import torch
 
         decoder = self._loaded()
@@ -107,20 +107,20 @@ class DecoderProcessor(TokenProcessor):
             return decoder.decode([torch.from_numpy(ids).to(decoder.device) for ids in codes])
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:
-        """Return the codes of a medium in the form that the decoder needs."""
+        """Return the codes of a picture or sound in the form that the decoder accepts."""
         return medium.codes
 
     def _loaded(self) -> TokenDecoder:
         with self._lock:
-            decoder = self._found()
+            decoder = self._checked_decoder()
             if not self._ready:
                 decoder.load(self._device, self._dtype)
                 self._ready = True
         self._prepare(decoder)
         return decoder
 
-    def _found(self) -> TokenDecoder:
-        """Return the decoder. The first call reads its config.json, but no weights, and checks that the layout fits."""
+    def _checked_decoder(self) -> TokenDecoder:
+        """Return the decoder. The first call creates it without weights, and checks that it fits the token layout."""
         if self._decoder is not None:
             return self._decoder
         self._device = checked_device(self._device)

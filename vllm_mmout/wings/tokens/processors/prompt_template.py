@@ -1,4 +1,4 @@
-"""PromptTemplate: the text that a server puts around a client's text for a model that generates tokens."""
+"""Parse prompt templates, which add text around a client's text for a model that generates tokens."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Modality: TypeAlias = Literal["image", "audio"]
 
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
-"""Names of the placeholders that a template may have, by modality. The first is for the client's text."""
+"""Names of the placeholders that a template may contain, by modality. The client's text replaces the first."""
 _NUMBERS: Final = ("rows", "columns")
 _PART: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[a-z]+)(?::(?P<default>[^{}]*))?\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A placeholder in a template. A client's value replaces it."""
+    """A placeholder in a prompt template, which a client's value replaces."""
 
     name: str
     default: str | None
-    """Text that is inserted if the client gives no value."""
+    """Text that is inserted if the client does not send a value. None without a default."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PromptTemplate:
 
     @classmethod
     def parse(cls, text: object, modality: Modality) -> Self:
-        """Parse a template. None gives a template of the client's text alone."""
+        """Parse a template. None gives a template that consists of the client's text alone."""
         place_names = FIELDS[modality]
         if text is None:
             return cls((Field(place_names[0], None),))
@@ -65,12 +65,12 @@ class PromptTemplate:
         return frozenset(part.name for part in self.parts if isinstance(part, Field))
 
     def default(self, name: str) -> str | None:
-        """Return the default text of the placeholder ``name``, or None if it has no default."""
+        """Return the default text of the placeholder ``name``, or None without a default."""
         defaults = (part.default for part in self.parts if isinstance(part, Field) and part.name == name)
         return next((default for default in defaults if default is not None), None)
 
-    def filled(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """Return the pieces of a prompt, each with a flag for a client's value. Missing values get their default."""
+    def filled_pieces(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
+        """Return the prompt in pieces, each with a flag that is True for a value from the client."""
         return [
             (part, False)
             if isinstance(part, str)
@@ -82,7 +82,7 @@ class PromptTemplate:
 
 
 def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
-    """Return the placeholder that a match of `_PART` spells, or a single brace for a doubled brace."""
+    """Convert a match of `_PART` to a placeholder, or to a single literal brace."""
     name, default = match["name"], match["default"]
     if name is None:
         if len(match[0]) == 2:
@@ -100,7 +100,7 @@ def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
 
 
 def _joined(parts: list[str | Field]) -> list[str | Field]:
-    """Join neighbouring texts, and drop empty texts."""
+    """Join adjacent literal texts, and drop empty texts."""
     joined: list[str | Field] = []
     for kind, run in groupby(filter(None, parts), key=type):
         items: list[Any] = list(run)

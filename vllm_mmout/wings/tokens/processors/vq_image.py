@@ -1,4 +1,4 @@
-"""VQImageProcessor: the output processor of models that write pictures as tokens of a VQ decoder."""
+"""Output processor for models that generate pictures as tokens of a VQ (vector quantisation) decoder."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 
 _IMAGE_FILE = "preprocessor_config.json"
-"""Config of an image processor. Transformers before version 5 also saved it for a whole model."""
+"""File with the config of an image processor. Transformers before version 5 also saved it for a whole model."""
 _MODEL_FILE = "processor_config.json"
-"""Config of a whole model's processor, which contains its image processor."""
+"""File with the config of a model's processor, which includes the config of its image processor."""
 
 
 @dataclass(frozen=True)
 class PixelNormalization:
-    """The values that undo the normalisation of pixels: ``pixel * std + mean`` is 0 for black and 1 for white."""
+    """Normalisation of a decoder's pixel values: ``pixel * std + mean`` is 0 for black and 1 for white."""
 
     mean: tuple[float, ...] = (0.5,)
-    """One number for all channels, or one number per channel."""
+    """Mean of the pixel values: one number for all channels, or one number per channel."""
     std: tuple[float, ...] = (0.5,)
-    """One number for all channels, or one number per channel."""
+    """Standard deviation of the pixel values: one number for all channels, or one number per channel."""
 
     def bytes_of(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Quantise pixels [n, channels, height, width] to uint8 [n, height, width, channels].
+        """Convert the decoder's pixels, float [n, channels, height, width], to uint8 [n, height, width, channels].
 
         Values are rounded half to even and clamped. NaN becomes 0.
         """
@@ -65,7 +65,7 @@ def normalization_of(
     std: float | Sequence[float] | None,
     value_range: Sequence[float] | None,
 ) -> PixelNormalization | None:
-    """Return the normalisation that the options ``mean``, ``std`` and ``value_range`` set, or None if all are None."""
+    """Return the pixel normalisation that the options set, or None if none of the three options is set."""
     if value_range is not None:
         if mean is not None or std is not None:
             raise OptionError("value_range cannot be combined with mean or std; leave one out", param="value_range")
@@ -83,7 +83,7 @@ def normalization_of(
 
 
 def normalization_beside(folder: Path) -> PixelNormalization | None:
-    """Return the normalisation in the image processor's config of a decoder's folder, or None without such a config."""
+    """Read the pixel normalisation from the image processor's config in a decoder's folder, or return None."""
     for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # transformers reads them in this order
         table = read_table(path) if path.is_file() else {}
         image_processor = table.get("image_processor") if path.name == _MODEL_FILE else table
@@ -107,7 +107,7 @@ def _checked_std(name: str, value: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any, count: int | None = None) -> tuple[float, ...]:
-    """Check that a value is a finite number or a sequence of them, and return a tuple."""
+    """Check that ``value`` is one finite number or a sequence of ``count`` such numbers, and return a tuple."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     finite = all(
         isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in values
@@ -166,7 +166,7 @@ class VQImageProcessor(DecoderProcessor):
         self._grid: tuple[int, int] | None = None
 
     def decode_batch(self, media: Sequence[Medium]) -> list[ImageOutput]:
-        """Decode codes [rows, columns] of one shape to pictures in one forward. See `TokenProcessor.decode_batch`.
+        """Decode pictures of equal size in one forward pass, each from codes [rows, columns].
 
         Raises:
             DecodeError: the decoder's result is not pixels [n, 1, 3 or 4 channels, height, width].
@@ -186,25 +186,25 @@ class VQImageProcessor(DecoderProcessor):
         ]
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return the key of a picture, here its grid. With a fixed picture size, all pictures have the same key."""
+        """Return the key that must be equal within a batch: the shape of the codes, or the decoder's fixed grid."""
         return self._grid or super().batch_key(medium)
 
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Read the normalisation from the decoder's folder, and take the fixed grid of the decoder if it has one."""
+        """Read the pixel normalisation from the decoder's folder, and the decoder's fixed grid if it has one."""
         self._grid = decoder.facts.grid if decoder.facts else None
         if self._levels is None and self.decoder_folder is not None:
             self._levels = normalization_beside(self.decoder_folder)
         self._levels = self._levels or PixelNormalization()
 
     def _codes(self, medium: Medium) -> tuple[NDArray[np.int64], ...]:
-        """Return the codes, filled up with code 0 if the decoder has a fixed picture size."""
+        """Return the codes of a picture, padded with code 0 if the decoder has a fixed picture size."""
         if self._grid is None:
             return medium.codes
         missing = self._grid[0] - medium.codes[0].shape[0]
         return tuple(np.pad(ids, ((0, missing), (0, 0))) for ids in medium.codes)
 
     def _cut(self, picture: NDArray[np.uint8], medium: Medium) -> NDArray[np.uint8]:
-        """Copy a decoded picture without the rows made from padding. A grey picture loses its channel axis."""
+        """Return a copy of a decoded picture without padded rows, and without the channel axis if it is grey."""
         if self._grid is not None:
             picture = picture[: picture.shape[0] * medium.codes[0].shape[0] // self._grid[0]]
         return np.array(picture[:, :, 0] if picture.shape[2] == 1 else picture)

@@ -1,1 +1,1 @@
-"""Serving of models that generate tokens: pictures and speech out of texts."""
+"""Serve models that generate tokens over HTTP: pictures and speech from texts."""

@@ -1,4 +1,4 @@
-"""TokenRoutes: the server extension for models that generate tokens, with speech and media in chats."""
+"""Register the HTTP routes of models that generate tokens: pictures, speech, and chats with media."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SPEECH: Final = {
 
 
 class TokenRoutes(ServerExtension):
-    """The server extension that makes pictures and speech from texts and chats."""
+    """Server extension for models that generate tokens: pictures and speech from texts, and chats with media."""
 
     generations = IMAGES_SCHEMA
 
     def attach(self, app: FastAPI) -> None:
-        """Register ``/v1/audio/speech``."""
+        """Register the route ``/v1/audio/speech``."""
         app.add_api_route("/v1/audio/speech", speech, methods=["POST"], tags=["audio"], openapi_extra=_SPEECH)
 
     def service(
@@ -52,6 +52,6 @@ class TokenRoutes(ServerExtension):
         return TokenImageService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None
 
     async def start(self, service: Service, state: State) -> None:
-        """Make vLLM's chat handler answer chats that ask for media."""
+        """Make vLLM's chat handler answer chats that ask for pictures or sounds."""
         if isinstance(service, TokenService):
             answer_chats(state, service)

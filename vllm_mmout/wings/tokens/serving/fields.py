@@ -1,4 +1,4 @@
-"""Fields of requests to models that generate tokens, with their checks and JSON schemas."""
+"""Check the request fields of models that generate tokens, and describe these fields by JSON schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
 
 
 class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's sampling fields. vLLM checks their values further."""
+    """Sampling fields of vLLM that a request may contain. vLLM checks their values further."""
 
     temperature: Annotated[float | None, said("0 takes the most likely token.", ge=0, le=2)] = None
     top_p: Annotated[float | None, msgspec.Meta(gt=0, le=1)] = None
@@ -48,7 +48,7 @@ SAMPLING: Final = options_of(_Sampling)
 def sampling_params(
     client_values: Mapping[str, Any], usual: Mapping[str, Any], *, n: int, length: int | None, left: int
 ) -> SamplingParams:
-    """Return the sampling params of a request.
+    """Return vLLM's sampling params from the client's values and the model's defaults (``usual``).
 
     ``length`` is the maximum number of tokens of an answer without ``max_tokens``, or None. ``left`` is the number of
     tokens that the prompt leaves.
@@ -73,7 +73,7 @@ def sampling_params(
 
 
 def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """Return the field that an error of vLLM is about: the field it states, or the first field in its message."""
+    """Return the request field that an error of vLLM is about, or None if it is not a field in ``names``."""
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)
@@ -83,7 +83,7 @@ def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
 
 _SIZES: Final = "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
 _NAME: Final = 512
-"""Maximum number of characters of a name."""
+"""Maximum length of a name in a request, in characters."""
 
 
 class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
         int, said("number of previews sent as events before the picture; its rows must be known.", ge=0, le=3)
     ] = 0
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Values of the sampling fields in the request, such as ``temperature``. `SAMPLING` lists all these fields."""
+    """Sampling fields of the request and their values, such as ``temperature``. `SAMPLING` lists the allowed fields."""
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     input: Annotated[str, said("the text to speak.", max_length=4096, verbatim=True)]  # as at OpenAI
     voice: str | None = None
-    """Name of a voice, or None if the client does not name a voice."""
+    """Name of the voice, or None if the client does not choose a voice."""
     model: Annotated[str | None, said("served name; the server's model by default.", max_length=_NAME)] = None
     instructions: Annotated[
         str | None,
@@ -127,11 +127,11 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
         said('"media": a sound and nothing else, always whole; "mixed": whole sounds with text around them.'),
     ] = None
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Values of the sampling fields in the request, such as ``temperature``. `SAMPLING` lists all these fields."""
+    """Sampling fields of the request and their values, such as ``temperature``. `SAMPLING` lists the allowed fields."""
 
 
-class _TakenOfSpeech(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that are checked, but have no effect."""
+class _IgnoredSpeechFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of a speech request that are checked and then ignored."""
 
     user: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
     safety_identifier: Annotated[str | None, said("the client's name for its user.", max_length=_NAME)] = None
@@ -161,7 +161,7 @@ IMAGES: Final = Fields(
 )
 SPEECH: Final = Fields(
     "/v1/audio/speech of this model",
-    {**options_of(SpeechRequest, without=_MADE), **options_of(_TakenOfSpeech), **SAMPLING},
+    {**options_of(SpeechRequest, without=_MADE), **options_of(_IgnoredSpeechFields), **SAMPLING},
     USELESS,
     apart=("voice",),
     later=SAMPLING,
@@ -169,7 +169,7 @@ SPEECH: Final = Fields(
 
 
 def images_request(body: Any) -> TokenImagesRequest:
-    """Return the request in a JSON body for ``/v1/images/generations``. Raise an ApiError if it is wrong."""
+    """Parse the JSON body of a request to ``/v1/images/generations``. Raise an ApiError if a field is wrong."""
     fields = IMAGES.of_object(body)
     _needed(fields, "prompt", "the text from which to make the picture")
     if fields.get("partial_images") and not fields.get("stream"):
@@ -182,7 +182,7 @@ def images_request(body: Any) -> TokenImagesRequest:
 
 
 def speech_request(body: Any) -> SpeechRequest:
-    """Return the request in a JSON body for ``/v1/audio/speech``. Raise an ApiError if it is wrong."""
+    """Parse the JSON body of a request to ``/v1/audio/speech``. Raise an ApiError if a field is wrong."""
     fields = SPEECH.of_object(body)
     _needed(fields, "input", "the text to speak")
     return made(
@@ -200,7 +200,7 @@ def _needed(fields: Mapping[str, Any], name: str, description: str) -> None:
 
 
 def voice_name(value: Any, param: str = "voice") -> str | None:
-    """Return the name of a voice, given as a text or as OpenAI's object with an id. Errors name ``param``."""
+    """Return a voice's name, which clients send as text or as OpenAI's object with an id. Errors name ``param``."""
     name = value.get("id") if isinstance(value, Mapping) and len(value) == 1 else value
     if not isinstance(name, str) and value is not None:
         raise ApiError(400, f'{param} must be text or {{"id": text}}, got {shown(value)}', param=param)

@@ -1,4 +1,4 @@
-"""Generated pictures in one response: text in, pictures out, from a model that generates tokens."""
+"""Answer requests for pictures that a model generates from a text as tokens."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 PARTIAL = "X-MMOut-Partial"
-"""Header of a response with the bytes of a medium that the model did not finish."""
+"""Response header that marks a picture or sound file as incomplete, because the model did not finish it."""
 
 
 def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> TokenImagesRequest:
-    """Return the fields with the format of ``Accept``, checked as far as possible before the pictures are made."""
+    """Return the request fields with the file format from the ``Accept`` header, and check that it is possible."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     for conflicts, param in (
         (fields.n > 1, "n"),
@@ -58,7 +58,7 @@ def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> T
 async def prepared(
     request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest
 ) -> GenerateArguments:
-    """Return the engine's arguments for a request. Raise an ApiError if its fields cannot be fulfilled."""
+    """Return the engine's arguments for a request for pictures. Raise an ApiError if a field cannot be fulfilled."""
     adapter = service.adapter(fields.model)
     grid = await asyncio.to_thread(maker.sizes.grid, fields.size)
     values = {"prompt": fields.prompt}
@@ -97,7 +97,7 @@ async def answer(
     fields: TokenImagesRequest,
     run: GenerateArguments,
 ) -> Response:
-    """Run a request, and return all its pictures in one response."""
+    """Generate the pictures of a request, and return them in one response."""
     outputs = await service.generated(run)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
@@ -119,7 +119,7 @@ async def answer(
 
 
 def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """Return the maximum number of tokens of an answer if the client sets none. None means all tokens that fit."""
+    """Return the maximum length of an answer in tokens if the client sets no limit. None allows all that fit."""
     if needed is None or opened:
         return usual if needed is None else needed
     return None if usual is None else max(usual, needed)
@@ -128,7 +128,7 @@ def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | Non
 async def encoded_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget, name: str
 ) -> list[Encoded]:
-    """Encode pictures off the event loop, and return their files. The caller must close them."""
+    """Encode pictures to files in a thread, and return the files. The caller must close them."""
     with client_errors(name):
         return await in_thread(
             lambda: encode_pictures(maker, pictures, format_choice, budget), close_entries, budget.abandon
@@ -138,7 +138,7 @@ async def encoded_pictures(
 def encode_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget
 ) -> list[Encoded]:
-    """Encode pictures, and return their files. The caller must close them. Blocks."""
+    """Encode pictures to files, and return the files. The caller must close them. Blocks."""
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []
@@ -150,12 +150,12 @@ def encode_pictures(
 
 
 def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]:
-    """Return the numbers of tokens of a request, in OpenAI's form."""
+    """Return the token counts of a request in OpenAI's ``usage`` format."""
     return usage_of(prompt, sum(len(answer.token_ids) for answer in outputs.outputs))
 
 
 def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
-    """Return the numbers of tokens for a prompt and ``made`` generated tokens, in OpenAI's form."""
+    """Return the token counts for a prompt and ``made`` generated tokens in OpenAI's ``usage`` format."""
     return {
         "input_tokens": len(prompt),
         "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},
@@ -165,13 +165,13 @@ def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
 
 
 def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
-    """Return the error of a request whose answers hold no picture or sound."""
+    """Return the error for a request whose answers contain no picture or sound. ``noun`` names the missing one."""
     reasons = {str(answer.finish_reason) for answer in outputs.outputs}
     return ended_without(noun, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
 
 
 def ended_without(noun: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
-    """Return the error of answers that ended after ``tokens`` tokens without a picture or sound.
+    """Return the error for answers that ended after ``tokens`` tokens without a picture or sound (``noun``).
 
     ``reasons`` are vLLM's finish reasons. The status is 422, because neither the client nor the server made a mistake.
     After a 500, OpenAI's client would send the request again, and the answer would be generated again.

@@ -1,4 +1,4 @@
-"""Events of a generated picture: previews of its complete rows, then the whole picture."""
+"""Stream a generated picture as events: previews of its first rows, then the whole picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KIND = "image_generation"
 async def picture_events(
     service: TokenService, maker: Maker, format_choice: FormatChoice, run: GenerateArguments
 ) -> AsyncGenerator[Event, None]:
-    """Run a request. Yield up to ``partial_images`` previews of the growing picture, then the pictures."""
+    """Generate a picture. Yield events with up to ``partial_images`` previews, and at last with the whole picture."""
     run.params.sampling.output_kind = RequestOutputKind.DELTA
     tokens, numbers = 0, count()
     async with aclosing(service.running(run)) as outputs:

@@ -1,4 +1,4 @@
-"""PromptTokens: encodes a prompt to token ids such that a client's text never becomes a marker."""
+"""Encode prompts to token ids, so that a client's text can never become a special token."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PROBE = "a"
 
 @dataclass(frozen=True, slots=True)
 class SpelledToken:
-    """An added token, which the tokenizer recognises in a text by its spelling."""
+    """Token that the tokenizer recognises by its spelling in a text, such as a special token."""
 
     id: int
     lstrip: bool = False
-    """Whether the token absorbs the whitespace before it."""
+    """Whether the token also consumes the whitespace before it."""
     rstrip: bool = False
-    """Whether the token absorbs the whitespace after it."""
+    """Whether the token also consumes the whitespace after it."""
 
 
 class TextTokenizer:
-    """A tokenizer that several threads may call.
+    """Thread-safe wrapper of a tokenizer, which can also encode special tokens in a text as plain letters.
 
     A tokenizer of the library tokenizers is copied, because it must not be used while its settings change.
     """
@@ -43,10 +43,10 @@ class TextTokenizer:
         unknown = getattr(tokenizer, "unk_token_id", None)  # for text outside the vocabulary, so not a marker
         self._markers = _markers(tokenizer, media)
         self.guarded = frozenset({*tokenizer.all_special_ids, *media, *self._markers.values()} - {unknown})
-        """Token ids that a client's text must not produce: special tokens, added tokens except words, media tokens."""
+        """Token ids that a client's text must not produce: special tokens, markers, and media tokens."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
-        """Return the ids of a text, with the special tokens in it.
+        """Encode a text, and recognise special tokens in it. ``special`` also adds tokens such as BOS.
 
         ``special`` also adds the tokens that the tokenizer puts around each text.
         """
@@ -56,7 +56,7 @@ class TextTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=special))
 
     def plain(self, text: str) -> list[int]:
-        """Return the ids of a text. Special tokens in it are read as plain letters, if the tokenizer can do so."""
+        """Encode a text, and read special tokens in it as plain letters, if the tokenizer can do so."""
         if not text:
             return []
         if self._whole is not None:
@@ -69,7 +69,7 @@ class TextTokenizer:
 
     @cached_property
     def around(self) -> tuple[list[int], list[int]]:
-        """Return the ids that the tokenizer puts before and after each text."""
+        """Return the ids that the tokenizer adds before and after each text, such as BOS and EOS."""
         full, bare = self.whole(_PROBE, special=True), self.whole(_PROBE, special=False)
         for start in range(len(full) - len(bare) + 1):
             if full[start : start + len(bare)] == bare:
@@ -77,12 +77,12 @@ class TextTokenizer:
         return [], []
 
     def begins_itself(self, text: str) -> bool:
-        """Return whether a text already begins with the special tokens that the tokenizer adds, such as BOS."""
+        """Return whether a text already begins with the tokens that the tokenizer would add, such as BOS."""
         before = self.around[0]
         return bool(before) and self.whole(text, special=False)[: len(before)] == before
 
     def added_in(self, text: str) -> dict[str, SpelledToken]:
-        """Return the markers in a text, by their spelling. Markers are the added tokens among ``guarded``."""
+        """Return the special tokens that occur in a text, by their spelling."""
         added_tokens = getattr(self._tokenizer, "added_tokens_decoder", {})
         spelled = {}
         for content, token in self._markers.items():
@@ -95,7 +95,7 @@ class TextTokenizer:
 
     @cached_property
     def _plain(self) -> Any:
-        """Return a copy of the tokenizer that reads tokens in ``guarded`` as letters. Other ids stay unchanged."""
+        """Return a copy of the tokenizer that encodes the spelling of special tokens as plain letters."""
         described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # called only if there is one
         for token in described["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.guarded
@@ -105,7 +105,7 @@ class TextTokenizer:
 
 
 def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
-    """Return the added tokens that are not words, by their spelling.
+    """Return the tokenizer's special tokens and other markers by their spelling, without added words.
 
     Not all markers are declared as special. Added tokens that are not special count as words if they have only letters,
     digits and whitespace.
@@ -133,11 +133,11 @@ def _copy(described: str) -> Any:
 
 
 _PLAIN = "1"
-"""Text that replaces a client's text if only the template matters."""
+"""Harmless sample of a client's text, used to find the special tokens of the template itself."""
 
 
 class PromptTokens:
-    """An encoder of prompts from a template and a client's values.
+    """Encoder of prompts from a template and a client's values. Special tokens in these values are not recognised.
 
     If the client's text does not spell out a special token, the whole prompt is tokenized at once, as the model's own
     code would do. Otherwise the template's special tokens are put between texts that are tokenized without special
@@ -151,16 +151,16 @@ class PromptTokens:
         first = template.parts[0]
         # A template that begins with this token itself must not get it twice.
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
-        self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled({})))
+        self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled_pieces({})))
         self._expected: dict[frozenset[str], list[int]] = {}
-        """Special tokens that the template produces, by the names of the placeholders with a client's value."""
+        """Special tokens that the template itself produces, by the names of the placeholders with a client's value."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
-        """Return the ids of the prompt with ``values`` in place of its placeholders. Errors name the field ``param``.
+        """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.
 
         Blocks for some milliseconds.
         """
-        pieces = self._template.filled(values)
+        pieces = self._template.filled_pieces(values)
         ids = self._together(pieces)
         expected = self._expected_of(frozenset(values) & self._template.names)
         if self._guarded(ids) != expected:
@@ -174,11 +174,11 @@ class PromptTokens:
         return [*ids, *self._opening(ids)]
 
     def media_in(self, text: str) -> list[int]:
-        """Return the media tokens that the tokenizer recognises in a text. Blocks for some milliseconds."""
+        """Return the picture or sound tokens that the tokenizer recognises in a text. Blocks for some milliseconds."""
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _opening(self, ids: list[int]) -> Sequence[int]:
-        """Return the tokens to append to a prompt, so that the answer begins inside a picture or sound.
+        """Return tokens to append to the prompt ``ids``, so that the answer begins inside a picture or sound.
 
         No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
         """
@@ -190,12 +190,12 @@ class PromptTokens:
         return () if is_open else begin
 
     def _expected_of(self, names: frozenset[str]) -> list[int]:
-        """Return the special tokens that the template produces. All others in a prompt come from a client's text.
+        """Return the special tokens of the template itself. Any others in a prompt come from a client's text.
 
         ``names`` are the placeholders for which the client gives a value. The others get their default text.
         """
         if names not in self._expected:
-            ids = self._together(self._template.filled(dict.fromkeys(names, _PLAIN)))
+            ids = self._together(self._template.filled_pieces(dict.fromkeys(names, _PLAIN)))
             self._expected[names] = self._guarded(ids)
         return self._expected[names]
 
@@ -207,7 +207,7 @@ class PromptTokens:
         return [token for token in ids if token in self._tokenizer.guarded]
 
     def _apart(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """Return the ids of a prompt that has only the template's special tokens."""
+        """Encode a prompt piece by piece, so that only the template can produce special tokens."""
         before, after = self._tokenizer.around if self._adds else ([], [])
         ids = list(before)
         text = ""
@@ -221,21 +221,21 @@ class PromptTokens:
         return ids + self._tokenizer.plain(text) + list(after)
 
     def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
-        """Return the texts of a prompt, with the template's special tokens between them."""
+        """Split a prompt into texts and the template's special tokens between them."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | SpelledToken] = []
         stripped = False
         for text, from_client in pieces:
             end = 0
             for match in () if from_client else pattern.finditer(text):
-                runs.append(_left(text[end : match.start()], stripped=stripped))
+                runs.append(_stripped(text[end : match.start()], stripped=stripped))
                 runs.append(self._added[match[0]])
                 stripped, end = self._added[match[0]].rstrip, match.end()
-            runs.append(_left(text[end:], stripped=stripped))
+            runs.append(_stripped(text[end:], stripped=stripped))
             stripped = stripped and not runs[-1]
         return runs
 
 
-def _left(text: str, *, stripped: bool) -> str:
-    """Return a text without leading whitespace if the token before it absorbs whitespace."""
+def _stripped(text: str, *, stripped: bool) -> str:
+    """Return ``text`` without leading whitespace if the token before it consumes the whitespace."""
     return text.lstrip() if stripped else text

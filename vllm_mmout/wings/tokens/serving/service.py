@@ -1,4 +1,4 @@
-"""TokenService: the state shared by the routes of a server whose model generates tokens."""
+"""Hold the state that the HTTP routes of a model that generates tokens share."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ _ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The processor, the prompt template and the sizes for making either pictures or sounds."""
+    """Output processor, prompt encoder and picture sizes that a server uses to generate one kind of media."""
 
     name: str
-    """Name of the processor, as in requests."""
+    """Name of the output processor."""
     processor: TokenProcessor
     template: PromptTemplate
     prompts: PromptTokens | None
-    """Encoder of prompts. None on a server without a tokenizer."""
+    """Encoder of prompts. None if the server runs without a tokenizer."""
     sizes: Sizes
 
     @classmethod
     def of(cls, name: str, processor: TokenProcessor, tokenizer: Any) -> Self:
-        """Create the `Maker` that uses a processor. Blocks while the tokenizer is copied."""
+        """Create the `Maker` for the media of ``processor``. Blocks while the tokenizer is copied."""
         template = processor.prompt or PromptTemplate.parse(None, processor.layout.modality)
         prompts = None if tokenizer is None else PromptTokens(tokenizer, template, processor.layout)
         return cls(name, processor, template, prompts, Sizes(processor, template))
 
     def tokens(self, values: Mapping[str, str], param: str) -> list[int]:
-        """Return the ids of the prompt with ``values`` in place of its placeholders. Errors name the field ``param``.
+        """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.
 
         Blocks for some milliseconds.
         """
@@ -68,32 +68,32 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class GenerateArguments:
-    """The arguments of the engine for one request."""
+    """Arguments of ``AsyncLLM.generate`` for one request."""
 
     prompt: list[int]
     params: OutputParams
-    """Options that name the processor and hold the sampling params."""
+    """Options that select the output processor and hold the sampling params."""
     request_id: str
     adapter: LoRARequest | None
     trace_headers: Mapping[str, str] | None = None
-    """Headers of the client's trace span."""
+    """Headers of the client's request that continue its trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenService(Service):
-    """The service of a server whose model generates tokens of pictures or sounds."""
+    """State that the HTTP routes share on a server whose model generates pictures or sounds as tokens."""
 
     engine: BoundTokenAsyncLLM
     makers: Mapping[str, Maker]
-    """`Maker` of each modality that the model generates. It uses the first output processor of that modality."""
+    """`Maker` by modality, "image" or "audio". It uses the first output processor of its modality."""
     usual: Mapping[str, Any]
-    """Default sampling fields from the model's ``generation_config.json``."""
+    """Default sampling values from the model's ``generation_config.json``."""
 
     @classmethod
     def of(
         cls, engine: BoundTokenAsyncLLM, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Self:
-        """Create the service from objects of vLLM's server. Blocks while files are read and the tokenizer is copied."""
+        """Create the service from objects of vLLM's server. Blocks while it reads files and copies the tokenizer."""
         makers: dict[str, Maker] = {}
         for name, processor in engine.output_processor.binding.processors.items():
             modality = processor.layout.modality
@@ -110,12 +110,12 @@ class TokenService(Service):
 
     @property
     def gives(self) -> str:
-        """Return a description of the model and its routes, for messages."""
+        """Return a description of the model and its routes, for error messages."""
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
     def chats(self) -> bool:
-        """Return True, as `MediaChat` answers chats that ask for media."""
+        """Return True, because chats may ask for pictures or sounds."""
         return True
 
     @property
@@ -123,14 +123,14 @@ class TokenService(Service):
         return "; ".join(_ROUTES[modality] for modality in self.makers)
 
     def maker(self, modality: Literal["image", "audio"]) -> Maker:
-        """Return the `Maker` of a modality. Raise an ApiError if the model does not generate that modality."""
+        """Return the `Maker` for "image" or "audio". Raise an ApiError if the model does not generate that modality."""
         if modality in self.makers:
             return self.makers[modality]
         lacking = {"image": "no pictures", "audio": "no speech"}[modality]
         raise ApiError(400, f"the model {self.binding.model!r} gives {lacking}; {self._routes}", param="model")
 
     def room_after(self, prompt: Sequence[int], param: str) -> int:
-        """Return the number of tokens that fit after a prompt, at least 1. Errors name the prompt's field ``param``."""
+        """Return the number of tokens that fit after a prompt, at least 1. Errors name the request field ``param``."""
         length = self.engine.vllm_config.model_config.max_model_len
         if len(prompt) >= length:
             raise ApiError(
@@ -165,7 +165,7 @@ class TokenService(Service):
 
 
 def generation_error(error: Exception, request_id: str) -> ApiError:
-    """Return the client's error for a failed generation."""
+    """Convert the exception of a failed generation to the error that the client gets."""
     if not isinstance(error, TokenError):
         return api_error(error, request_id)
     return ApiError(  # not the client's fault, but a changed request may help

@@ -1,4 +1,4 @@
-"""Conversion of a client's ``size`` of a picture in pixels to rows and columns of a model's tokens."""
+"""Convert the size of a picture in pixels, as clients send it, to rows and columns of the model's tokens."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _TRIED: Final = (2, 2)
-"""Rows and columns of the test picture, which is decoded to measure a cell if the picture size is not fixed."""
+"""Rows and columns of a test picture. It is decoded to measure the size of a cell, unless the picture size is fixed."""
 
 
 class Grid(NamedTuple):
-    """The number of rows and columns of cells in a picture. Each cell is the position of one frame of codes."""
+    """Rows and columns of a picture's codes. The decoder turns each cell of this grid into a block of pixels."""
 
     rows: int
     columns: int
 
 
 class Cell(NamedTuple):
-    """The size in pixels of one cell of a decoded picture."""
+    """Size in pixels of the block that the decoder makes from one cell of a picture's codes."""
 
     width: int
     height: int
 
     def size(self, grid: Grid) -> str:
-        """Return the size of a picture as WIDTHxHEIGHT in pixels, as clients write it."""
+        """Return the size of a picture with the rows and columns of ``grid``, as WIDTHxHEIGHT in pixels."""
         return f"{grid.columns * self.width}x{grid.rows * self.height}"
 
 
 class Sizes:
-    """The picture sizes that a model supports."""
+    """Picture sizes that a model supports."""
 
     def __init__(self, processor: TokenProcessor, template: PromptTemplate) -> None:
         self._processor = processor
         self._fixed = None if processor.layout.grid is None else Grid(*processor.layout.grid)
-        self._told = {"rows", "columns"} <= template.names
+        self._prompt_has_size = {"rows", "columns"} <= template.names
         """Whether the prompt tells the model the size of the picture."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Size in pixels of a cell of the picture, or a message that says why measuring it failed. None before that."""
+        """Size of one cell in pixels, or an error message if it could not be measured. None before the measurement."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
-        """Return the rows and columns of a picture of ``size``, or None if the model decides.
+        """Return the rows and columns of codes for a picture of ``size``, or None if the model chooses them.
 
         The first call with a size other than "auto" may block while it decodes a test picture.
         """
         if size == AUTO:
-            if self._usual is None and self._told:
+            if self._usual is None and self._prompt_has_size:
                 raise _wrong("size must be WIDTHxHEIGHT: the prompt of this model must tell it the size of the picture")
             return self._usual
         match = _SIZE.fullmatch(size)
         if match is None:
             raise _wrong(f"size must be auto or WIDTHxHEIGHT, got {shown(size)}")
         width, height = int(match[1]), int(match[2])
-        if self._fixed is None and not self._told:
+        if self._fixed is None and not self._prompt_has_size:
             raise _wrong(f"size must be auto, got {size}: this model itself decides the size of its pictures")
         cell = self.cell()
         if self._fixed is not None:
@@ -81,7 +81,7 @@ class Sizes:
         return Grid(height // cell.height, width // cell.width)
 
     def cell(self) -> Cell:
-        """Return the size of one grid cell in pixels. The first call blocks while it decodes a test picture."""
+        """Return the size of one cell of the grid in pixels. The first call blocks while it decodes a test picture."""
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()

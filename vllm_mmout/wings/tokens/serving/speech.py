@@ -1,4 +1,4 @@
-"""Speech in one response: text in, sound out, from a model that generates tokens or answers in one forward."""
+"""Answer requests for speech with one whole sound file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
 from vllm_mmout.wings.tokens.serving.service import GenerateArguments, Maker, TokenService
 
 FIELD: Final = "response_format"
-"""Request field with the file format of the sound, as error messages name it."""
+"""Name of the request field for the file format of the sound, for error messages."""
 
 
 async def answer_of_forward(request: Request, service: ForwardService, fields: SpeechRequest) -> Response:
-    """Run a request on a model that answers in one forward, and return its sound."""
+    """Answer a speech request with a model that computes the sound in one forward pass."""
     inputs = service.binding.inputs
     name, image_fields = request_id(request, "speech"), ImageRequest(model=fields.model)
     service.adapter(fields.model)  # an unknown model is the first error
@@ -56,12 +56,12 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
     work = Work.of(service, image_fields, fields.input, name, "input", trace_headers=trace_headers(request))
     last = await work.last()
     with client_errors(name):
-        entry = await _answered(joined([last.outputs]), fields, work.new_budget())
+        entry = await _encoded_in_thread(joined([last.outputs]), fields, work.new_budget())
     return bare_response(entry, name="speech")
 
 
 async def prepared(request: Request, service: TokenService, maker: Maker, fields: SpeechRequest) -> GenerateArguments:
-    """Return the engine's arguments for a request. Raise an ApiError if its fields cannot be fulfilled."""
+    """Return the engine's arguments for a speech request. Raise an ApiError if a field cannot be fulfilled."""
     adapter = service.adapter(fields.model)
     values = _values(fields, maker.template)
     await asyncio.to_thread(check_format, fields.response_format, getattr(maker.processor, "sampling_rate", None))
@@ -73,24 +73,24 @@ async def prepared(request: Request, service: TokenService, maker: Maker, fields
 
 
 async def answer(service: TokenService, fields: SpeechRequest, run: GenerateArguments) -> Response:
-    """Run a request on a model that generates tokens, and return its whole sound."""
+    """Generate the speech of a request, and return the whole sound in one response."""
     outputs = await service.generated(run)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
     if not sounds:
         raise nothing_made("sound", outputs)
     with client_errors(run.request_id):
         whole = joined(sounds)
-        entry = await _answered(whole, fields, AnswerBudget(service.options.max_answer))
+        entry = await _encoded_in_thread(whole, fields, AnswerBudget(service.options.max_answer))
     return bare_response(entry, {PARTIAL: "true"} if whole.partial else None, name="speech")
 
 
-async def _answered(sound: AudioOutput, fields: SpeechRequest, budget: AnswerBudget) -> Encoded:
-    """Encode a sound in the requested format, off the event loop."""
+async def _encoded_in_thread(sound: AudioOutput, fields: SpeechRequest, budget: AnswerBudget) -> Encoded:
+    """Encode a sound to the requested file format in a thread."""
     return await in_thread(partial(encoded, sound, fields.response_format, FIELD, budget), stop=budget.abandon)
 
 
 def _values(fields: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
-    """Return the values for the places of the prompt template."""
+    """Return the values for the placeholders of the prompt template."""
     values = {"input": fields.input}
     if fields.instructions is not None:
         if "instructions" not in template.names:
@@ -109,7 +109,7 @@ def _values(fields: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
 
 
 def joined(sounds: Sequence[Any]) -> AudioOutput:
-    """Join the sounds of one answer, one after the other."""
+    """Join the sounds of one answer end to end. Raise a DecodeError if their rates or channels differ."""
     wrong_types = {type(sound).__name__ for sound in sounds if not isinstance(sound, AudioOutput)}
     if wrong_types:
         raise DecodeError(f"the processor returns {', '.join(sorted(wrong_types))}, but speech must be AudioOutput")
@@ -125,7 +125,7 @@ def joined(sounds: Sequence[Any]) -> AudioOutput:
 
 
 def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBudget | None = None) -> Encoded:
-    """Return the bytes of a sound file in one of `RESPONSE_FORMATS`. Errors name ``field``. Blocks."""
+    """Encode a sound to the file format ``name``. Errors name the request field ``field``. Blocks."""
     (budget or AnswerBudget()).check(sound.nbytes, repr(sound))
     try:
         content = sound.to_bytes(name)
@@ -136,7 +136,7 @@ def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBud
 
 
 def check_format(name: str, rate: int | None, field: str = FIELD) -> None:
-    """Raise an ApiError if a format cannot hold sounds of ``rate`` Hz, before the model runs.
+    """Raise an ApiError if the file format ``name`` cannot hold sounds of ``rate`` Hz, before the model runs.
 
     Blocks while it encodes a short silence. Errors name the request field ``field``. If ``rate`` is None, nothing is
     checked.

@@ -1,4 +1,4 @@
-"""Route ``POST /v1/audio/speech``: text in, sound out, whole or while it is generated."""
+"""Define the route ``POST /v1/audio/speech``, which returns generated speech as a whole or as a stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm_mmout.wings.tokens.serving.speech_stream import streamed
 
 
 async def speech(request: Request) -> Response:
-    """Answer a request for speech."""
+    """Answer a request to ``/v1/audio/speech``."""
     return await answered(request, Service, lambda service, _: _spoken(request, service))
 
 

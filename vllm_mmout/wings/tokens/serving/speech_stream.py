@@ -1,4 +1,4 @@
-"""Speech that is sent while it is generated, as the bytes of a file piece by piece, or as OpenAI's events."""
+"""Send speech while it is generated, as the bytes of a sound file or as OpenAI's events."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import GenerateArguments, Maker, TokenService
 
 USUAL_S: Final = 0.5
-"""Default length of a chunk, in seconds."""
+"""Default length of a chunk of sound, in seconds."""
 
 
 async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, run: GenerateArguments) -> Response:
-    """Return the response to a request whose sound is sent while it is generated.
+    """Return a response that sends the speech while the model generates it.
 
     The headers are sent with the first piece of the sound.
     """
@@ -53,7 +53,7 @@ async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, r
 
 
 def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
-    """Return the chunk length in seconds that a client asks for as ``seconds``, or the default length.
+    """Return the length in seconds of the chunks of a sound: the client's value ``seconds``, or a default.
 
     Return None if the decoder cannot decode in chunks and the client did not ask for chunks. The first call blocks
     while the decoder is measured.
@@ -74,14 +74,14 @@ def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
 
 @dataclass(slots=True)
 class SpokenAnswer:
-    """A spoken answer that is being sent to its client."""
+    """Sound that is sent to its client while the model generates it."""
 
     outputs: AsyncGenerator[RequestOutput, None]
     format: str
     prompt: int
-    """Number of tokens of the prompt."""
+    """Number of tokens in the prompt."""
     response: Response | None = None
-    """Response whose headers are sent with the first sound."""
+    """Response to the client. For raw samples, its content type is set when the first sound has been decoded."""
     tokens: int = 0
     """Number of tokens of the answer so far."""
     reasons: set[str] = field(default_factory=set)
@@ -89,7 +89,7 @@ class SpokenAnswer:
     _file: SoundStream | None = None
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the sound file. Raise an `ApiError` if the answer has no sound."""
+        """Yield the bytes of the sound file while it is generated. Raise an `ApiError` for an answer without sound."""
         async with aclosing(self._sounds()) as sounds:
             async for sound in sounds:
                 if piece := await asyncio.to_thread(self._written, sound):
@@ -101,12 +101,12 @@ class SpokenAnswer:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Return the numbers of tokens of the request, in OpenAI's form."""
+        """Return the token counts of the request in OpenAI's ``usage`` format."""
         total = self.prompt + self.tokens
         return {"input_tokens": self.prompt, "output_tokens": self.tokens, "total_tokens": total}
 
     async def _sounds(self) -> AsyncGenerator[AudioOutput, None]:
-        """Yield the chunks of the sounds, or the whole sound at the end if it does not come in chunks."""
+        """Yield the decoded chunks of the sounds, or the whole sound at the end if it is not decoded in chunks."""
         has_no_chunks = True
         async with aclosing(self.outputs) as outputs:
             async for output in outputs:
@@ -153,8 +153,8 @@ def _event(name: str, **fields: Any) -> Event:
 
 
 class SoundResponse(EventsResponse):
-    """A response with the bytes of a sound. If the sound fails after its first bytes, the connection is cut off."""
+    """Response that streams the bytes of a sound file. A failure after the first bytes cuts the connection."""
 
     async def send_failure(self, send: Send, failure: Exception) -> None:
-        """Cut the connection off, so that the client notices the failure."""
+        """Cut the connection, so that the client notices the failure."""
         raise CutOff(f"a sound failed after its first bytes, and its connection was ended: {failure}")

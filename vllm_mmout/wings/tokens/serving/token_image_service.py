@@ -1,4 +1,4 @@
-"""TokenImageService: text in, pictures out, whole or as events, from a model that generates tokens."""
+"""Serve pictures that a model generates from a text as tokens."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class TokenImageService(TokenService):
-    """The service of a server whose model generates tokens, with the route of generated pictures."""
+    """Service of a server whose model generates pictures as tokens. It adds the route ``/v1/images/generations``."""
 
     __slots__ = ()
 
     async def generated_images(self, request: Request) -> Response:
-        """Answer a request to ``/v1/images/generations``, which makes pictures from a text."""
+        """Answer a request to ``/v1/images/generations``, which generates pictures from a text."""
         body = await read_json(request, self.options)
         maker = self.maker("image")
         fields = with_accept(request, images_request(body), maker)

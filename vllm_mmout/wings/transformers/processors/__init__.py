@@ -1,1 +1,1 @@
-"""Output processors of heads: wrap the results of transformers' own ``post_process_*`` in this package's outputs."""
+"""Output processors that convert the results of transformers' ``post_process_*`` to this package's outputs."""

@@ -1,4 +1,4 @@
-"""Output processors for depth, surface normals and mattes, values for each pixel at the input's resolution."""
+"""Output processors for depth, surface normals and alpha mattes, with a value for each pixel of the input."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class DepthEstimationProcessor(OfFolder, RegressionProcessor):
-    """Output processor for the depth of each pixel, from the image processor's ``post_process_depth_estimation``.
+    """Output processor for the depth of each pixel, computed by transformers' ``post_process_depth_estimation``.
 
     Options are those of `RegressionProcessor`.
     """
 
     name: ClassVar[str] = "depth-estimation"
     output: ClassVar[str] = "predicted_depth"
-    """Name of the model's output that holds the values."""
+    """Name of the model output that holds the values."""
     result: ClassVar[str] = "predicted_depth"
-    """Key under which the image processor's ``post_process_*`` method returns the values of the pixels."""
+    """Key of the pixel values in the result of the image processor's ``post_process_*`` method."""
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale depth to the input's size and reduce it like `RegressionProcessor`, one request at a time."""
+        """Scale the depth to the input's size, then reduce it like `RegressionProcessor`."""
         import torch
 
         tensors, size = of_one_size(output)
@@ -39,7 +39,7 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
         return super().reduce(torch.stack([self._planes(row, size) for row in rows]), params)
 
     def _planes(self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int]) -> torch.Tensor:
-        """Return the values of one request, [height, width] or [bands, height, width]."""
+        """Return the pixel values of one request: [height, width] or [bands, height, width]."""
         processor = self.image_processor
         post_process = getattr(processor, f"post_process_{self.name.replace('-', '_')}", None)
         if post_process is None:
@@ -53,7 +53,7 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
 
 
 class NormalEstimationProcessor(DepthEstimationProcessor):
-    """Processor for the surface normal of each pixel, x, y and z from -1 to 1.
+    """Output processor for the surface normal of each pixel: x, y and z, each from -1 to 1.
 
     Options are those of `RegressionProcessor`.
     """
@@ -67,7 +67,7 @@ class NormalEstimationProcessor(DepthEstimationProcessor):
 
 
 class ImageMattingProcessor(DepthEstimationProcessor):
-    """Processor for the fraction of foreground in each pixel, from 0 to 1.
+    """Output processor for image matting: the fraction of foreground in each pixel, from 0 to 1.
 
     Options are those of `RegressionProcessor`.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ImageToImageProcessor(OutputProcessor):
-    """Processor for models that return a picture at a multiple of the input's size: super-resolution, restoration.
+    """Output processor for models that return a picture, such as super-resolution and restoration.
 
     The result has the input's georeference, so that it can be saved as a GeoTIFF; padding by the processor is cropped.
     It is uint8 [3, height, width], 0 to 255 for 0 to 1 of ``reconstruction``, rounded half to even.
@@ -37,13 +37,13 @@ class ImageToImageProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor. ``upscale`` in ``config.json`` is the scale factor of the picture, 1 by default."""
+        """Create the processor. ``upscale`` in ``config.json`` is the picture's scale factor, 1 by default."""
         processor = cls(**options)
         processor._times = int(config.get("upscale") or 1)
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Convert to bytes, or to float32 if tiles will be averaged: [n, 3, height, width]."""
+        """Convert pictures to uint8, or to float32 if tiles will be averaged: [n, 3, height, width]."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -52,11 +52,11 @@ class ImageToImageProcessor(OutputProcessor):
         return picture if params.blends else picture.round().to(torch.uint8)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Build a `RasterOutput` from one request's [3, height, width]."""
+        """Build a `RasterOutput` from one request's array [3, height, width]."""
         return _coloured(own_array(only_tensor(raw, "a picture must be one tensor", ReduceError)))
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the tiles of a scene, and average values before they are rounded."""
+        """Join the tiles of a scene. Where tiles overlap, their values are averaged before they are rounded."""
         if isinstance(parts, Parts) and params.of_part().blends:
             return parts.mosaic(params, lambda joined: _coloured(np.rint(joined.array).astype(np.uint8)))
         return super().assemble(parts, params)

@@ -1,4 +1,4 @@
-"""Joins the segments that were found in the tiles of a scene."""
+"""Join the segments of instance or panoptic segmentation across the tiles of a scene."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Parts
 
 _MOST_PIXELS = 2**29
-"""Largest number of pixels of a scene, since the numbers of its segments are kept in memory."""
+"""Maximum number of pixels of a scene, because the segment numbers of all pixels are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Label and score of a segment."""
+    """Label and score of one segment."""
 
     label_id: int
     label: str
@@ -65,13 +65,13 @@ def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
 
 
 def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
-    """Return the first row or column that is taken from each tile, and the end of the last tile."""
+    """Return the boundaries between tiles along one axis, in pixels: halfway through each overlap."""
     between = [(start + before + side) // 2 for before, start in pairwise(starts)]
     return [0, *between, length]
 
 
 def _joined(canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]) -> NDArray[np.int64]:
-    """Return for each segment number the number of the segment that it is joined to, itself if it is not joined."""
+    """Return for each segment the number of the segment that it is merged into, or its own number."""
     parents = np.arange(len(segments))
     labels = np.array([segment.label_id for segment in segments])
 

@@ -1,4 +1,4 @@
-"""Output processors for points: points of interest, joints of poses, and matches between two pictures."""
+"""Output processors for keypoints: points of interest, joints of persons, and matches between two pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeypointDetectionProcessor(OfFolder):
-    """Output processor for points of interest, from the image processor's ``post_process_keypoint_detection``.
+    """Output processor for points of interest, computed by transformers' ``post_process_keypoint_detection``.
 
     Args:
         threshold: points with a lower score are left out.
@@ -51,7 +51,7 @@ class KeypointDetectionProcessor(OfFolder):
 
 
 class PoseEstimationProcessor(KeypointDetectionProcessor):
-    """Processor for joints of the persons in a request's boxes, computed by ``post_process_pose_estimation``.
+    """Output processor for joints of the persons in a request's boxes, by ``post_process_pose_estimation``.
 
     ``boxes`` of a request are (left, top, width, height) in pixels, one for each person, as the processor takes them.
 
@@ -66,7 +66,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
     name: ClassVar[str] = "pose-estimation"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Build a `KeypointsOutput` in pixels of the input; ``object`` is the number of the person."""
+        """Build a `KeypointsOutput` in pixels of the input. ``object`` of a keypoint is the person's number."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, size = _with_size(raw)
@@ -89,7 +89,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
 
 
 class KeypointMatchingProcessor(KeypointDetectionProcessor):
-    """Processor for points that a picture and ``other_image`` share, from ``post_process_keypoint_matching``.
+    """Output processor for points that occur in both the picture and the ``other_image`` of a request.
 
     The result has arrays by name: "keypoints0" and "keypoints1", [n, 2] (x, y) in pixels of the first and the second
     picture, and "matching_scores" [n].
@@ -120,7 +120,7 @@ _LACKS = f"the model's output lacks {SIZE}; name this processor for heads of tra
 
 
 def _with_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Return the tensors of a request in float32, and its height and width."""
+    """Return the tensors of one request in float32, and the (height, width) of its picture."""
     if not isinstance(raw, dict) or SIZE not in raw:
         raise DecodeError(_LACKS)
     height, width = raw[SIZE].tolist()

@@ -1,4 +1,4 @@
-"""`MaskGenerationProcessor`: masks of the objects that a request marks by points or boxes."""
+"""Output processor for masks of the objects that a request marks by points or boxes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PRESENT = 255
 
 
 class MaskGenerationProcessor(OfFolder):
-    """Processor for masks of the objects that a request marks by points or boxes, one band for each object.
+    """Output processor for masks of the objects that a request marks by points or boxes, one band for each object.
 
     The result is uint8 [objects, height, width] at the input's size, 255 inside an object. With ``masks="all"`` it has
     all masks that the model proposes, with an object's bands one after the other. Bands are named "0: 0.93", by object
@@ -44,7 +44,7 @@ class MaskGenerationProcessor(OfFolder):
         self._masks = masks
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Scale masks to the input's size, uint8 [n, objects, masks, height, width]; scores [n, objects, masks]."""
+        """Scale masks to the input's size: uint8 [n, objects, masks, height, width]. Scores are [n, objects, masks]."""
         import torch
 
         if not isinstance(output, dict) or SIZE not in output:
@@ -63,7 +63,7 @@ class MaskGenerationProcessor(OfFolder):
         return RasterOutput(own_array(raw["masks"].flatten(0, 1)), band_names=names)
 
     def _masks_of(self, row: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return masks [objects, masks, height, width] and scores [objects, masks] of one request."""
+        """Return the masks [objects, masks, height, width] and scores [objects, masks] of one request."""
         import torch
 
         masks, scores = row["pred_masks"].float(), row["iou_scores"].float()

@@ -1,4 +1,4 @@
-"""Output processors for objects as boxes, from transformers' ``post_process_object_detection`` and its like."""
+"""Output processors for objects as boxes, computed by transformers' ``post_process_*`` methods."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
 _LIMIT = "top_k"
-"""Argument of post_process_object_detection that limits the number of objects; only some processors have it."""
+"""Name of an argument of some image processors that limits the number of objects."""
 _NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
-    """Output processor for objects as boxes, with the labels, scores and order of the model's image processor.
+    """Output processor for objects as boxes. The model's image processor determines labels, scores and order.
 
     Args:
         threshold: only objects with a higher score are returned.
@@ -50,7 +50,7 @@ class ObjectDetectionProcessor(OfFolder):
     name: ClassVar[str] = "object-detection"
     modality: ClassVar[str] = "structured"
     _keeps_flat: ClassVar[bool] = False
-    """Whether boxes without an area in the picture are returned."""
+    """Whether to return boxes that cover no area of the picture."""
 
     def __init__(
         self, *, threshold: float = 0.5, max_detections: int | None = None, iou_threshold: float = 0.5
@@ -60,7 +60,7 @@ class ObjectDetectionProcessor(OfFolder):
         self._iou_threshold = checked_part("iou_threshold", iou_threshold)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Build a `DetectionOutput` in pixels of the input; raise DecodeError if scores or boxes hold NaN."""
+        """Build a `DetectionOutput` in pixels of the input. Raise DecodeError if scores or boxes hold NaN."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
@@ -73,7 +73,7 @@ class ObjectDetectionProcessor(OfFolder):
                 )
         tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in raw.items()}
         height, width = tensors.pop(SIZE).tolist()
-        rows, omitted = self._found(tensors, (height, width), part=params.part)
+        rows, omitted = self._detected(tensors, (height, width), part=params.part)
         every = (
             Detection(id=number, label=label, score=float(score), box=tuple(box.tolist()))
             for number, label, score, box in rows
@@ -87,10 +87,10 @@ class ObjectDetectionProcessor(OfFolder):
             keeps_flat=self._keeps_flat,
         )
 
-    def _found(
+    def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the image processor finds, and the number of objects that it leaves out.
+        """Return the objects that the image processor finds, and the number of objects that it omits.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
@@ -121,7 +121,7 @@ class ObjectDetectionProcessor(OfFolder):
 
 
 class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
-    """Output processor for objects that a request's texts name, with labels, scores and order as in transformers.
+    """Output processor for objects that a request names by texts. Transformers determines labels and scores.
 
     Args:
         threshold: only objects with a higher score are returned; None for the processor's default, 0.1 to 0.3.
@@ -151,10 +151,10 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
         options = {"threshold": threshold, "text_threshold": text_threshold}
         self._options = {name: checked_part(name, value) for name, value in options.items() if value is not None}
 
-    def _found(
+    def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return all objects above the threshold, and 0 for the number of objects that are left out."""
+        """Return all objects above the threshold, and 0, because the image processor does not omit any."""
         import torch
 
         texts = as_texts(tensors[TEXTS])
@@ -178,6 +178,6 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
 
 
 def _best(detections: list[Detection], most: int) -> list[Detection]:
-    """Return the detections with the highest scores, in their original order."""
+    """Return the ``most`` detections with the highest scores, in their original order."""
     places = sorted(range(len(detections)), key=lambda place: -detections[place].score)[:most]
     return [detections[place] for place in sorted(places)]

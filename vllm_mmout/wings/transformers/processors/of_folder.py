@@ -1,4 +1,4 @@
-"""`OfFolder`: base class for output processors that use a transformers processor stored in the model's folder."""
+"""Base class of output processors that use the transformers processors in the model's folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vllm_mmout.wings.transformers.loading import image_processor_of, processor_
 
 
 class OfFolder(OutputProcessor):
-    """An output processor that uses the transformers processors and class names in the model's folder."""
+    """Output processor that uses the transformers processors and the class names in the model's folder."""
 
     _folder = ""
     _labels = Labels()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor for the model that ``config`` describes."""
+        """Create the processor for the model whose ``config.json`` is ``config``."""
         processor = cast("Self", super().from_config(config, options))
         processor._folder, processor._labels = folder_of(config), Labels().or_those_of(config)  # noqa: SLF001 - own class
         return processor

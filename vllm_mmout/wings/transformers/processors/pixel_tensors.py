@@ -1,4 +1,4 @@
-"""Tensors with a value for each pixel: the size of their input, and scaling to it."""
+"""Scale tensors with a value for each pixel to the size of the input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Return the tensors of a batch, and the (height, width) of its inputs. Raise ReduceError if the sizes differ."""
+    """Return a batch's tensors and the (height, width) that its inputs share. Raise ReduceError if sizes differ."""
     if not isinstance(output, dict) or SIZE not in output:
         raise ReduceError(f"the model's output lacks {SIZE}; name the output processor of a head of transformers only")
     tensors = {name: tensor for name, tensor in output.items() if name != SIZE}
@@ -25,7 +25,7 @@ def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
 
 
 def scaled(planes: torch.Tensor, height: int, width: int, mode: str = "bilinear") -> torch.Tensor:
-    """Scale [n, planes, height, width] to another height and width."""
+    """Scale a tensor [n, planes, height, width] to another height and width."""
     import torch
 
     return torch.nn.functional.interpolate(planes, (height, width), mode=mode, align_corners=False)

@@ -1,4 +1,4 @@
-"""`ImageSegmentationProcessor`: instance and panoptic segments, as a raster of numbers."""
+"""Output processor for instance and panoptic segmentation, which returns a raster of segment numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST = 2**16 - 1
 
 
 class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
-    """Processor for segments, from ``post_process_panoptic_segmentation`` or ``post_process_instance_segmentation``.
+    """Output processor for instance or panoptic segments, by ``post_process_*_segmentation`` of transformers.
 
     The result is a raster of uint16 with the number, from 1, of the segment that contains each pixel; 0, its nodata,
     means no segment. Class names are the segments' labels, by number. The item "segments" of the metadata lists each
@@ -73,7 +73,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Return classes, uint8 or uint16 [n, height, width]; or "ids", int32 of the same shape, and "segments".
+        """Return class ids, uint8 or uint16 [n, height, width], or a dict with "ids", int32, and "segments".
 
         "segments" are float32 [n, queries, 2]: class and score of the segments from 1, with -1 after the last segment.
         """
@@ -91,7 +91,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return {"ids": torch.stack(ids), "segments": torch.stack(segments)}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build a `RasterOutput` of one request, or polygons or areas computed from it."""
+        """Build a `RasterOutput` for one request, or polygons or areas computed from it."""
         if self.travels(params) == "classes":
             return super().decode(raw, params)
         if not isinstance(raw, dict) or set(raw) != {"ids", "segments"}:
@@ -105,7 +105,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return raster if params.part else as_vectors(raster, asked_output(self, self.name, params), params)
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join tiles: segments of one label that touch at the line between two tiles become one segment."""
+        """Join tiles. Segments of one label that touch at the line between two tiles become one segment."""
         if not isinstance(parts, Parts) or self.travels(params) == "classes":
             return super().assemble(parts, params)
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
@@ -118,7 +118,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the segment numbers of one request, int32 [height, width], and classes and scores [queries, 2]."""
+        """Return one request's segment numbers, int32 [height, width], and their classes and scores [queries, 2]."""
         import torch
 
         processor = self.image_processor
@@ -135,12 +135,12 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
 
 
 def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of classes of a head; logits [n, queries, classes] have one more class, for no object."""
+    """Return the number of classes. Logits [n, queries, classes] have one more class, which means no object."""
     return max(len(tensor[0, 0]) for name, tensor in tensors.items() if "logits" in name and tensor.ndim == 3) - 1
 
 
 def _raster(ids: NDArray[Any], segments: Sequence[Segment]) -> RasterOutput:
-    """Return a raster of segment numbers, from 1, with the segments in its metadata."""
+    """Return a raster of segment numbers, from 1, with labels and scores of the segments as metadata."""
     if len(segments) > _MOST:
         raise DecodeError(
             f"{len(segments)} segments are more than a raster of uint16 can number; ask for a smaller window"

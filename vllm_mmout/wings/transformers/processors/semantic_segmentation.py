@@ -1,4 +1,4 @@
-"""Output processors for the class of each pixel, and for the pixels that fit a text, at the input's resolution."""
+"""Output processors for semantic segmentation: the class of each pixel, or the pixels that match a text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SemanticSegmentationProcessor(SegmentationProcessor):
-    """Processor for the class of each pixel, computed as ``post_process_semantic_segmentation`` does.
+    """Output processor for the class of each pixel, like transformers' ``post_process_semantic_segmentation``.
 
     Logits are scaled bilinearly to the input's size, on the device. Options and kinds of output are those of
     `SegmentationProcessor`; class names are by default those of ``id2label`` in config.json.
@@ -40,7 +40,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale logits to the input's size and reduce them like `SegmentationProcessor`, one request at a time."""
+        """Scale logits to the input's size, then reduce them like `SegmentationProcessor`."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -48,7 +48,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return torch.cat([self._of_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _of_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Reduce one request, class by class, since logits of all classes at the input's size may take gigabytes."""
+        """Reduce one request class by class, because scaled logits of all classes may take gigabytes."""
         if self.travels(params) != "classes":
             return super().reduce(scaled(logits, height, width), params)
         classes = self.checked_logits(logits).shape[1]
@@ -56,7 +56,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
 
 
 class TextSegmentationProcessor(RegressionProcessor):
-    """Processor for the probability that a pixel fits a text of the request, from 0 to 1, one band for each text.
+    """Output processor for the probability, 0 to 1, that a pixel matches a text of the request, one band per text.
 
     It is the sigmoid of the model's logits, scaled bilinearly to the input's size. Options are those of
     `RegressionProcessor`; bands are named by the texts.
@@ -65,7 +65,7 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Scale logits to the input's size and reduce them like `RegressionProcessor`; keep the texts."""
+        """Scale logits to the input's size, reduce them like `RegressionProcessor`, and keep the request's texts."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -76,7 +76,7 @@ class TextSegmentationProcessor(RegressionProcessor):
         return {"values": super().reduce(planes, params), TEXTS: texts}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Build a `RasterOutput` from one request's [texts, height, width]."""
+        """Build a `RasterOutput` from one request's array [texts, height, width]."""
         if not isinstance(raw, dict) or TEXTS not in raw:
             raise not_of_reduce(f"segmentation by text takes values and {TEXTS} from reduce")
         raster = super().decode(raw["values"], params)

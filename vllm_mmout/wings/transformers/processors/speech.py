@@ -1,4 +1,4 @@
-"""`WaveformProcessor`: speech from a model that computes it in one forward pass."""
+"""Output processor for speech from a model that computes it in one forward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WaveformProcessor(OutputProcessor):
-    """Processor for sounds, from a model's samples in the output ``waveform``.
+    """Output processor for sounds, built from the samples in the model's output ``waveform``.
 
     Args:
         sampling_rate: sampling rate in Hz; by default that of config.json.
@@ -45,7 +45,7 @@ class WaveformProcessor(OutputProcessor):
         return processor
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> AudioOutput:
-        """Build an `AudioOutput`; raise DecodeError if the rate is unknown or samples are not finite."""
+        """Build an `AudioOutput`. Raise DecodeError if the rate is unknown or samples are not finite."""
         tensors = named(raw)
         samples = own_array(tensors.get("waveform", next(iter(tensors.values())))).reshape(-1)
         if "sequence_lengths" in tensors:

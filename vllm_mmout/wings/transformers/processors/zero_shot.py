@@ -1,4 +1,4 @@
-"""`ZeroShotClassificationProcessor`: ranks candidate texts by how well they match a picture, or another text."""
+"""Output processor that ranks candidate texts by how well they match a picture or another text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ZeroShotClassificationProcessor(ClassificationProcessor):
-    """Output processor that ranks a request's candidate texts by the model's logits. The ids count the texts from 0.
+    """Output processor that ranks a request's candidate texts by the model's logits. Ids are indices of the texts.
 
     Scores are the softmax over the texts, or for SigLIP the sigmoid of each, as in transformers' pipeline. Texts are
     used unchanged, without a template.
@@ -43,21 +43,21 @@ class ZeroShotClassificationProcessor(ClassificationProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor. For SigLIP models, the scores of the texts are independent."""
+        """Create the processor. For SigLIP models, each text is scored independently of the others."""
         processor = cls(**options)
         table = config.get(KEY)
         processor._multi_label = isinstance(table, Mapping) and "siglip" in table["model_type"]
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Reduce logits [n, texts] or [n, 1, texts] like `ClassificationProcessor.reduce`; keep the texts."""
+        """Reduce logits [n, texts] or [n, 1, texts] like `ClassificationProcessor`, and keep the request's texts."""
         if not isinstance(output, dict) or TEXTS not in output:
             raise ReduceError(f"the model's output lacks {TEXTS}; name this processor for heads of transformers only")
         logits = only_tensor({k: v for k, v in output.items() if k != TEXTS}, "it takes logits", ReduceError)
         return {**super().reduce(logits.flatten(1), params), TEXTS: output[TEXTS]}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> ClassificationOutput:
-        """Build a `ClassificationOutput`; raise DecodeError if the logits held NaN or infinity."""
+        """Build a `ClassificationOutput`. Raise DecodeError if the logits hold NaN or infinity."""
         if not isinstance(raw, dict) or TEXTS not in raw:
             raise not_of_reduce(f"classification by text takes scores, ids and {TEXTS} from reduce")
         labelled = copy(self)

@@ -1,1 +1,1 @@
-"""Chats whose answers hold pictures or sounds. vLLM's handler makes the text, and this package adds the media."""
+"""Add pictures and sounds to the answers of vLLM's chat route."""

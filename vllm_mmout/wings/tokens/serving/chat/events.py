@@ -1,4 +1,4 @@
-"""MediaEvents: vLLM's events of a streamed chat, with events of its media between them."""
+"""Add pictures and sounds to the event stream of a chat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEAD: Final = ("id", "object", "created", "model")
 
 @dataclass(slots=True)
 class _ChoiceProgress:
-    """The parts of one choice that have been sent."""
+    """Text, number of pictures, and sound that have been sent so far for one choice of a chat's answer."""
 
     text: str = ""
     images: int = 0
@@ -34,7 +34,7 @@ class _ChoiceProgress:
 
 
 class MediaEvents:
-    """The events of one streamed chat."""
+    """Event stream of one chat: vLLM's text events, with events for pictures and sounds between them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MediaEvents:
         self._choices: defaultdict[int, _ChoiceProgress] = defaultdict(_ChoiceProgress)
 
     async def run(self) -> AsyncGenerator[str, None]:
-        """Yield the events. An error comes as the last event before ``[DONE]``, as in vLLM."""
+        """Yield the events of the chat. An error is sent as the last event before ``[DONE]``, as in vLLM."""
         async with aclosing(self._events) as events:
             try:
                 async for event in events:
@@ -61,7 +61,7 @@ class MediaEvents:
                 yield _DONE
 
     async def _with_media(self, event: str) -> list[str]:
-        """Return an event of vLLM, with the events of the media that came since the last event."""
+        """Return a vLLM event, together with events for the pictures and sounds decoded since the last event."""
         chunk = json.loads(event.removeprefix(_DATA)) if event.startswith(_DATA) and event != _DONE else {}
         if "error" in chunk and self._engine.failure is not None:
             return [self._error(self._engine.failure)]
@@ -79,7 +79,7 @@ class MediaEvents:
         return [*media_events, *text_events] if ends else [*text_events, *media_events]
 
     def _deltas(self, index: int, media: list[Any], *, ends: bool) -> Iterator[dict[str, Any]]:
-        """Yield the deltas for new media, or for new pieces of a sound. Blocks."""
+        """Yield a ``delta`` object for each new picture or piece of sound of choice ``index``. Blocks."""
         sent = self._choices[index]
         if self._asked.form is None:
             for entry in images(self._asked, media, sent.images):
@@ -98,7 +98,7 @@ class MediaEvents:
 
 
 def _without_text(chunk: dict[str, Any]) -> list[str]:
-    """Return the event without its text, or an empty list if it holds nothing else."""
+    """Return vLLM's event without its text, or an empty list if the event holds nothing else."""
     (choice,) = chunk["choices"]
     delta = choice["delta"]
     if "role" not in delta:

@@ -1,4 +1,4 @@
-"""MediaChat: vLLM's chat handler, extended to answer chats that ask for media."""
+"""Extend vLLM's chat handler to answer chats that ask for pictures or sounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def answer_chats(state: State, service: TokenService) -> None:
-    """Make the chat handler of vLLM's server answer chats that ask for media."""
+    """Make the chat handler of a vLLM server answer chats that ask for pictures or sounds."""
     handler = getattr(state, "openai_serving_chat", None)
     if handler is not None:
         rebase(handler, MediaChat)
@@ -37,7 +37,7 @@ def answer_chats(state: State, service: TokenService) -> None:
 
 
 class MediaChat:
-    """A mix-in for the class of vLLM's own chat handler.
+    """Mixin for vLLM's chat handler that adds pictures and sounds to the answers of chats that ask for them.
 
     Chats without media are left to vLLM. For other chats, vLLM makes the prompt, text, usage and events as usual, on an
     engine that sets the media aside. The media are then added to the text.
@@ -46,7 +46,7 @@ class MediaChat:
     mmout: TokenService
 
     async def create_chat_completion(self, request: Any, raw_request: Any = None) -> Any:
-        """Return an answer, its events, or an error, as vLLM's handler does.
+        """Answer a chat. Return vLLM's response object, an event stream, or an error response.
 
         Raises:
             ApiError: the request is refused with headers; see `vllm_mmout.serving.routes`.
@@ -64,7 +64,7 @@ class MediaChat:
             count_refusal(self.mmout.observer, error)
             if error.headers is not None:  # vLLM's error response cannot carry headers
                 raise
-            log_failure(_name(raw_request), error.status, error.message)
+            log_failure(_chat_id(raw_request), error.status, error.message)
             return vllms.create_error_response(error.message, error.type, HTTPStatus(error.status), error.param)
 
     async def _with_media(self, request: Any, raw_request: Any, media_options: RequestedMedia) -> Any:
@@ -82,7 +82,7 @@ class MediaChat:
             )
             answer = await super(MediaChat, handler).create_chat_completion(request, raw_request)  # type: ignore[misc]
             if not request.stream:
-                return await _filled(answer, engine, media_options)
+                return await _with_media_added(answer, engine, media_options)
             if not hasattr(answer, "aclose"):  # an error
                 return answer
             events = MediaEvents(answer, engine, media_options, self.mmout.observer).run()
@@ -91,14 +91,14 @@ class MediaChat:
             return events
 
 
-def _name(request: Any) -> str:
-    """Return vLLM's id of a chat request, or a new id if vLLM has not set it yet."""
+def _chat_id(request: Any) -> str:
+    """Return vLLM's id of a chat request, or a new id if vLLM has not set an id yet."""
     metadata = getattr(getattr(request, "state", None), "request_metadata", None)
     return metadata.request_id if metadata is not None else request_id(request, "chatcmpl")
 
 
-async def _filled(answer: Any, engine: WatchedEngine, media_options: RequestedMedia) -> Any:
-    """Add the media of each choice to its message in vLLM's whole answer, and return the answer."""
+async def _with_media_added(answer: Any, engine: WatchedEngine, media_options: RequestedMedia) -> Any:
+    """Add the pictures or sounds of each choice to its message in vLLM's whole answer. Return the answer."""
 
     def fill() -> None:
         for choice in answer.choices:

@@ -1,4 +1,4 @@
-"""Pictures in a chat message as ``images`` with data URLs, and sounds as OpenAI's ``audio``, also in pieces."""
+"""Convert pictures to the field ``images`` of a chat message, and sounds to OpenAI's field ``audio``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vllm_mmout.wings.tokens.serving.generations import encode_pictures
 from vllm_mmout.wings.tokens.serving.speech import encoded, joined
 
 PIECE: Final = 3 << 16
-"""Maximum number of bytes of a sound in one event."""
+"""Maximum number of bytes of a sound in one event, before base64 encoding."""
 
 
 def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
-    """Return pictures as entries of ``images``. The first entry has the index ``first``. Blocks."""
+    """Return pictures as entries of a message's ``images``, with indices from ``first``. Blocks."""
     entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
@@ -32,16 +32,16 @@ def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -
 
 
 def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
-    """Return all sounds of an answer, joined, as the value of ``audio``. Blocks."""
+    """Return the joined sounds of an answer as the value of a message's ``audio``. Blocks."""
     sound = joined(sounds)
     file = encoded(sound, media_options.form or "", FORMAT, media_options.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()
-    ended = _ended(transcript, partial=sound.partial)
-    return {**_begun(sound), "data": data, **ended}
+    ended = _audio_trailer(transcript, partial=sound.partial)
+    return {**_audio_header(sound), "data": data, **ended}
 
 
 class AudioDeltas:
-    """The sound of one streamed answer, as values of ``delta.audio``.
+    """Converter of one streamed answer's sound to the values of ``delta.audio`` in its events.
 
     Clients concatenate the texts of all deltas. The id is therefore sent only once, and the joined ``data`` is valid
     base64 too.
@@ -50,15 +50,15 @@ class AudioDeltas:
     def __init__(self) -> None:
         self._form: tuple[int, int] | None = None
         self._left = b""
-        """Bytes of samples that do not fill a whole group of base64 yet."""
+        """Bytes of samples that are held back until they fill a whole base64 group."""
 
     def add(self, media_options: RequestedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """Yield the deltas for new sounds, or for new pieces of a sound. Blocks."""
+        """Yield the ``delta.audio`` values for new sounds or pieces of a sound. Blocks."""
         sound = joined(sounds)
         form = (sound.rate, sound.channels)
         if self._form is None:
             self._form = form
-            yield _begun(sound)
+            yield _audio_header(sound)
         if form != self._form:
             raise DecodeError(f"the sounds of one answer differ: {self._form} and {form} (Hz, channels)")
         file = encoded(sound, media_options.form or "", FORMAT)
@@ -73,18 +73,18 @@ class AudioDeltas:
             yield _data(content[at : min(at + piece, whole)])
 
     def end(self, transcript: str, *, partial: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the last deltas of the answer. ``partial`` says that it ended inside a sound."""
+        """Yield the last ``delta.audio`` values of the answer. ``partial`` means that it ended inside a sound."""
         if self._form is None:
             return
         if self._left:
             yield _data(self._left)
-        ended = _ended(transcript, partial=partial)
+        ended = _audio_trailer(transcript, partial=partial)
         last = {"expires_at": ended.pop("expires_at")}
         yield from (ended, last)  # in a separate delta, as OpenAI sends it
 
 
-def _begun(sound: Any) -> dict[str, Any]:
-    """Return the fields that are sent before a sound's data. They include the rate, which raw samples lack."""
+def _audio_header(sound: Any) -> dict[str, Any]:
+    """Return the fields that are sent before a sound's data, such as the sampling rate, which raw samples lack."""
     return {"id": f"audio_{uuid4().hex}", "sample_rate": sound.rate, "channels": sound.channels}
 
 
@@ -92,7 +92,7 @@ def _data(content: bytes) -> dict[str, Any]:
     return {"data": base64.b64encode(content).decode()}
 
 
-def _ended(transcript: str, *, partial: bool) -> dict[str, Any]:
+def _audio_trailer(transcript: str, *, partial: bool) -> dict[str, Any]:
     """Return the fields that are sent after a sound's data. ``expires_at`` is now, because sounds are not stored."""
     note = {"partial": True} if partial else {}
     return {"transcript": transcript, "expires_at": int(time.time()), **note}

@@ -1,4 +1,4 @@
-"""RequestedMedia: the media that a chat asks for, read from OpenAI's fields ``modalities`` and ``audio``."""
+"""Determine the pictures or sounds that a chat asks for by OpenAI's fields ``modalities`` and ``audio``."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 PCM: Final = "pcm16"
-"""OpenAI's name for raw samples in chats. Only this format can be cut into pieces that are valid sounds."""
+"""OpenAI's name for raw audio samples. Only this format can be sent in pieces while a sound is generated."""
 FORMATS: Final = (PCM, *RESPONSE_FORMATS)
 _FIELDS: Final = ("format", "voice")
 FORMAT: Final = "audio.format"
-"""Request field with the file format of sounds, as error messages name it."""
+"""Name of the request field for the file format of sounds, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedMedia:
-    """The kind of media that a chat asks for, and how to make and encode it."""
+    """Kind of media that a chat asks for, with the options to generate and encode them."""
 
     maker: Maker
     text: bool
     """Whether the client also asks for text."""
     form: str | None = None
-    """File format of the sounds. None for pictures."""
+    """File format of sounds, such as "mp3". None if the chat asks for pictures."""
     voice: str | None = None
     budget: AnswerBudget = field(default_factory=AnswerBudget)
-    """Budget for the bytes of the answer's media."""
+    """Limit on the total bytes of the answer's pictures or sounds."""
     output: str | None = None
-    """Value of `OutputParams.output`, to get only complete pictures or sounds. None if they may be incomplete."""
+    """Value of `OutputParams.output` that forces complete pictures or sounds. None allows incomplete media."""
 
     def check(self) -> None:
-        """Raise an ApiError if the format cannot hold the model's sounds. Blocks while it encodes a short silence."""
+        """Raise an ApiError if the file format cannot hold the model's sounds. Blocks while it encodes a sample."""
         if self.form is not None:
             check_format(self.form, getattr(self.maker.processor, "sampling_rate", None), FORMAT)
 
 
 def asked_media(request: Any, service: TokenService) -> RequestedMedia | None:
-    """Return the media that a chat (vLLM's ``ChatCompletionRequest``) asks for, or None if it asks only for text.
+    """Return the kind of media that a chat request asks for, or None if it asks only for text.
 
     Raises:
         ApiError: the request cannot be fulfilled. The error has status 400, and names the field.
@@ -68,7 +68,7 @@ def asked_media(request: Any, service: TokenService) -> RequestedMedia | None:
 
 
 def _output(request: Any) -> str | None:
-    """Check the field ``output`` of a chat, and return it."""
+    """Check the request field ``output`` of a chat, and return its value."""
     output: Any = getattr(request, "output", None)
     if output is not None and output not in GUIDED:
         raise ApiError(400, f"output must be {' or '.join(GUIDED)}, got {shown(output)}", param="output")
@@ -76,7 +76,7 @@ def _output(request: Any) -> str | None:
 
 
 def _media(modalities: Any, service: TokenService) -> str:
-    """Return the modality other than text that the chat asks for."""
+    """Return the modality, "image" or "audio", that a chat asks for besides text."""
     modality_names = (TEXT, *service.makers)
     if not isinstance(modalities, list) or any(modality not in modality_names for modality in modalities):
         raise ApiError(
@@ -95,7 +95,7 @@ def _media(modalities: Any, service: TokenService) -> str:
 
 
 def _check(request: Any) -> None:
-    """Raise an ApiError if the chat has fields that cannot be combined with media."""
+    """Raise an ApiError if a chat has fields that cannot be combined with pictures or sounds."""
     if getattr(request, "use_beam_search", False):
         raise ApiError(
             400, "use_beam_search makes only text; leave out use_beam_search or modalities", param="use_beam_search"

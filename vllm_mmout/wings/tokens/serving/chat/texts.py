@@ -1,4 +1,4 @@
-"""check_texts: refuses chats with a text that a model would read as a marker of its media."""
+"""Refuse chats with text that the tokenizer would turn into a picture or sound token."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker
 
 _FIELDS: Final = ("messages", "tools", "documents", "chat_template_kwargs")
-"""Fields of a chat whose texts become part of its prompt."""
+"""Fields of a chat request whose texts become part of the prompt."""
 _FILES: Final = ("image_url", "input_audio", "video_url", "audio_url")
-"""Keys of the message parts that hold files."""
+"""Keys of message parts that hold files in place of text."""
 
 
 def check_texts(request: Any, makers: Iterable[Maker]) -> None:
-    """Raise an ApiError if a chat has a text that the model reads as a media token.
+    """Raise an ApiError if a chat contains text that the tokenizer would turn into a picture or sound token.
 
     vLLM joins the template and all texts into one prompt, in which such a text would become the token itself. Blocks
     for some milliseconds.
@@ -40,7 +40,7 @@ def check_texts(request: Any, makers: Iterable[Maker]) -> None:
 
 
 def _texts_of(field: str, value: Any) -> Iterator[str]:
-    """Yield the texts of a field. Files in the content of a message are left out, as they are not texts."""
+    """Yield the texts of a request field, without the files in a message's content."""
     if field != "messages" or not isinstance(value, list | tuple):
         yield from _texts(value)
         return
@@ -56,7 +56,7 @@ def _texts_of(field: str, value: Any) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of a dict, or a pydantic object as a dict. Other values are returned unchanged."""
+    """Return a pydantic object as a dict, a dict as a copy, and any other value unchanged."""
     if hasattr(value, "model_dump"):
         return value.model_dump()
     if isinstance(value, dict):
@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in plain data, including keys of dicts. For a list of parts, also yield their joined texts."""
+    """Yield all texts in nested data, including dict keys. For a list of parts, also yield their joined texts."""
     value = _plain(value)
     if isinstance(value, str):
         yield value

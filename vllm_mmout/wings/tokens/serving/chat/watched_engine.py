@@ -1,4 +1,4 @@
-"""WatchedEngine: the engine that vLLM's handler uses for one chat. It collects the generated pictures and sounds."""
+"""Collect the pictures and sounds that the engine generates for one chat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WatchedEngine:
-    """A wrapper of the engine for one chat. It collects the pictures and sounds of the answers."""
+    """Wrapper of the engine for one chat handled by vLLM. It collects the pictures and sounds of the answers."""
 
     def __init__(
         self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None, output: str | None = None
@@ -28,13 +28,13 @@ class WatchedEngine:
         self._engine = engine
         self._processor = processor
         self._chunk_seconds = chunk_seconds
-        """Length of the chunks of sounds to collect, in seconds. None to collect only complete pictures and sounds."""
+        """Length in seconds of the pieces of sound to collect. None collects only complete pictures and sounds."""
         self._output = output
-        """Value of `OutputParams.output`, to get only complete pictures or sounds. None if they may be incomplete."""
+        """Value of `OutputParams.output` that forces complete pictures or sounds. None allows incomplete media."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
-        """Decoded pictures and sounds that `take` has not returned yet, by the index of their answer."""
+        """Collected pictures and sounds that `take` has not returned yet, by the index of their answer."""
         self.failure: ApiError | None = None
-        """Error of this package that ended the generation."""
+        """Error that ended the generation, or None."""
         self.partial: set[int] = set()
         """Indices of the answers that ended inside a picture or sound."""
 
@@ -44,7 +44,7 @@ class WatchedEngine:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate like the engine. Once an output is yielded, `take` returns its pictures and sounds."""
+        """Generate answers like the engine. After each output, `take` returns its pictures and sounds."""
         params = OutputParams(
             processor=self._processor,
             sampling=sampling_params,
@@ -61,11 +61,11 @@ class WatchedEngine:
             raise self.failure from error
 
     def take(self, index: int) -> list[Any]:
-        """Return the pictures and sounds of an answer that were collected since the last call, in order."""
+        """Return the pictures and sounds of answer ``index`` that were collected since the last call, in order."""
         return self._media.pop(index, [])
 
     async def _without_silence(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the outputs, but merge outputs that have only media tokens into the next output.
+        """Yield the engine's outputs, but merge each output that has only media tokens into the next output.
 
         A picture has thousands of tokens, each of which would become an event without text. The first output is
         yielded at once, so that the client sees that the answer has begun.
