@@ -43,7 +43,7 @@ class FeaturesMapper:
     head: Head
     folder: str
     longest: int | None = None
-    """Maximum number of tokens in a text, which is the model's number of positions. None without a limit."""
+    """Maximum number of tokens in a text: the number of positions of the model. None without a limit."""
     frames: int | None = None
     """Number of frames that the model takes from a video. None for any number."""
     least_samples: int = 1
@@ -152,7 +152,7 @@ class FeaturesMapper:
 
 
 def check_length(tokens: int, longest: int) -> None:
-    """Raise InputError if a text has more ``tokens`` than the model accepts."""
+    """Raise InputError if the number of ``tokens`` of a text exceeds ``longest``, the model's maximum."""
     if tokens > longest:
         raise InputError(f"the text has {tokens} tokens, the model takes {longest}; shorten or split it")
 
@@ -214,7 +214,6 @@ def _samples(data: Any, rate: int) -> NDArray[np.float32]:
 
 
 def _rate(rate: Any) -> int:
-    """Check that a sampling rate is a whole number of Hz above 0, and return it as an int."""
     number = rate.item() if isinstance(rate, np.generic) else rate
     whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not whole or number < 1:
@@ -266,7 +265,6 @@ def _is_file(data: Any) -> bool:
 
 
 def _frame(frame: Any) -> Any:
-    """Convert one frame of a video to an RGB image of Pillow."""
     from PIL import Image, ImageOps
 
     if hasattr(frame, "getbands"):

@@ -9,7 +9,7 @@ from vllm_mmout.wings.transformers.heads import KEY, head_of
 from vllm_mmout.wings.transformers.left_to_vllm import is_left
 
 NAME: Final = "transformers"
-"""Value of the engine option ``output_processor`` that makes this package serve a folder that vLLM could serve too."""
+"""Value of the engine option ``output_processor`` that makes this package serve folders that vLLM could serve too."""
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 

@@ -23,17 +23,17 @@ class Head:
     processor: str
     """Name of the output processor."""
     outputs: tuple[str, ...] = ()
-    """Names of the model's outputs to keep. If empty, all tensors with a batch axis are kept."""
+    """Names of the model outputs to keep. If empty, all output tensors with a batch axis are kept."""
     tiled: bool = False
-    """Whether large rasters are cut into tiles."""
+    """Whether large pictures are cut into tiles."""
     sized: bool = False
     """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether vLLM may serve models with this head even if its registry does not list them."""
+    """Whether vLLM may serve models with this head even if they are not in vLLM's registry."""
     prompt: tuple[str, ...] = ()
     """Names of the request fields that may come with the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
-    """Names of the request fields, at least one of which is required."""
+    """Names of request fields. A request must have at least one of these fields."""
     alone: bool = False
     """Whether each request gets its own forward pass. Its tensors then keep the batch axis that the transformers
     processor adds."""
@@ -184,7 +184,7 @@ def head_of(architecture: str) -> Head | None:
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """Return a model's head settings, and the table in ``config`` with its ``model_type`` and ``folder``.
+    """Return the settings of a model's head, and the table in ``config`` with its ``model_type`` and ``folder``.
 
     Raise OptionError if ``config`` does not describe a model folder of the transformers library.
     """

@@ -25,7 +25,7 @@ SIZE: Final = "target_sizes"
 """Name of the tensor with the input's (height, width) in pixels, as in transformers' ``post_process_*`` methods."""
 
 PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
-"""Names of input tensors that bypass the network and go directly to the output processor."""
+"""Names of input tensors that are not for the network, but for the output processor."""
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
@@ -64,7 +64,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
 
 @dataclass(frozen=True, slots=True)
 class PictureMapper(RasterMapper):
-    """Mapper from RGB pictures and rasters to input tensors. A grey input is used for all three colours.
+    """Mapper from pictures and rasters to RGB input tensors. A grey input is used for all three colours.
 
     A picture goes through the processor whole, as in transformers. If a raster has a georeference, and the head returns
     boxes or a result for each pixel, the raster is cut into tiles of the size that the processor scales to, so that the
@@ -216,7 +216,7 @@ def _check_values(view: RasterView) -> None:
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """Return (height, width) from the size setting of an image processor, or None if it is missing."""
+    """Return (height, width) from an image processor's setting of a size, or None if the setting is missing."""
     if size is None:
         return None
     if isinstance(size, int):

@@ -51,7 +51,7 @@ def image_processor_of(folder: str) -> Any:
 
 @cache
 def processor_of(folder: str) -> Any:
-    """Load a folder's processor for pictures and prompts, or else its processor for pictures alone."""
+    """Load a folder's processor for pictures and prompts, or else its image processor."""
     import transformers
     from transformers.processing_utils import ProcessorMixin
 
@@ -73,13 +73,13 @@ class HeadOutput(dict[str, Any]):
 
 
 def called(post_process: Callable[..., Any], output: Any, **options: Any) -> Any:
-    """Call a ``post_process_*`` method with the ``options`` that it accepts, and without the others."""
+    """Call a ``post_process_*`` method with the keyword arguments in ``options`` that it accepts."""
     takes = inspect.signature(post_process).parameters
     return post_process(output, **{name: value for name, value in options.items() if name in takes})
 
 
 def _pillow_variant(folder: str) -> Any:
-    """Return the variant of a folder's image processor class that needs Pillow but not torchvision, or None."""
+    """Return the variant of a folder's image processor class that does not need torchvision, or None."""
     import transformers
     from transformers.models.auto.image_processing_auto import get_image_processor_config
 

@@ -23,7 +23,7 @@ _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class TransformersModel(nn.Module):
-    """Wrapper of a transformers model that returns only those output tensors that its head's settings name."""
+    """Wrapper of a transformers model, which returns only the output tensors that its head's settings name."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class TransformersModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The module to compile."""
+        """The part of the model that ``torch.compile`` compiles."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Run the network. Return the outputs of its head, and the tensors that only the output processor needs."""
+        """Run the network. Return the outputs of its head, and the input tensors for the output processor."""
         keywords = keywords_of_network(type(self.network).__name__)
         passed = {name: inputs.pop(name) for name in PASSED if name in inputs and name not in keywords}
         dtype = next(self.network.parameters()).dtype

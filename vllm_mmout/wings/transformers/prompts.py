@@ -53,7 +53,7 @@ def example(name: str, picture: NDArray[Any]) -> Any:
 
 
 def as_tensor(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Encode texts as an array, uint8 [bytes], so that they can be sent with the tensors of a result."""
+    """Encode texts as an array, uint8 [bytes], so that they can be sent together with tensors."""
     return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
 
 
@@ -66,7 +66,7 @@ def as_texts(tensor: Any) -> list[str]:
 def processed(
     processor: Any, picture: Any, prompt: Mapping[str, Any], *, question: bool, repeated: bool, padding: str
 ) -> Any:
-    """Run a transformers processor on one picture and its prompt fields.
+    """Run a transformers processor on one picture and the prompt fields of its request.
 
     ``question``: see `checked`. If ``repeated`` is True, the picture is passed once for each text.
     """

@@ -1,1 +1,1 @@
-"""Engine classes for models that generate pictures or sounds as tokens, which decode these in the answers."""
+"""Engine classes that decode pictures and sounds in the answers of models that generate them as tokens."""

@@ -24,14 +24,14 @@ from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenAsyncLLM(AsyncLLM):
-    """vLLM's ``AsyncLLM`` for models that generate pictures or sounds as tokens. Its answers hold them decoded."""
+    """vLLM's ``AsyncLLM``, which also decodes the pictures and sounds that a model generates as tokens."""
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
     """Default sampling values from the model's ``generation_config.json``. None until they are first needed."""
 
     def mmout_bound(self) -> None:
-        """Initialize this subclass's attributes. Called when an ``AsyncLLM`` that vLLM has created gets this class."""
+        """Initialize this subclass's attributes, after an existing ``AsyncLLM`` has been changed to this class."""
         self.mmout = None
 
     @counted

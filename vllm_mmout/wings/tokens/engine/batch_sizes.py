@@ -8,20 +8,20 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _AGAIN = 64
-"""Number of forward passes after which the slower batch kind (one item, or several at once) is measured again."""
+"""Number of forward passes of the faster kind (one item, or a batch) before the other kind is measured again."""
 _WEIGHT = 0.5
 """Weight, 0 to 1, of the latest measurement in the moving average of decoding times."""
 
 
 @dataclass(slots=True)
 class _ForwardTimes:
-    """Moving average of decoding times, either for passes with one picture or sound or for passes with several."""
+    """Moving average of decoding times for forward passes of one kind: with a single item, or with a batch."""
 
     forwards: int = 0
     each: float = 0.0
-    """Average seconds per picture or sound, or infinity if the last forward pass failed."""
+    """Average seconds per picture or sound. Infinity if the last forward pass failed."""
     since: int = 0
-    """Number of forward passes of the other kind (one item, or several) since the last pass of this kind."""
+    """Number of forward passes of the other kind (one item, or a batch) since the last pass of this kind."""
 
     def record(self, each: float) -> None:
         self.forwards += 1
@@ -49,7 +49,7 @@ class _ShapeTimes:
 
 
 class BatchSizes:
-    """Policy that chooses the decoder's batch size: one picture or sound, or several in one forward pass.
+    """Policy that decides whether to decode pictures or sounds one by one or in batches, and how large.
 
     It tries both, keeps the faster, and tries the other again now and then. The first forward pass is slower than later
     passes, so both are tried twice. ``most`` is the maximum number of pictures or sounds in a forward pass, and

@@ -28,8 +28,8 @@ class MediaJob:
     done: Callable[[MediaJob], None] | None
     """Callback that gets the job when it ends, in any thread. None once it was called or the job was cancelled."""
     state: Any = None
-    """Decoder state that is carried from one chunk of a sound to the next. None if a picture or sound is decoded at
-    once."""
+    """Decoder state that is passed from one chunk of a sound to the next. None if a picture or sound is decoded as a
+    whole."""
     key: Hashable = None
     """Batch key. Jobs with equal keys can be decoded in one forward pass."""
     outcome: Outcome = None
@@ -74,7 +74,8 @@ class MediaBatcher:
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._open_tasks = 0
-        """Number of queued tasks that have not taken their jobs yet. There are at least as many as waiting jobs."""
+        """Number of queued tasks that have not taken their jobs yet. It is never less than the number of waiting
+        jobs."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
@@ -229,7 +230,7 @@ class MediaBatcher:
             job.settle(each)
 
     def _jobs_of_failed(self, task: _DecoderTask) -> Sequence[MediaJob]:
-        """Return the jobs that fail because their task failed.
+        """Return the jobs that must fail because their task failed.
 
         If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.
         """

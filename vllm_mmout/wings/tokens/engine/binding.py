@@ -25,7 +25,7 @@ from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 FOLDER = "_name_or_path"
 """Config key for the path of the model's folder. Relative paths of decoder folders start there."""
 NONE = "none"
-"""Value of ``OutputParams.output`` that leaves picture and sound tokens in the answer's text, without decoding them."""
+"""Value of ``OutputParams.output`` for requests whose picture and sound tokens stay in the text and are not decoded."""
 _NOT_CONFIGURED = "the engine's config was not made by EngineArgs, which adds the logits processor"
 _KNOWN = frozenset({"processor", "output", "sampling", "grid"})
 """Request options that every token-generating model accepts. An output processor may accept more."""
@@ -65,7 +65,7 @@ class TokenBinding(EngineBinding):
         return self.choice.pick(params.processor)[0]
 
     def prepare(self, params: OutputParams) -> None:
-        """Measure how the decoder works in chunks, if a request asks for chunks. The first such call blocks.
+        """Prepare the decoder for decoding sounds in chunks, if the request asks for that. The first such call blocks.
 
         Raises:
             OptionError: the decoder cannot decode in chunks.

@@ -43,7 +43,7 @@ class GrowingSounds:
         self._batcher = batcher
         self._open: GrowingSound | None = None
         self._sounds: list[GrowingSound] = []
-        """Sounds whose chunks `take` has not all returned yet, in the order of their tokens."""
+        """Sounds in the order of their tokens. `take` removes a sound after it has returned its last chunk."""
         self._chunks: dict[int, list[AudioOutput]] = {}
         """Decoded chunks that `take` has not returned yet, by the index of their sound's first token."""
         self._lock = Lock()
@@ -68,7 +68,7 @@ class GrowingSounds:
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """Return the chunks decoded since the last call. A later sound waits until all earlier sounds are complete."""
+        """Return the chunks decoded since the last call. Chunks of a sound wait until earlier sounds are finished."""
         chunks: list[AudioOutput] = []
         with self._lock:
             while self._sounds:
@@ -171,7 +171,7 @@ class GrowingSound:
         return self._next_piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the sound's codes up to the end of its next chunk, whose length one forward pass limits."""
+        """Return the sound's codes up to the end of its next chunk, which must fit in one forward pass."""
         most = max(self._made + self._ahead + _MOST_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))

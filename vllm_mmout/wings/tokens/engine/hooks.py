@@ -1,4 +1,4 @@
-"""List the functions and classes of vLLM that the token extension uses or overrides. They are checked at the start."""
+"""List the functions and classes of vLLM that the token extension overrides or calls, to check them at the start."""
 
 from __future__ import annotations
 

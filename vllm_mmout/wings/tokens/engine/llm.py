@@ -20,7 +20,7 @@ from vllm_mmout.wings.tokens.engine.routed import TokenOutputProcessor
 
 
 class BoundTokenEngine(BoundLLMEngine):
-    """vLLM's ``LLMEngine`` for models that generate pictures or sounds as tokens."""
+    """vLLM's ``LLMEngine`` inside `BoundTokenLLM`, for models that generate pictures or sounds as tokens."""
 
     output_processor: TokenOutputProcessor  # type: ignore[assignment]
 
@@ -31,7 +31,7 @@ class BoundTokenEngine(BoundLLMEngine):
 
 
 class BoundTokenLLM(LLM):
-    """vLLM's ``LLM`` for models that generate pictures or sounds as tokens. Its answers hold them decoded."""
+    """vLLM's ``LLM``, which also decodes the pictures and sounds that a model generates as tokens."""
 
     llm_engine: BoundTokenEngine
 
@@ -88,7 +88,7 @@ class BoundTokenLLM(LLM):
 
 
 def _with_failures(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
-    """Turn results of failed prompts into `TokenRequestOutput`. If ``single`` is True, raise the error instead.
+    """Turn the result of each failed prompt into a `TokenRequestOutput`. If ``single`` is True, raise its error.
 
     This must run after vLLM's loop, which reads ``outputs`` of all results.
     """

@@ -1,4 +1,4 @@
-"""Extend vLLM's detokenizer, output queue and results by the pictures and sounds of an answer."""
+"""Subclasses of vLLM's detokenizer, output queue and result classes that handle pictures and sounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TextFilter(Protocol):
 
 @dataclass(slots=True)
 class TextFilterState:
-    """Attributes that `RoutedDetokenizer` adds to vLLM's detokenizer."""
+    """Attributes that `RoutedDetokenizer` adds to vLLM's detokenizer of a request."""
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
@@ -106,7 +106,7 @@ def with_error_field(output: Any) -> Any:
 
 
 class MediaCollector(RequestOutputCollector):
-    """Output queue of one request that keeps all pictures and sounds when vLLM merges unread outputs."""
+    """Output queue of one request. When vLLM merges unread outputs, it keeps the pictures and sounds of all of them."""
 
     def put(self, output: Any) -> None:
         """Queue an output. If vLLM merges it with a waiting output, keep the pictures and sounds of both."""

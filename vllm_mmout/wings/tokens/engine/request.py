@@ -1,4 +1,4 @@
-"""Attach a request's options that vLLM does not know to its sampling params."""
+"""Attach options that vLLM does not know to the sampling params of a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN = OutputParams()
 
 
 def with_request(sampling: SamplingParams, token_request: TokenRequest) -> SamplingParams:
-    """Return a copy of sampling params with this package's options of the request attached."""
+    """Return a copy of sampling params with ``token_request``, the request's other options, attached."""
     copied = sampling.clone()
     copied.extra_args = {**(sampling.extra_args or {}), KEY: token_request}
     return copied
@@ -37,7 +37,7 @@ def with_request(sampling: SamplingParams, token_request: TokenRequest) -> Sampl
 
 @contextmanager
 def without_own_options(params: Any) -> Iterator[Any]:
-    """Yield sampling params without this package's options, to be sent to the engine process.
+    """Yield a copy of sampling params without this package's options, to be sent to the engine process.
 
     Inside the context, `ticket` returns these options.
     """

@@ -33,7 +33,7 @@ from vllm_mmout.wings.tokens.guided.admission import GUIDED, guide
 
 @dataclass(slots=True)
 class Answer:
-    """Decoding state of one answer: its token stream, decoded objects, and last output."""
+    """Decoding state of one answer: its token stream, its decoded pictures and sounds, and its last output."""
 
     stream: MediaStream
     router: TokenOutputProcessor
@@ -45,7 +45,7 @@ class Answer:
 
 
 class TokenRequestState(RequestState):
-    """vLLM's ``RequestState`` of one answer, with the pictures and sounds that are decoded for it."""
+    """vLLM's ``RequestState`` of one answer, together with the decoding of its pictures and sounds."""
 
     mmout: Answer
 
@@ -101,7 +101,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     """Observer that is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Initialize this subclass's attributes. Called when vLLM's ``OutputProcessor`` object gets this class."""
+        """Initialize this subclass's attributes, after vLLM's ``OutputProcessor`` has been changed to this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -116,7 +116,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request like vLLM, and set up the decoding of the pictures and sounds in its answer.
+        """Add a request like vLLM, and prepare to decode the pictures and sounds in its answer.
 
         Requests whose input is streamed, and requests with ``output="none"``, are left to vLLM.
         """
@@ -169,7 +169,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return processed
 
     def hold(self, state: TokenRequestState, ending: Callable[[], Any]) -> Any:
-        """Keep back an answer's last output until its media are decoded, or return it if they already are.
+        """Hold back an answer's last output until its media are decoded. Return it at once if they already are.
 
         The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
         answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
@@ -189,7 +189,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.parent_requests[parent.request_id] = parent
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Cancel all answers of a failed request, and return the exception or failed result to deliver.
+        """Cancel all answers of a failed request. Return the exception or failed result that its caller gets.
 
         This is the exception for the queue of ``AsyncLLM``, and a result with the attribute ``error`` for ``LLM``.
         """
@@ -226,7 +226,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer if all its pictures and sounds are decoded. Called in any thread after each of them."""
+        """Deliver an answer if all its pictures and sounds are decoded. Called in any thread when one is decoded."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -250,7 +250,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests like vLLM. Pictures and sounds that are complete are still decoded if the caller waits.
+        """Abort requests like vLLM. If the caller still waits, their complete pictures and sounds are decoded.
 
         Nobody waits if ``internal`` is set: ``generate`` itself then aborts, because its caller has gone.
         """

@@ -54,7 +54,8 @@ class MediaStream:
         self._batcher = batcher
         self._settled = settled
         self._due: list[Medium] = []
-        """Complete pictures and sounds that are not submitted for decoding yet. After an error, they stay here."""
+        """Complete pictures and sounds that wait to be submitted for decoding. After an error, they are not
+        submitted."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
         """Error that makes the answer fail, or None."""
@@ -79,7 +80,7 @@ class MediaStream:
         self.error = self.error or self.growing.error
 
     def finish(self, token_ids: list[int]) -> None:
-        """Submit the last pictures and sounds of a finished answer. ``token_ids`` are all its tokens.
+        """Submit the last pictures and sounds of a finished answer. ``token_ids`` are all tokens of the answer.
 
         vLLM drops tokens that came after a stop in the same step. The answer is then parsed again without them.
         """

@@ -44,7 +44,7 @@ def check_output_and_grid(params: OutputParams, layout: TokenLayout, unguided: s
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:
-    """Return ``layout`` with the picture grid of a request. Raise an OptionError if the model has another grid."""
+    """Return ``layout`` with the picture grid that a request asks for. Raise OptionError if it has another grid."""
     if grid is None or grid == layout.grid:
         return layout
     if layout.modality != "image" or layout.grid is not None:
@@ -56,7 +56,7 @@ def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayou
 
 
 def guide(request: EngineCoreRequest, params: OutputParams, layout: TokenLayout, max_model_len: int) -> None:
-    """Restrict a request's answer to complete pictures or sounds, if the request asks for that.
+    """Restrict a request's answer to tokens of complete pictures or sounds, if the request asks for that.
 
     The rules (a `Guide`) are added to the sampling params, from which the worker reads them. Other requests stay
     unchanged.
@@ -112,7 +112,7 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return the stop tokens of a request, except the media's own end marker, which is always allowed.
+    """Return the stop tokens of a request, without the end marker of its media, which is always allowed.
 
     Raise an OptionError if another media token is a stop token.
     """

@@ -1,4 +1,4 @@
-"""Register the logits processor that keeps an answer's pictures and sounds complete in an engine's config."""
+"""Configure an engine with the logits processor that keeps pictures and sounds in its answers complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_V2: Final = f"{_HERE}.on_v2:GuidedOnV2"
 
 
 def configure(vllm_config: VllmConfig) -> None:
-    """Add the logits processor for complete pictures and sounds to an engine's config, after the user's own.
+    """Add the logits processor that keeps pictures and sounds complete to an engine's config.
 
     It is added as an import path, because each process of the engine imports it.
     """

@@ -20,11 +20,11 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Rules for the tokens of one answer. They are sent to the worker, where a logits processor enforces them."""
 
     layout: str
-    """Fields of the `TokenLayout`, which describes the tokens of pictures or sounds, as JSON."""
+    """Fields of the `TokenLayout` (ids and order of the tokens that encode a picture or sound), as JSON."""
     alone: bool
     """Whether the answer must be one picture or sound. If False, text and several pictures or sounds are allowed."""
     opened: bool
-    """Whether the prompt ends with the begin marker of a picture or sound, which the answer continues."""
+    """Whether the prompt begins a picture or sound that the answer must continue."""
     budget: int
     """Maximum number of tokens of the answer."""
     stops: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @lru_cache(maxsize=64)
 def layout_of(fields: str) -> TokenLayout:
-    """Parse the JSON in `Guide.layout` to a `TokenLayout`. Results are cached."""
+    """Parse the JSON in `Guide.layout`, and return a `TokenLayout`. Results are cached."""
     return TokenLayout.from_mapping(json.loads(fields))
 
 
@@ -71,7 +71,7 @@ class AllowedTokens(NamedTuple):
 
 
 class TokenTracker:
-    """Tracker of one answer's tokens, which determines the tokens that its rules (`Guide`) allow next."""
+    """Tracker of one answer's tokens that computes which tokens its rules (`Guide`) allow next."""
 
     def __init__(self, guide: Guide) -> None:
         self.guide = guide
@@ -84,7 +84,7 @@ class TokenTracker:
 
     @property
     def seen(self) -> int:
-        """Return the number of the answer's tokens that have been read so far."""
+        """Return the number of tokens of the answer that have been read so far."""
         return self._parser.seen
 
     def read(self, tokens: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class TokenTracker:
         self._closed = bool(self._parser.take()) or self._closed
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Read the new tokens of an answer, given all its tokens. Start over if the answer has become shorter."""
+        """Read the new tokens among ``tokens``, the whole answer so far. Start over if it has become shorter."""
         if len(tokens) < self.seen:
             self._begin()
         if len(tokens) > self.seen:

@@ -68,7 +68,7 @@ class Body(ABC):
 
     @property
     def whole(self) -> bool:
-        """Return whether the last row of the picture, or the last frame of the sound, is complete."""
+        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
         return self.may_end
 
     @property
@@ -99,7 +99,7 @@ class Body(ABC):
 
     @abstractmethod
     def _frames(self) -> NDArray[np.int64]:
-        """Return the token ids of all complete frames: [frames, positions in a frame]."""
+        """Return the token ids of all complete frames, as an array [frames, positions in a frame]."""
 
 
 def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.int64]:
@@ -165,7 +165,7 @@ class FramesBody(Body):
 
     @property
     def may_end(self) -> bool:
-        """Return whether the picture or sound may end here, after a complete row or a complete frame."""
+        """Return whether the picture or sound may end after the tokens so far."""
         if self._all is not None:
             return self.over
         if self._row_end is not None:
@@ -179,13 +179,13 @@ class FramesBody(Body):
 
     @property
     def whole(self) -> bool:
-        """Return whether the last row of the picture, or the last frame of the sound, is complete."""
+        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
         unit = self._row if self._image else len(self._slots)
         return bool(unit and self._tokens) and len(self._tokens) % (unit or 1) == 0
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of a picture. It is None until known, from the grid or from the first row."""
+        """Return the number of columns of a picture's codes, or None if it is not known yet."""
         return self._row and self._row // len(self._slots)
 
     @property

@@ -62,7 +62,7 @@ class DelayedBody(Body):
 
     @property
     def may_end(self) -> bool:
-        """Return whether the picture or sound is complete, including the last code of the last codebook."""
+        """Return whether the picture or sound may end after the tokens so far."""
         return self.over
 
     def _rest(self, frames: int) -> int:
@@ -70,12 +70,12 @@ class DelayedBody(Body):
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _pads(self, step: int, book: int) -> bool:
-        """Return whether codebook ``book`` must have padding in place of a code in step ``step``."""
+        """Return whether step ``step`` holds padding instead of a code of codebook ``book``."""
         frame = step - book
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _may_stop(self, step: int, book: int) -> bool:
-        """Return whether padding may come next to end the codes of codebook 0, which fixes the number of frames."""
+        """Return whether padding may come next and end codebook 0, which determines the number of frames."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:
@@ -136,7 +136,7 @@ class SequentialBody(Body):
 
     @property
     def may_end(self) -> bool:
-        """Return whether all codebooks have equally many codes, so that the picture or sound may end."""
+        """Return whether the picture or sound may end after the tokens so far."""
         if self._frame_count is None and not self._apart:
             return bool(self._tokens) and len(self._tokens) % self._books == 0
         return self.over
@@ -146,7 +146,7 @@ class SequentialBody(Body):
         return self._frame_count is None and self._apart and bool(self._tokens)
 
     def _frames(self) -> NDArray[np.int64]:
-        """Return the token ids of all frames that have a code of every codebook: [frames, codebooks]."""
+        """Return the token ids of all frames that have a code of every codebook, as an array [frames, codebooks]."""
         taken = len(self._tokens)
         if self._frame_count is None:
             count = taken // self._books if self.may_end else 0

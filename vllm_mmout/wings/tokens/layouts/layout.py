@@ -39,7 +39,7 @@ class TokenLayout(LayoutFields):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenLayout:
-        """Create a layout from a mapping, such as a table in ``config.json`` or an engine argument.
+        """Create a layout from a mapping of its fields, such as a table in ``config.json`` or an engine argument.
 
         Args:
             mapping: field names and their values. Lists are accepted in place of tuples.
@@ -68,7 +68,7 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return the number of steps that the order "delayed" adds to the frames of a picture or sound, else 0."""
+        """Return the number of extra steps at the end that the order "delayed" takes. It is 0 for other orders."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
@@ -149,7 +149,7 @@ def _said(grid: tuple[int, int] | None) -> str:
 
 
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Convert arrays of codes to the token ids of each frame: [frames, positions in a frame]."""
+    """Convert codes to the token ids of each frame, as an array [frames, positions in a frame]."""
     order = [slot.codebook for slot in layout.slots]
     rates = [order.count(book) for book in range(layout.codebooks)]
     counts = {divmod(codes.size, rate) for codes, rate in zip(books, rates, strict=True)}
@@ -166,7 +166,7 @@ def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.i
 
 
 def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Shift codebook k by k steps, and fill the gaps with padding: [frames + codebooks - 1, codebooks]."""
+    """Shift codebook k by k steps, and pad the gaps. Return an array [frames + codebooks - 1, codebooks]."""
     count, books = frames.shape
     steps = np.full((count + layout.delay, books), layout.pad, np.int64)
     for book in range(books):

@@ -29,9 +29,9 @@ class LayoutFields:
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0: one number for all slots, or one number per slot. With one number, all codebooks share one
-    range of token ids, and the position of a token tells its codebook. Only the order "interleaved" then has a separate
-    range for each slot: slot i begins at ``first`` plus the sizes of the slots before it."""
+    """Token id of code 0: one number for all positions in a frame (slots), or one number per slot. With one number, all
+    codebooks share one range of token ids, and the position of a token tells its codebook. Only the order "interleaved"
+    then has a separate range for each slot: slot i begins at ``first`` plus the sizes of the slots before it."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
@@ -42,8 +42,8 @@ class LayoutFields:
     ``pad``, so F frames of K codebooks take F + K - 1 steps. "sequential": all codes of codebook 0, then all of
     codebook 1, and so on."""
     pattern: tuple[int, ...] | None = None
-    """Codebook of each slot of a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved". None
-    means 0, 1, ..."""
+    """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved".
+    None means 0, 1, ..."""
     pad: int | None = None
     """Token id that fills the positions without a code. Only for the order "delayed"."""
     grid: tuple[int, int] | None = None
@@ -54,8 +54,8 @@ class LayoutFields:
     """Token ids of the marker before each picture or sound. Without a marker, the first code begins a picture or
     sound."""
     end: tuple[int, ...] = ()
-    """Tokens of the marker after a picture or sound. If empty, it ends with the last cell of its grid, or before the
-    first token that is not a code."""
+    """Token ids of the marker after each picture or sound. Without a marker, a picture ends with the last cell of its
+    grid, and a sound before the first token that is not a code."""
     opened: bool = False
     """Whether every prompt opens a picture or sound: it ends with ``begin``, or with ``begin`` and complete frames. The
     output then continues with codes, unless it begins with text. Frames in the prompt are not decoded. If False, only

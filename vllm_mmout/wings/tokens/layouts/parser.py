@@ -22,8 +22,8 @@ class NextTokens(NamedTuple):
     fits: tuple[Fit, ...] = ()
     """Ranges of picture or sound tokens that may come next. `Fit.after` also counts the tokens of the end marker."""
     text: int | None = None
-    """Minimum number of tokens that complete the unfinished picture or sound after a token of text. 0 outside pictures
-    and sounds. None if text may not come next."""
+    """Minimum number of tokens that the unfinished picture or sound still needs after a token of text. It is 0 outside
+    pictures and sounds, and None if text may not come next."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -116,7 +116,7 @@ class StreamParser:
         return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
 
     def finish(self) -> list[Medium]:
-        """End the stream, and return the remaining pictures and sounds, also an unfinished one.
+        """End the stream. Return the pictures and sounds that `take` has not returned, also an unfinished one.
 
         If the stream ended inside a picture or sound, its ``complete`` is False, and it has only its complete rows or
         frames. It is left out if it has not even one complete row or frame.
@@ -270,7 +270,7 @@ class Medium:
     complete: bool
     """Whether the picture or sound has all its codes. False if the stream ended, or continued with text, too early."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of the whole image. None for a sound, or if they are unknown."""
+    """Rows and columns of the whole picture. None for a sound, or if they are unknown."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Medium):

@@ -24,7 +24,7 @@ _LAST = (1 << 31) - 1
 
 
 def checked_names(mapping: Mapping[str, Any], layout: type[LayoutFields]) -> None:
-    """Check that a mapping has all required fields of a token layout, and only known fields."""
+    """Check that a mapping has all required fields of a token layout, and no unknown fields."""
     field_defaults = {field.name: field.default for field in fields(layout)}
     if not isinstance(mapping, Mapping):
         raise OptionError(f"a token layout must be a table of fields, got {mapping!r}")

@@ -47,7 +47,7 @@ class TokenProcessor(OutputProcessor):
     threads: int | None = None
     """Number of torch threads while the decoder runs. None keeps torch's own number."""
     prompt: PromptTemplate | None = None
-    """Template of prompts on a server, with text around the client's text. None means the client's text alone."""
+    """Template of prompts on a server, which adds text around the client's text. None adds no text."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class TokenProcessor(OutputProcessor):
         return self.decode_batch([raw])[0]
 
     def decode_batch(self, media: Sequence[Medium]) -> list[Any]:
-        """Decode the codes of several pictures or sounds, whose keys (`batch_key`) are equal, in one batch.
+        """Decode the codes of several pictures or sounds at once. Their keys (`batch_key`) are equal.
 
         Args:
             media: media of several requests, at most ``max_batch``.
@@ -98,7 +98,7 @@ class TokenProcessor(OutputProcessor):
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``partial`` and ``span`` of a decoded object from its codes (``medium``), and return the object."""
+    """Set ``partial`` and ``span`` of a decoded object from its codes ``medium``, and return the object."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SoundPiece:
-    """Codes of a sound from its start up to its latest chunk."""
+    """Codes of a sound from its beginning up to the end of its latest chunk."""
 
     medium: Medium
     ended: bool
@@ -34,7 +34,7 @@ class SoundPiece:
 
 @contextmanager
 def decoding(threads: int | None) -> Iterator[None]:
-    """Set torch to inference mode and to ``threads`` CPU threads while a decoder runs."""
+    """Set torch to inference mode and to ``threads`` CPU threads inside a ``with`` block."""
     import torch
 
     with torch.inference_mode(), decoder_threads(threads):
@@ -85,7 +85,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Conte
 
 
 def checked_context(value: object) -> Context:
-    """Check the option ``context``, the number of frames before and after a frame, and return it."""
+    """Check the option ``context``, the numbers of frames before and after a frame that affect its samples."""
     numbers = list(value) if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or any(
         isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers

@@ -67,7 +67,7 @@ class CodecAudioProcessor(DecoderProcessor):
         """Sampling rate of the sounds, in Hz. None until it is read from the decoder."""
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
-        """Return the possible file formats of sounds."""
+        """Return the file formats of sounds."""
         from vllm_mmout.outputs.audio import AudioOutput
 
         return AudioOutput.formats
@@ -116,11 +116,11 @@ class CodecAudioProcessor(DecoderProcessor):
         return self._chunking
 
     def begin(self, params: OutputParams) -> SoundChunks | None:
-        """Return the decoder state for a new sound that is decoded in chunks, or None if the request wants it whole."""
+        """Return the decoder state for a new sound in chunks, or None if the request does not ask for chunks."""
         return None if params.chunk_seconds is None else self.chunking().begin()
 
     def decode(self, raw: Any, params: OutputParams, state: SoundChunks | None = None) -> Any:
-        """Decode one whole sound, or with ``state`` from `begin` the next chunk of a sound.
+        """Decode a whole sound, or, if a ``state`` from `begin` is given, the next chunk of a sound.
 
         With the state from ``begin``, ``raw`` is a `SoundPiece`. The result is then a list with its new chunk, if any.
         """

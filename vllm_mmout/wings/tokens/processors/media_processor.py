@@ -95,7 +95,7 @@ class DecoderProcessor(TokenProcessor):
 
     @abstractmethod
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Read further settings from the decoder or its folder. Called at the start, and before each decoding."""
+        """Read further settings from the decoder or its folder. Called at the start and before each decoding."""
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
         """Decode pictures or sounds of one shape in one forward pass of the decoder."""

@@ -26,7 +26,7 @@ class Field:
 
     name: str
     default: str | None
-    """Text that is inserted if the client does not send a value. None without a default."""
+    """Text that is inserted if the client does not send a value. None means no text."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PromptTemplate:
         return next((default for default in defaults if default is not None), None)
 
     def filled_pieces(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """Return the prompt in pieces, each with a flag that is True for a value from the client."""
+        """Return the parts of a prompt in order, each with True if it is a value from the client."""
         return [
             (part, False)
             if isinstance(part, str)

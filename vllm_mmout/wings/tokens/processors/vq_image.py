@@ -33,7 +33,7 @@ _MODEL_FILE = "processor_config.json"
 
 @dataclass(frozen=True)
 class PixelNormalization:
-    """Normalisation of a decoder's pixel values: ``pixel * std + mean`` is 0 for black and 1 for white."""
+    """Mean and standard deviation of a decoder's pixels: ``pixel * std + mean`` is 0 for black, 1 for white."""
 
     mean: tuple[float, ...] = (0.5,)
     """Mean of the pixel values: one number for all channels, or one number per channel."""
@@ -65,7 +65,7 @@ def normalization_of(
     std: float | Sequence[float] | None,
     value_range: Sequence[float] | None,
 ) -> PixelNormalization | None:
-    """Return the pixel normalisation that the options set, or None if none of the three options is set."""
+    """Return the pixel normalisation from the options ``mean``, ``std`` and ``value_range``, or None without them."""
     if value_range is not None:
         if mean is not None or std is not None:
             raise OptionError("value_range cannot be combined with mean or std; leave one out", param="value_range")
@@ -83,7 +83,7 @@ def normalization_of(
 
 
 def normalization_beside(folder: Path) -> PixelNormalization | None:
-    """Read the pixel normalisation from the image processor's config in a decoder's folder, or return None."""
+    """Read the pixel normalisation from an image processor's config in ``folder``. Return None without a config."""
     for path in (folder / _MODEL_FILE, folder / _IMAGE_FILE):  # transformers reads them in this order
         table = read_table(path) if path.is_file() else {}
         image_processor = table.get("image_processor") if path.name == _MODEL_FILE else table
@@ -107,7 +107,7 @@ def _checked_std(name: str, value: Any) -> tuple[float, ...]:
 
 
 def _numbers(name: str, value: Any, count: int | None = None) -> tuple[float, ...]:
-    """Check that ``value`` is one finite number or a sequence of ``count`` such numbers, and return a tuple."""
+    """Check that ``value`` is a finite number or a sequence of finite numbers, and return it as a tuple."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     finite = all(
         isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in values

@@ -1,1 +1,1 @@
-"""Serve models that generate tokens over HTTP: pictures and speech from texts."""
+"""HTTP routes of models that generate tokens: pictures and speech from texts."""

@@ -1,4 +1,4 @@
-"""Register the HTTP routes of models that generate tokens: pictures, speech, and chats with media."""
+"""Register HTTP routes for models that generate tokens, and let vLLM's chats return pictures and sounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SPEECH: Final = {
 
 
 class TokenRoutes(ServerExtension):
-    """Server extension for models that generate tokens: pictures and speech from texts, and chats with media."""
+    """Server extension for models that generate tokens. It adds pictures and speech from texts, also in chats."""
 
     generations = IMAGES_SCHEMA
 

@@ -73,7 +73,7 @@ def sampling_params(
 
 
 def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """Return the request field that an error of vLLM is about, or None if it is not a field in ``names``."""
+    """Return the request field that an error of vLLM is about, from its ``parameter`` or else its message."""
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)
@@ -87,7 +87,7 @@ _NAME: Final = 512
 
 
 class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
-    """The fields of a request to ``/v1/images/generations``."""
+    """Fields of a request to ``/v1/images/generations``."""
 
     prompt: Annotated[str, said("the text from which pictures are made.", max_length=32_000, verbatim=True)]
     n: Annotated[int, said("number of answers of the model.", ge=1, le=10)] = 1  # as at OpenAI
@@ -101,7 +101,7 @@ class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a request to ``/v1/audio/speech``."""
+    """Fields of a request to ``/v1/audio/speech``."""
 
     input: Annotated[str, said("the text to speak.", max_length=4096, verbatim=True)]  # as at OpenAI
     voice: str | None = None

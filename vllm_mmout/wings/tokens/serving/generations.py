@@ -38,7 +38,7 @@ PARTIAL = "X-MMOut-Partial"
 
 
 def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> TokenImagesRequest:
-    """Return the request fields with the file format from the ``Accept`` header, and check that it is possible."""
+    """Add the file format in the ``Accept`` header to the request fields, and check that it can be fulfilled."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     for conflicts, param in (
         (fields.n > 1, "n"),
@@ -119,7 +119,7 @@ async def answer(
 
 
 def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """Return the maximum length of an answer in tokens if the client sets no limit. None allows all that fit."""
+    """Return the default maximum length of an answer in tokens. None allows as many tokens as fit."""
     if needed is None or opened:
         return usual if needed is None else needed
     return None if usual is None else max(usual, needed)
@@ -165,13 +165,13 @@ def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
 
 
 def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
-    """Return the error for a request whose answers contain no picture or sound. ``noun`` names the missing one."""
+    """Return the error for a request whose answers contain no picture or sound, which ``noun`` names."""
     reasons = {str(answer.finish_reason) for answer in outputs.outputs}
     return ended_without(noun, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
 
 
 def ended_without(noun: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
-    """Return the error for answers that ended after ``tokens`` tokens without a picture or sound (``noun``).
+    """Return the error for answers that ended after ``tokens`` tokens without a ``noun``, a picture or sound.
 
     ``reasons`` are vLLM's finish reasons. The status is 422, because neither the client nor the server made a mistake.
     After a 500, OpenAI's client would send the request again, and the answer would be generated again.

@@ -23,7 +23,7 @@ _KIND = "image_generation"
 async def picture_events(
     service: TokenService, maker: Maker, format_choice: FormatChoice, run: GenerateArguments
 ) -> AsyncGenerator[Event, None]:
-    """Generate a picture. Yield events with up to ``partial_images`` previews, and at last with the whole picture."""
+    """Generate a picture. Yield up to ``partial_images`` previews as events, then the whole picture."""
     run.params.sampling.output_kind = RequestOutputKind.DELTA
     tokens, numbers = 0, count()
     async with aclosing(service.running(run)) as outputs:

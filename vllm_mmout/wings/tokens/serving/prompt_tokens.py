@@ -24,9 +24,9 @@ class SpelledToken:
 
     id: int
     lstrip: bool = False
-    """Whether the token also consumes the whitespace before it."""
+    """Whether encoding the token also removes the whitespace before it."""
     rstrip: bool = False
-    """Whether the token also consumes the whitespace after it."""
+    """Whether encoding the token also removes the whitespace after it."""
 
 
 class TextTokenizer:
@@ -46,7 +46,7 @@ class TextTokenizer:
         """Token ids that a client's text must not produce: special tokens, markers, and media tokens."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
-        """Encode a text, and recognise special tokens in it. ``special`` also adds tokens such as BOS.
+        """Encode a text, with special tokens in it recognised. ``special`` also adds tokens such as BOS.
 
         ``special`` also adds the tokens that the tokenizer puts around each text.
         """
@@ -56,7 +56,7 @@ class TextTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=special))
 
     def plain(self, text: str) -> list[int]:
-        """Encode a text, and read special tokens in it as plain letters, if the tokenizer can do so."""
+        """Encode a text, with special tokens in it read as plain letters if the tokenizer can do so."""
         if not text:
             return []
         if self._whole is not None:
@@ -105,7 +105,7 @@ class TextTokenizer:
 
 
 def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
-    """Return the tokenizer's special tokens and other markers by their spelling, without added words.
+    """Return the special tokens and similar markers of a tokenizer, by their spelling.
 
     Not all markers are declared as special. Added tokens that are not special count as words if they have only letters,
     digits and whitespace.
@@ -133,7 +133,7 @@ def _copy(described: str) -> Any:
 
 
 _PLAIN = "1"
-"""Harmless sample of a client's text, used to find the special tokens of the template itself."""
+"""Harmless stand-in for a client's text, used to find the special tokens of the template itself."""
 
 
 class PromptTokens:
@@ -237,5 +237,4 @@ class PromptTokens:
 
 
 def _stripped(text: str, *, stripped: bool) -> str:
-    """Return ``text`` without leading whitespace if the token before it consumes the whitespace."""
     return text.lstrip() if stripped else text

@@ -1,4 +1,4 @@
-"""Hold the state that the HTTP routes of a model that generates tokens share."""
+"""Hold the state that the HTTP routes share on a server whose model generates tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Output processor, prompt encoder and picture sizes that a server uses to generate one kind of media."""
+    """Output processor, prompt encoder and picture sizes for making one kind of media on a server."""
 
     name: str
     """Name of the output processor."""
@@ -76,7 +76,7 @@ class GenerateArguments:
     request_id: str
     adapter: LoRARequest | None
     trace_headers: Mapping[str, str] | None = None
-    """Headers of the client's request that continue its trace."""
+    """Trace headers from the client's request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class TokenService(Service):
 
     engine: BoundTokenAsyncLLM
     makers: Mapping[str, Maker]
-    """`Maker` by modality, "image" or "audio". It uses the first output processor of its modality."""
+    """`Maker` for each kind of media that the model generates, by modality: "image" or "audio"."""
     usual: Mapping[str, Any]
     """Default sampling values from the model's ``generation_config.json``."""
 

@@ -22,14 +22,14 @@ _TRIED: Final = (2, 2)
 
 
 class Grid(NamedTuple):
-    """Rows and columns of a picture's codes. The decoder turns each cell of this grid into a block of pixels."""
+    """Numbers of rows and columns of a picture's codes. Each cell of this grid is decoded to a block of pixels."""
 
     rows: int
     columns: int
 
 
 class Cell(NamedTuple):
-    """Size in pixels of the block that the decoder makes from one cell of a picture's codes."""
+    """Size in pixels of the block of a picture that is decoded from one cell of its grid of codes."""
 
     width: int
     height: int
@@ -50,7 +50,7 @@ class Sizes:
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Size of one cell in pixels, or an error message if it could not be measured. None before the measurement."""
+        """Size of one cell in pixels. It is an error message if measuring failed, and None before measuring."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
@@ -81,7 +81,7 @@ class Sizes:
         return Grid(height // cell.height, width // cell.width)
 
     def cell(self) -> Cell:
-        """Return the size of one cell of the grid in pixels. The first call blocks while it decodes a test picture."""
+        """Return the size in pixels of one cell of a picture's grid. The first call blocks to decode a test picture."""
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()

@@ -90,7 +90,7 @@ async def _encoded_in_thread(sound: AudioOutput, fields: SpeechRequest, budget: 
 
 
 def _values(fields: SpeechRequest, template: PromptTemplate) -> dict[str, str]:
-    """Return the values for the placeholders of the prompt template."""
+    """Return the values for the placeholders of the prompt template, from the fields of a speech request."""
     values = {"input": fields.input}
     if fields.instructions is not None:
         if "instructions" not in template.names:

@@ -53,7 +53,7 @@ async def streamed(service: TokenService, maker: Maker, fields: SpeechRequest, r
 
 
 def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
-    """Return the length in seconds of the chunks of a sound: the client's value ``seconds``, or a default.
+    """Return the length of a sound's chunks in seconds: the client's ``seconds``, or the default.
 
     Return None if the decoder cannot decode in chunks and the client did not ask for chunks. The first call blocks
     while the decoder is measured.
@@ -74,7 +74,7 @@ def chunk_seconds(maker: Maker, seconds: float | None) -> float | None:
 
 @dataclass(slots=True)
 class SpokenAnswer:
-    """Sound that is sent to its client while the model generates it."""
+    """Generated speech that is sent to its client while the model generates it."""
 
     outputs: AsyncGenerator[RequestOutput, None]
     format: str
@@ -106,7 +106,7 @@ class SpokenAnswer:
         return {"input_tokens": self.prompt, "output_tokens": self.tokens, "total_tokens": total}
 
     async def _sounds(self) -> AsyncGenerator[AudioOutput, None]:
-        """Yield the decoded chunks of the sounds, or the whole sound at the end if it is not decoded in chunks."""
+        """Yield the decoded chunks of the speech, or the whole sound at the end if chunks are not possible."""
         has_no_chunks = True
         async with aclosing(self.outputs) as outputs:
             async for output in outputs:

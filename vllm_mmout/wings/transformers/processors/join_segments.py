@@ -65,13 +65,13 @@ def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
 
 
 def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
-    """Return the boundaries between tiles along one axis, in pixels: halfway through each overlap."""
+    """Return the boundaries between tiles along one axis, in pixels. They are in the middle of each overlap."""
     between = [(start + before + side) // 2 for before, start in pairwise(starts)]
     return [0, *between, length]
 
 
 def _joined(canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]) -> NDArray[np.int64]:
-    """Return for each segment the number of the segment that it is merged into, or its own number."""
+    """Return for each segment the number of the segment that it becomes part of, or its own number."""
     parents = np.arange(len(segments))
     labels = np.array([segment.label_id for segment in segments])
 

@@ -120,7 +120,7 @@ _LACKS = f"the model's output lacks {SIZE}; name this processor for heads of tra
 
 
 def _with_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Return the tensors of one request in float32, and the (height, width) of its picture."""
+    """Return the tensors of one request as float32, and the (height, width) of its picture."""
     if not isinstance(raw, dict) or SIZE not in raw:
         raise DecodeError(_LACKS)
     height, width = raw[SIZE].tolist()

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
 _LIMIT = "top_k"
-"""Name of an argument of some image processors that limits the number of objects."""
+"""Name of the argument that limits the number of objects, which only some image processors have."""
 _NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
-    """Output processor for objects as boxes. The model's image processor determines labels, scores and order.
+    """Output processor for objects as boxes. Labels and scores come from the model's image processor.
 
     Args:
         threshold: only objects with a higher score are returned.
@@ -90,7 +90,7 @@ class ObjectDetectionProcessor(OfFolder):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the image processor finds, and the number of objects that it omits.
+        """Return the objects that the image processor finds in a picture, and how many it leaves out.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
@@ -121,7 +121,7 @@ class ObjectDetectionProcessor(OfFolder):
 
 
 class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
-    """Output processor for objects that a request names by texts. Transformers determines labels and scores.
+    """Output processor that finds the objects which a request names by texts, and returns their boxes.
 
     Args:
         threshold: only objects with a higher score are returned; None for the processor's default, 0.1 to 0.3.
@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return all objects above the threshold, and 0, because the image processor does not omit any."""
+        """Return all objects above the threshold, and 0, because none are left out."""
         import torch
 
         texts = as_texts(tensors[TEXTS])

@@ -1,4 +1,4 @@
-"""Output processor for instance and panoptic segmentation, which returns a raster of segment numbers."""
+"""Output processor for instance and panoptic segmentation. Its result is a raster of segment numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST = 2**16 - 1
 
 
 class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
-    """Output processor for instance or panoptic segments, by ``post_process_*_segmentation`` of transformers.
+    """Output processor for instance or panoptic segmentation, by ``post_process_*`` of transformers.
 
     The result is a raster of uint16 with the number, from 1, of the segment that contains each pixel; 0, its nodata,
     means no segment. Class names are the segments' labels, by number. The item "segments" of the metadata lists each
@@ -73,9 +73,10 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Return class ids, uint8 or uint16 [n, height, width], or a dict with "ids", int32, and "segments".
+        """Return class ids, uint8 or uint16 [n, height, width], or a dict with "ids" and "segments".
 
-        "segments" are float32 [n, queries, 2]: class and score of the segments from 1, with -1 after the last segment.
+        "ids" are the segment numbers, int32 [n, height, width]. "segments" are float32 [n, queries, 2]: class and score
+        of the segments from 1, with -1 after the last segment.
         """
         import torch
 
@@ -135,7 +136,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
 
 
 def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of classes. Logits [n, queries, classes] have one more class, which means no object."""
+    """Return the number of classes, from logits [n, queries, classes + 1]. The last class means no object."""
     return max(len(tensor[0, 0]) for name, tensor in tensors.items() if "logits" in name and tensor.ndim == 3) - 1
 
 

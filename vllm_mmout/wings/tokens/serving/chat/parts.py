@@ -19,7 +19,7 @@ PIECE: Final = 3 << 16
 
 
 def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
-    """Return pictures as entries of a message's ``images``, with indices from ``first``. Blocks."""
+    """Convert pictures to entries of a message's field ``images``. The first gets the index ``first``. Blocks."""
     entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
@@ -32,7 +32,7 @@ def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -
 
 
 def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
-    """Return the joined sounds of an answer as the value of a message's ``audio``. Blocks."""
+    """Convert the sounds of an answer, joined, to the value of a message's field ``audio``. Blocks."""
     sound = joined(sounds)
     file = encoded(sound, media_options.form or "", FORMAT, media_options.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()
@@ -41,7 +41,7 @@ def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript
 
 
 class AudioDeltas:
-    """Converter of one streamed answer's sound to the values of ``delta.audio`` in its events.
+    """Converter of a streamed answer's sound to the values of ``delta.audio`` in the answer's events.
 
     Clients concatenate the texts of all deltas. The id is therefore sent only once, and the joined ``data`` is valid
     base64 too.
@@ -93,6 +93,6 @@ def _data(content: bytes) -> dict[str, Any]:
 
 
 def _audio_trailer(transcript: str, *, partial: bool) -> dict[str, Any]:
-    """Return the fields that are sent after a sound's data. ``expires_at`` is now, because sounds are not stored."""
+    """Return the fields that are sent after a sound's data. ``expires_at`` is now: sounds are not stored."""
     note = {"partial": True} if partial else {}
     return {"transcript": transcript, "expires_at": int(time.time()), **note}

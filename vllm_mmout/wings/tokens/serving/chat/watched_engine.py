@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WatchedEngine:
-    """Wrapper of the engine for one chat handled by vLLM. It collects the pictures and sounds of the answers."""
+    """Engine wrapper for one chat. It collects the pictures and sounds of the chat's answers."""
 
     def __init__(
         self, engine: BoundTokenAsyncLLM, processor: str, chunk_seconds: float | None = None, output: str | None = None
