@@ -28,7 +28,7 @@ _MOST_SAMPLES: Final = 2**27
 
 @dataclass(frozen=True, slots=True)
 class FeaturesMapper:
-    """Mapper from one input to tensors, which uses the model folder's feature extractor, tokenizer or processor.
+    """Mapper that converts one input to tensors by the model folder's feature extractor, tokenizer or processor.
 
     - A sound is a file, or ``{"audio": float [n], "sampling_rate": Hz}``. It is converted to the model's rate and to
       one channel. An array alone is assumed to have the model's rate.

@@ -18,7 +18,7 @@ _PIL = "image_processing_pil_"
 
 @cache
 def keywords_of_network(architecture: str) -> tuple[str, ...]:
-    """Return the input names of a transformers model: parameters of ``forward``, or of ``generate`` if it samples."""
+    """Return the input names of a transformers model: the parameters of its ``forward``, or of ``generate``."""
     import transformers
 
     head = head_of(architecture)

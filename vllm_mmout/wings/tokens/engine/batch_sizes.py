@@ -49,7 +49,7 @@ class _ShapeTimes:
 
 
 class BatchSizes:
-    """Policy that decides whether to decode pictures or sounds one by one or in batches, and how large.
+    """Policy that chooses how many pictures or sounds the decoder processes in one forward pass.
 
     It tries both, keeps the faster, and tries the other again now and then. The first forward pass is slower than later
     passes, so both are tried twice. ``most`` is the maximum number of pictures or sounds in a forward pass, and

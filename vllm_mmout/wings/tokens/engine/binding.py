@@ -23,7 +23,7 @@ from vllm_mmout.wings.tokens.processors.base import TokenProcessor
 from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 
 FOLDER = "_name_or_path"
-"""Config key for the path of the model's folder. Relative paths of decoder folders start there."""
+"""Config key for the path of the model's folder. Relative decoder paths are resolved against this folder."""
 NONE = "none"
 """Value of ``OutputParams.output`` for requests whose picture and sound tokens stay in the text and are not decoded."""
 _NOT_CONFIGURED = "the engine's config was not made by EngineArgs, which adds the logits processor"
@@ -78,7 +78,7 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Return a decoder for chunks or previews of an unfinished answer, or None if the request asks for neither.
+        """Return a decoder of sound chunks or picture previews for an unfinished answer. None if not requested.
 
         ``settled`` is called in any thread whenever a picture or sound has been decoded.
         """

@@ -65,7 +65,7 @@ class AllowedTokens(NamedTuple):
     media: tuple[tuple[int, int], ...] = ()
     """Ranges (first, stop) of the allowed picture or sound token ids, with exclusive ends."""
     text: bool = False
-    """Whether text is allowed, that is, all tokens except media tokens and stop tokens."""
+    """Whether text tokens are allowed. These are all tokens except media tokens and stop tokens."""
     stops: tuple[int, ...] = ()
     """Allowed stop tokens, which end the answer."""
 

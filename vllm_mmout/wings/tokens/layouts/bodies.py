@@ -19,7 +19,7 @@ class Fit(NamedTuple):
     first: int
     stop: int
     after: int
-    """Minimum number of tokens that must still follow such a token to complete the picture or sound."""
+    """Minimum number of tokens that must follow a token of this range to complete the picture or sound."""
 
 
 class Body(ABC):
@@ -201,7 +201,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _rest(self, taken: int, rows: int) -> int:
-        """Return how many tokens must follow at least, once ``taken`` codes and ``rows`` row-end tokens have come."""
+        """Return the minimum number of tokens still to come, after ``taken`` codes and ``rows`` row-end tokens."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends

@@ -57,13 +57,13 @@ class LayoutFields:
     """Token ids of the marker after each picture or sound. Without a marker, a picture ends with the last cell of its
     grid, and a sound before the first token that is not a code."""
     opened: bool = False
-    """Whether every prompt opens a picture or sound: it ends with ``begin``, or with ``begin`` and complete frames. The
-    output then continues with codes, unless it begins with text. Frames in the prompt are not decoded. If False, only
-    a prompt whose last tokens are ``begin`` opens a picture or sound."""
+    """Whether every prompt ends inside a picture or sound, after ``begin`` and possibly complete frames. The answer
+    then continues with codes, unless it begins with text. Frames in the prompt are not decoded. If False, only a prompt
+    that ends with ``begin`` opens a picture or sound."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text is part of the
-    answer's text, and the sound continues after it. Without ``end``, the sound then continues until the end of the
-    answer or the next ``begin``."""
+    answer's text, and the sound continues after it. Without ``end``, the sound then lasts until the end of the answer
+    or the next ``begin``."""
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

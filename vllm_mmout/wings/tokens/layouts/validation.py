@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
 _MOST = 1 << 22
-"""Maximum number of codes of all positions in a frame together, far more than any vocabulary has."""
+"""Maximum number of codes, added up over all positions in a frame. It is far larger than any vocabulary."""
 
 _LAST = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""

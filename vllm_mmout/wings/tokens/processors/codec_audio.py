@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CodecAudioProcessor(DecoderProcessor):
-    """An output processor that decodes sounds of models such as Orpheus (SNAC), CSM (Mimi) and OuteTTS (DAC).
+    """Output processor that decodes sounds of models such as Orpheus (SNAC), CSM (Mimi) and OuteTTS (DAC).
 
     Args:
         sampling_rate: samples per channel and second, in Hz. By default the decoder's rate.

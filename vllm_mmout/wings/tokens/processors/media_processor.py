@@ -27,7 +27,7 @@ _MAKERS = {"image": "vq_image", "audio": "codec_audio"}
 
 
 class DecoderProcessor(TokenProcessor):
-    """Output processor that decodes pictures or sounds with a decoder from a local folder.
+    """Base class of output processors that decode pictures or sounds with a decoder from a local folder.
 
     Args:
         decoder: the decoder's folder, relative to the model's folder. In Python also an object with ``decode(codes)``.

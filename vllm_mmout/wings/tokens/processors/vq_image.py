@@ -122,7 +122,7 @@ _CHANNELS = (1, 3, 4)
 
 
 class VQImageProcessor(DecoderProcessor):
-    """An output processor that decodes pictures of models such as Emu3 and Janus.
+    """Output processor that decodes pictures of models such as Emu3 and Janus from their tokens.
 
     If the stream ended inside a picture, its whole rows are decoded. A decoder with a fixed picture size gets code 0
     for the missing rows, and the picture is then cut to the rows that came.

@@ -38,7 +38,7 @@ PARTIAL = "X-MMOut-Partial"
 
 
 def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> TokenImagesRequest:
-    """Add the file format in the ``Accept`` header to the request fields, and check that it can be fulfilled."""
+    """Add the file format in the ``Accept`` header to the request fields, and check that it is available."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     for conflicts, param in (
         (fields.n > 1, "n"),

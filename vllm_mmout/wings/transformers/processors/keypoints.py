@@ -51,7 +51,7 @@ class KeypointDetectionProcessor(OfFolder):
 
 
 class PoseEstimationProcessor(KeypointDetectionProcessor):
-    """Output processor for joints of the persons in a request's boxes, by ``post_process_pose_estimation``.
+    """Output processor for the joints of persons, one person in each of the ``boxes`` of a request.
 
     ``boxes`` of a request are (left, top, width, height) in pixels, one for each person, as the processor takes them.
 

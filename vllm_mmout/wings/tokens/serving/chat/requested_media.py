@@ -1,4 +1,4 @@
-"""Determine the pictures or sounds that a chat asks for by OpenAI's fields ``modalities`` and ``audio``."""
+"""Parse the request fields ``modalities`` and ``audio`` (OpenAI's) of chats that ask for pictures or sounds."""
 
 from __future__ import annotations
 
