@@ -23,7 +23,7 @@ class Masks:
         self._failed = False
 
     def apply(self, logits: torch.Tensor, tracked: Callable[[], Sequence[tuple[int, TokenTracker]]]) -> torch.Tensor:
-        """Set the logits of forbidden tokens to minus infinity. If this leaves no finite logit, set allowed ones to 0.
+        """Set the logits of forbidden tokens to minus infinity. If no other logit is finite, set all others to 0.
 
         Never raises, as an error would end the requests of all users.
 

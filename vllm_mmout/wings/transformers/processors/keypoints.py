@@ -38,7 +38,7 @@ class KeypointDetectionProcessor(OfFolder):
         self._threshold = checked_part("threshold", threshold)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Build a `KeypointsOutput` in pixels of the input."""
+        """Build a `KeypointsOutput` with coordinates in pixels of the input."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, (height, width) = _with_size(raw)
@@ -66,7 +66,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
     name: ClassVar[str] = "pose-estimation"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Build a `KeypointsOutput` in pixels of the input. ``object`` of a keypoint is the person's number."""
+        """Build a `KeypointsOutput` in pixels of the input. ``object`` of each joint is the number of its person."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, size = _with_size(raw)

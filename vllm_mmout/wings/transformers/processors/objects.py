@@ -60,7 +60,7 @@ class ObjectDetectionProcessor(OfFolder):
         self._iou_threshold = checked_part("iou_threshold", iou_threshold)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Build a `DetectionOutput` in pixels of the input. Raise DecodeError if scores or boxes hold NaN."""
+        """Build a `DetectionOutput` with boxes in pixels of the input. Raise DecodeError if a value is NaN."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
