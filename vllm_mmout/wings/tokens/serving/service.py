@@ -123,7 +123,7 @@ class TokenService(Service):
         return "; ".join(_ROUTES[modality] for modality in self.makers)
 
     def maker(self, modality: Literal["image", "audio"]) -> Maker:
-        """Return the `Maker` for "image" or "audio". Raise an ApiError if the model does not generate that modality."""
+        """Return the `Maker` (processor, prompts, sizes) of a modality. Raise ApiError if the model cannot make it."""
         if modality in self.makers:
             return self.makers[modality]
         lacking = {"image": "no pictures", "audio": "no speech"}[modality]
