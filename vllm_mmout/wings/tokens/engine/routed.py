@@ -38,8 +38,7 @@ class Answer:
     stream: MediaStream
     router: TokenOutputProcessor
     ending: Callable[[], Any] | None = None
-    """Function that builds the answer's last output once its media are decoded. None until the engine has finished
-    it."""
+    """Function that builds the answer's last output. None until the engine has finished the answer."""
     objects: list[Any] | None = None
     failed: bool = False
 
@@ -93,8 +92,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
     binding: TokenBinding
     pending: dict[str, TokenRequestState]
-    """Answers that the engine has finished, but whose pictures or sounds are still being decoded, by internal request
-    id."""
+    """Answers that the engine has finished, but whose media are not decoded yet, by internal request id."""
     batchers: dict[str, MediaBatcher]
     """Decoder threads by the name of their output processor."""
     observer: Observer = SILENT
@@ -265,10 +263,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return super().abort_requests(request_ids, internal)
 
     def _states_with_ids(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
-        """Return the states of the answers whose id, or whose request's id, is among ``request_ids``.
-
-        ``internal`` says whether these are vLLM's internal ids or the ids that callers gave.
-        """
+        """Return the states of the answers whose own id, or whose request's id, is in ``request_ids``."""
         id_set = set(request_ids)
         states = [*self.request_states.values(), *self.pending.values()]  # a copy, as the decode thread calls this
         token_states = (state for state in states if isinstance(state, TokenRequestState))
