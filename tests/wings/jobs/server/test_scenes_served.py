@@ -19,7 +19,7 @@ from scenes_for_tests import classes, counted, pixels, probabilities, with_a_hol
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
 PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(10, 0, 500_000, 0, -10, 3_000_000), "nodata": 0}
-TILES = 22 * 22
+TILES = 44 * 44
 FINISHED = ("completed", "failed")
 ORDER = ("queued", "in_progress", *FINISHED)
 
@@ -44,7 +44,7 @@ def scene(array, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """The bytes of a scene of `TILES` tiles of 16 pixels, and its classes."""
+    """The bytes of a scene of 484 tiles of 16 pixels, and its classes."""
     return long_scene(tmp_path_factory.mktemp("slow") / "slow.tif", 350)
 
 
@@ -89,9 +89,9 @@ def refused(answer, status, words, param):
     return error
 
 
-def test_the_life_of_a_job(server, slow):
+def test_the_life_of_a_job(server, tmp_path):
     """Its status only goes forward, its tiles and its pixels that are seen never fall; the result is that of numpy."""
-    content, expected = slow
+    content, expected = long_scene(tmp_path / "slow.tif", 700)
     before, previews = int(time.time()), {}
     seen = [send(server, content, "slow scene.tif", tile="16")]
     assert seen[0]["status"] == "queued"
@@ -114,7 +114,7 @@ def test_the_life_of_a_job(server, slow):
     assert "in_progress" in {one["status"] for one in seen}
     done_tiles = [one["tiles"]["done"] for one in seen if one["tiles"]]
     assert done_tiles == sorted(done_tiles)
-    assert len(set(done_tiles)) > 3
+    assert any(0 < done < TILES for done in done_tiles)
     assert {one["tiles"]["total"] for one in seen if one["tiles"]} == {TILES}
     for one in seen:
         running = one["status"] != "completed"
