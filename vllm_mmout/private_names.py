@@ -77,7 +77,7 @@ The versions of these packages are set in setup.cfg, or required by vLLM.
 
 
 def third_party_faults() -> list[str]:
-    """Return a message for each name in `THIRD_PARTIES` that is missing from an installed package."""
+    """Return a message for each private name of another package that this package uses, but that is not there."""
     return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
 
 

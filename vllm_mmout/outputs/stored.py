@@ -117,7 +117,7 @@ class StoredRaster(RasterOutput):
             return raster.read(window).array
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the raster to a file. If that is the first GeoTIFF, the temporary file is moved there.
+        """Write the raster to a file. The first GeoTIFF is the moved temporary file.
 
         The raster is read from the new path afterwards, also from a bucket. Further GeoTIFFs are copies. Saving to the
         raster's own path writes nothing. Raises SaveError as `Savable.save` does, and InputError if the raster is

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that georeferences a decoded output like its input, and saves the output if a path was given.
+"""Function that gives a decoded output the georeference of its input, and saves it if the request has a path.
 
 The second argument is the name of the output's processor, or None for a whole input with a single processor.
 """
@@ -157,9 +157,9 @@ class Request:
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
-    """Number of tiles of the request, for the statistics of unfinished tiles."""
+    """Number of tiles of the request."""
     done: int = 0
-    """Number of finished tiles of the request, for the statistics of unfinished tiles."""
+    """Number of finished tiles of the request."""
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:

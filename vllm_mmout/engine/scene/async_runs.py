@@ -182,7 +182,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Keep only the newest preview image during the ``with`` block, while the caller works on a report."""
+        """Drop all preview images but the newest during the ``with`` block, as the caller does not wait for them."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False

@@ -47,7 +47,7 @@ class EngineLoads:
         self._next = self.first
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether an engine may get more tiles. With ``gives_way``, only idle engines may."""
+        """Return whether any engine can take more tiles. With ``gives_way``, only idle engines count."""
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:

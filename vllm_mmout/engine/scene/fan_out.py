@@ -65,7 +65,7 @@ class FanOut(ABC):
         self._delivering = False
         self._ready: list[PartInput] = []
         self._held = 0
-        """Number of tiles that count against the memory budget, from `reserve` until they are joined."""
+        """Number of tiles for which memory is reserved. A tile's memory is released when the tile has been joined."""
         self._lanes = {pick: Lane(pick, self) for pick in picks}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}

@@ -8,7 +8,7 @@ BLOCK_S = 0.05
 """Time in seconds that an engine should take for a block of tiles. Other requests that arrive meanwhile wait this long.
 """
 ANSWER_BYTES = 64 << 20
-"""Largest planned size of an engine's answer to a block of tiles, in bytes."""
+"""Upper bound for the size of a block's result in bytes. Blocks are made small enough to stay below it."""
 SHARE_BESIDE_SINGLES = 4
 """Reduction factor of a block's size while requests without tiles arrive, so that these requests wait less."""
 _MEMORY = 0.7

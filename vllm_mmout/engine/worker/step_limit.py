@@ -41,7 +41,7 @@ class StepLimit:
         self._began: float | None = None
 
     def watch(self, core: Any) -> None:
-        """Time each step of an engine core from now on, and start the thread that checks the limit."""
+        """Time the steps of an engine core, and start the thread that ends the core when a step takes too long."""
         step = core._process_engine_step  # noqa: SLF001 - in the hook table
 
         def limited() -> Any:

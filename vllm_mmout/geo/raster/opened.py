@@ -205,7 +205,7 @@ _MOST_READS: Final = 20_000
 """Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
-"""Largest accepted strip or tile of a TIFF in decoded bytes. The offset table of larger strips is not read."""
+"""Largest accepted strip or tile of a TIFF, in bytes after decompression."""
 
 
 def declared_size(file: BinaryIO) -> DeclaredSize:
@@ -264,7 +264,7 @@ class _HeaderFile:
 
 
 def _of_tiff(file: SharedFile) -> DeclaredSize:
-    """Return the size that a TIFF declares for its first image, by its tags or, if plausible, the TIFF reader."""
+    """Return the size that the header of a TIFF declares for its first image."""
     binary = cast("BinaryIO", file)
     directory = read_directories(binary, file.name)[0]
     size = _by_tags(directory, file)

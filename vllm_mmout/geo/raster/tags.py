@@ -73,7 +73,7 @@ class Entry:
     """Type of a TIFF tag's value, and its position in the file."""
 
     dtype: int
-    """Number of the value's type in TIFF."""
+    """Code of the value's type, as TIFF defines it."""
     count: int
     """Number of values."""
     offset: int

@@ -196,7 +196,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
-        """Compute the layout of all tiles' outputs, given the (height, width) ``got`` of the output of tile ``index``.
+        """Compute where the outputs of all tiles go in the result, from the output size of a single tile.
 
         ``got`` is the (height, width) of the output of tile ``index``, padding included. Raise DecodeError if a tile
         would not begin and end at whole pixels of the result.

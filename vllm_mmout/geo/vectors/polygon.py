@@ -59,7 +59,7 @@ class _Columns:
 
 @dataclass(frozen=True, eq=False)
 class OpenBorders(_Columns):
-    """Table of the borders that are still open: both ends are at the lower edge of the rows traced so far."""
+    """Table of the polygon borders that are not closed yet, since they continue below the rows traced so far."""
 
     heads: NDArray[np.int32]
     """Column where each open border begins, going up from the lower edge of the traced rows."""

@@ -32,7 +32,7 @@ class _BandMeaning:
     """Possible meanings of a band, such as red or narrow NIR, according to its names."""
 
     known: frozenset[str]
-    """Sensor bands that the names may mean. Empty if the names are not understood."""
+    """Bands of sensors that this band's names can stand for. Empty if no name is understood."""
     texts: frozenset[str]
     """Names of the band in normalized spelling (see `band_key`)."""
     by_colour: bool = False

@@ -171,7 +171,7 @@ class RasterView:
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of ``windows``, ``count`` at a time. ``size`` is the maximum (height, width) of a window.
+        """Yield the pixels of windows in arrays of up to ``count`` windows of at most ``size`` (height, width) each.
 
         Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """

@@ -208,7 +208,7 @@ class _FormParts:
         self._unwritten: deque[tuple[Spool, bytes]] = deque()
 
     async def read(self, pieces: AsyncIterator[bytes], boundary: bytes) -> None:
-        """Parse a form that arrives in ``pieces``. File data that must wait for the disk is written in a thread."""
+        """Parse a multipart form from ``pieces`` of its body. Uploaded files are written to disk in a thread."""
         callbacks: MultipartCallbacks = {
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),

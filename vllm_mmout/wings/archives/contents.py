@@ -76,7 +76,7 @@ class Contents:
     inputs: tuple[InputTensor, ...]
     """Input tensors, in the order of the program's arguments."""
     arguments: tuple[Any, ...]
-    """Positional arguments of the program: None for tensors, and the values of inputs that were constant at export."""
+    """Positional arguments of the exported program: None in place of a tensor, else the constant given at export."""
     places: tuple[int, ...]
     """Indices of the input tensors among ``arguments``."""
     outputs: tuple[str, ...]

@@ -160,7 +160,7 @@ def entries_of(item: Item, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def _check_version(item: Item) -> None:
-    """Raise OptionError if the item has another major version of MLM, whose fields may have another meaning."""
+    """Raise OptionError if a STAC item uses an unsupported version of the Machine Learning Model (MLM) extension."""
     versions = [match[1] for match in map(_VERSION.search, item.stac_extensions) if match]
     if other := next((version for version in versions if not version.startswith("1.")), None):
         raise OptionError(

@@ -70,7 +70,7 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Specs of the raw image tensors by keyword. Tensors that are already standardised are not checked."""
+        """Required shapes and dtypes of unscaled image tensors, by keyword argument of the model."""
         frames = () if self.num_frames is None else (self.num_frames,)
         return {
             RAW.format(image.name): TensorSpec((len(image.bands), *frames, *self.crop), DTYPES) for image in self.images

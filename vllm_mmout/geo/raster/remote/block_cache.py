@@ -19,7 +19,7 @@ _CAPACITY = 2**25
 _AT_ONCE = 2**23
 """Largest number of bytes in a request. If the connection breaks, at most this many bytes must be fetched again."""
 _AHEAD = 2**18
-"""Smallest size, in bytes, of a request that begins after a cached block, as in sequential reading."""
+"""Number of bytes to read ahead, at least, when a file is read from front to back."""
 
 _THREADS = 8
 """Number of threads that fetch blocks in the background before they are read."""

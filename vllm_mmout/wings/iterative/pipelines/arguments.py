@@ -23,7 +23,7 @@ _OF_A_RUN: Final = frozenset(
     | {"num_videos_per_prompt", "num_waveforms_per_prompt", "latents", "callback", "callback_steps", "device"}
 )
 _TENSORS: Final = ("embeds", "callback", "attention", "sigmas", "timesteps", "ip_adapter")
-"""Words in the names of pipeline arguments that a request cannot set, such as tensors and callbacks."""
+"""A request cannot set pipeline arguments whose names contain one of these words."""
 LABELS: Final = "class_labels"
 PICTURES: Final = ("image", "mask_image", "control_image", "reference_image", "last_image", "map")
 

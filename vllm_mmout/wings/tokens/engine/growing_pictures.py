@@ -36,7 +36,7 @@ class GrowingPictures:
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """Always None, because a preview that cannot be decoded does not end the answer."""
+        """Always None. A preview that cannot be decoded is left out and is not an error of the request."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params

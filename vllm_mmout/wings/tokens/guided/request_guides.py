@@ -26,7 +26,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 
 
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
-    """Return a tracker for the token rules in a request's sampling params, or None if they hold no valid rules.
+    """Return an object that checks each token of a request against its layout. None if the request has no layout.
 
     Never raises.
     """

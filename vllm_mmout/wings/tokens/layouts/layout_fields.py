@@ -47,7 +47,7 @@ class LayoutFields:
     pad: int | None = None
     """Token id that fills the positions without a code. Only for the order "delayed"."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of codes in an image. None if ``row_end`` marks the end of each row instead."""
+    """Number of rows and columns of tokens in an image. None if a token ``row_end`` ends each row."""
     row_end: int | None = None
     """Token id that follows each row of an image, including the last row."""
     begin: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class LayoutFields:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Return the positions of a frame, each with its codebook and token ids.
+        """Return the token positions that make up a frame of sound, each with its codebook and its allowed token ids.
 
         For the orders "delayed" and "sequential", a frame has one position per codebook.
         """

@@ -54,7 +54,7 @@ class Sizes:
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
-        """Return the rows and columns of codes for a picture of ``size``, or None if the model chooses them.
+        """Return how many rows and columns of image tokens make a picture of ``size``. None if the model decides.
 
         The first call with a size other than "auto" may block while it decodes a test picture.
         """

@@ -76,7 +76,7 @@ class TextSegmentationProcessor(RegressionProcessor):
         return {"values": super().reduce(planes, params), TEXTS: texts}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Build a `RasterOutput` from one request's array [texts, height, width]."""
+        """Build a raster with a band for each text of the prompt, from an array [texts, height, width]."""
         if not isinstance(raw, dict) or TEXTS not in raw:
             raise not_of_reduce(f"segmentation by text takes values and {TEXTS} from reduce")
         raster = super().decode(raw["values"], params)
