@@ -65,7 +65,7 @@ def _scene(folder: Path) -> Path:
     from vllm_mmout.models.embedded.scene import embedded_scene
 
     path = folder / SCENE
-    if not path.exists():  # otherwise the maps beside the scene are those of an earlier demo
+    if not path.exists():  # otherwise the maps beside the scene come from an earlier demo
         existing = [str(folder / name) for name in MAPS if (folder / name).exists()]
         if existing:
             raise SaveError(f"{' and '.join(existing)} would be replaced; choose another folder with -o")

@@ -50,7 +50,7 @@ class DecodeJob:
         """Call the job's function, and return its result or the exception that it raised."""
         work = self._work
         try:
-            return None if work is None else work()  # the work is None if the job was cancelled meanwhile
+            return None if work is None else work()  # a cancelled job lacks its work
         except BaseException as error:  # noqa: BLE001 - any error of a decoder, SystemExit too, fails only its own request
             return error
 

@@ -89,7 +89,7 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
-    if not isinstance(error, Exception):  # a cancellation or an interrupt has no client
+    if not isinstance(error, Exception):  # nobody waits for the answer after a cancellation or an interrupt
         raise error
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         return api_error(error.__cause__, request_id)

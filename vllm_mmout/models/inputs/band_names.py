@@ -32,7 +32,7 @@ class _BandMeaning:
     """Possible meanings of a band, such as red or narrow NIR, according to its names."""
 
     known: frozenset[str]
-    """Bands of sensors that this band's names can stand for. Empty if no name is understood."""
+    """Bands of sensors that this band's names may refer to. Empty if all names are unknown."""
     texts: frozenset[str]
     """Names of the band in normalized spelling (see `band_key`)."""
     by_colour: bool = False

@@ -84,7 +84,7 @@ def _pillow_variant(folder: str) -> Any:
     from transformers.models.auto.image_processing_auto import get_image_processor_config
 
     config = get_image_processor_config(folder)
-    # Older folders, as those of SegFormer, name the class in the second field.
+    # Older folders, such as SegFormer's, name the class in the second field.
     type_name = config.get("image_processor_type") or config.get("feature_extractor_type") or ""
     family = type_name.removesuffix("Fast").removesuffix("Pil")
     family = family.removesuffix("ImageProcessor").removesuffix("FeatureExtractor")

@@ -196,7 +196,7 @@ class _AxisRange(NamedTuple):
     length: int
     """Number of raster pixels to read."""
     picked: NDArray[np.intp]
-    """For each pixel of the preview along this axis, the pixel of the raster that it shows, counted from ``first``."""
+    """Index of the raster pixel that each preview pixel along this axis shows, counted from ``first``."""
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -26,7 +26,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 
 
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
-    """Return an object that checks each token of a request against its layout. None if the request has no layout.
+    """Return an object that checks each token of a request against its layout. None without a layout.
 
     Never raises.
     """

@@ -131,7 +131,7 @@ def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBud
         content = sound.to_bytes(name)
     except SaveError as error:
         raise _refused(error, sound.rate, sound.channels, field) from error
-    form = f"; rate={sound.rate}; channels={sound.channels}" if name == "pcm" else ""  # pcm has no header
+    form = f"; rate={sound.rate}; channels={sound.channels}" if name == "pcm" else ""  # pcm lacks a header
     return Encoded(content, name, media_type=f"{SOUND_TYPES[name]}{form}")
 
 
