@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo.area.geojson import LONGEST_AREA, area_json, area_of, area_text
+    from vllm_mmout.geo.area.placed import PlacedArea
+    from vllm_mmout.geo.area.placing import placed_area
+    from vllm_mmout.geo.area.polygons import Area, AreaFeature
     from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
     from vllm_mmout.geo.raster.atomic import atomic_file
     from vllm_mmout.geo.raster.bands import (
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.packing import Packing
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
-    from vllm_mmout.geo.raster.raster import Raster, Window, as_window
+    from vllm_mmout.geo.raster.raster import Raster, Window, as_window, nearest_pixels
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress, address_fault, key_fault
     from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
@@ -79,25 +83,30 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.vectors.trace import trace_polygons
 
 __all__ = [
-    "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
-    "RETRIES", "Affine", "Blend", "BucketPath", "Cell", "Connections", "Contribution", "FetchOptions",
-    "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice",
-    "Layer", "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "Packing", "Plan", "Polygons",
-    "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "Window", "address_fault",
-    "are_classes", "area_km2", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights",
-    "band_key", "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
+    "BLOCK_SIDE", "FINER", "LONGEST_AREA", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM",
+    "RASTER_SUFFIXES", "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "Connections",
+    "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
+    "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked",
+    "Packing", "PlacedArea", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile",
+    "TileGrid", "Unpacking", "Window", "address_fault", "are_classes", "area_json", "area_km2", "area_of",
+    "area_text", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
+    "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
     "date_of_items", "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of",
     "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
-    "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "object_store", "observed",
-    "open_in_bucket",
-    "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of",
-    "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories",
-    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "says_nothing",
-    "scenes_below", "sensor_of", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood",
-    "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
+    "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "nearest_pixels", "object_store",
+    "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area",
+    "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs", "proxy_of",
+    "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault", "reflected",
+    "remove_in_bucket", "same_file", "says_nothing", "scenes_below", "sensor_of", "status_phrase", "timeout_phrase",
+    "trace_polygons", "trailing_band", "understood", "window_of_box", "without_secrets", "write_geotiff",
+    "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
+    "vllm_mmout.geo.area.geojson": "LONGEST_AREA area_json area_of area_text",
+    "vllm_mmout.geo.area.placed": "PlacedArea",
+    "vllm_mmout.geo.area.placing": "placed_area",
+    "vllm_mmout.geo.area.polygons": "Area AreaFeature",
     "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
     "vllm_mmout.geo.raster.orientation_and_palette": "as_seen",
     "vllm_mmout.geo.raster.atomic": "atomic_file",
@@ -118,7 +127,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.packing": "Packing",
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster",
     "vllm_mmout.geo.raster.nodata": "as_pixels_have_it can_hold format_nodata observed",
-    "vllm_mmout.geo.raster.raster": "Raster Window as_window",
+    "vllm_mmout.geo.raster.raster": "Raster Window as_window nearest_pixels",
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",
     "vllm_mmout.geo.raster.remote.buckets.redirect_check": "redirect_fault",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rasterio._err import CPLE_BaseError, CPLE_NotSupportedError
 from rasterio.warp import transform
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from rasterio.crs import CRS
 
     from vllm_mmout.geo.raster.georeference import Georeference
+
+Option: TypeAlias = Literal["bbox", "aoi"]
+"""Name of the request option whose coordinates are looked for, for messages."""
+_NOUNS: Mapping[Option, str] = {"bbox": "a bbox", "aoi": "an aoi"}
+_CRS_OPTIONS: Mapping[Option, tuple[str, str]] = {
+    "bbox": ("bbox_crs", "leave bbox_crs out, for a bbox in its own coordinates"),
+    "aoi": ("aoi_crs", "give an aoi in its own coordinates, as a shapely geometry without aoi_crs"),
+}
+"""Maps an option to the option of its coordinate system, and to the remedy if that system cannot be used."""
 
 
 def window_of_box(
@@ -41,8 +50,8 @@ def window_of_box(
         OptionError: the box or its coordinate system is invalid.
 
     """
-    placed, grid = _grid(georeference, size, name)
-    system = _system(box_crs, placed, grid, name)
+    placed, grid = located_grid(georeference, size, name)
+    system = box_system(box_crs, placed, grid, name)
     west, south, east, north = box
     if west > east:
         if not system.geographic:
@@ -65,33 +74,40 @@ def window_of_box(
     return joined
 
 
-def _system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str) -> BoxSystem:
+def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str, option: Option = "bbox") -> BoxSystem:
+    """Return the coordinate systems of an option and of a raster, or raise an error that names the option.
+
+    ``crs`` is the system of the option's coordinates, or None for the raster's own.
+    """
     if crs is None or crs == raster.crs:
         geographic = _is_geographic(raster.crs)
         return BoxSystem(grid, None, geographic=geographic, raster_geographic=geographic)
-    remedy = "leave bbox_crs out, for a bbox in its own coordinates"
+    crs_option, remedy = _CRS_OPTIONS[option]
     if raster.crs is None:
         raise InputError(
-            f"{name} has {raster.why_no_crs}, so a bbox in {crs[:60]} cannot be found in it; {remedy}", param="bbox_crs"
+            f"{name} has {raster.why_no_crs}, so {_NOUNS[option]} in {crs[:60]} cannot be found in it; {remedy}",
+            param=crs_option,
         )
     try:
         there = rasterio_crs(crs)
     except InputError as error:
-        raise OptionError(f'bbox_crs must be a coordinate system, as "EPSG:4326": {error}', param="bbox_crs") from error
+        raise OptionError(
+            f'{crs_option} must be a coordinate system, as "EPSG:4326": {error}', param=crs_option
+        ) from error
     if not (there.is_geographic or there.is_projected):
         raise OptionError(
-            f'bbox_crs must be a geographic or projected system ("EPSG:4326"), got {shown(crs)}, which is neither',
-            param="bbox_crs",
+            f'{crs_option} must be a geographic or projected system ("EPSG:4326"), got {shown(crs)}, which is neither',
+            param=crs_option,
         )
     try:
         own = rasterio_crs(raster.crs)
     except InputError as error:
         raise InputError(
-            f"{name} has a coordinate system that cannot be used ({error}); {remedy}", param="bbox_crs"
+            f"{name} has a coordinate system that cannot be used ({error}); {remedy}", param=crs_option
         ) from error
     if not can_transform(there, own):
         raise InputError(
-            f"PROJ cannot transform {crs[:60]} to the coordinate system of {name}; {remedy}", param="bbox_crs"
+            f"PROJ cannot transform {crs[:60]} to the coordinate system of {name}; {remedy}", param=crs_option
         )
     systems = None if there == own else (there, own)
     return BoxSystem(grid, systems, geographic=there.is_geographic, raster_geographic=own.is_geographic)
@@ -115,21 +131,27 @@ def _is_geographic(crs: str | None) -> bool:
         return False
 
 
-def _grid(georeference: Georeference | None, size: tuple[int, int], name: str) -> tuple[Georeference, PixelGrid]:
-    remedy = "use window=(row, col, height, width)"
+def located_grid(
+    georeference: Georeference | None, size: tuple[int, int], name: str, option: Option = "bbox"
+) -> tuple[Georeference, PixelGrid]:
+    """Return the georeference and the pixel grid of a raster.
+
+    Raise an InputError that names the option if pixels cannot be found by coordinates.
+    """
+    noun, remedy = _NOUNS[option], "use window=(row, col, height, width)"
     if georeference is None:
-        raise InputError(f"{name} has no georeference, so a bbox cannot be found in it; {remedy}", param="bbox")
+        raise InputError(f"{name} has no georeference, so {noun} cannot be found in it; {remedy}", param=option)
     if georeference.transform is None:
         has = "ground control points" if georeference.gcps else "RPCs" if georeference.rpcs else "a coordinate system"
         raise InputError(
-            f"{name} has {has} but no transform, so a bbox cannot be found in it; warp it first, as with gdalwarp, or"
+            f"{name} has {has} but no transform, so {noun} cannot be found in it; warp it first, as with gdalwarp, or"
             f" {remedy}",
-            param="bbox",
+            param=option,
         )
     a, b, _, d, e, _ = georeference.transform
     if a * e == b * d:
         raise InputError(
-            f"{name} has pixels without an area, its transform is {georeference.transform}; {remedy}", param="bbox"
+            f"{name} has pixels without an area, its transform is {georeference.transform}; {remedy}", param=option
         )
     return georeference, PixelGrid(georeference.transform, size)
 

@@ -61,9 +61,12 @@ class PixelGrid:
             steps: number of points on each edge of the ring.
 
         """
+        return self.window_of_pixels(self.pixels(border), steps)
+
+    def window_of_pixels(self, points: Points, steps: int = 1) -> Window | None:
+        """Return the window of the pixels inside a border that is given in columns and rows, see `window`."""
         height, width = self.size
-        points = self._pixels(border)
-        inner = _clip_polygon(points, (0.0, 0.0, float(width), float(height)))
+        inner = clip_polygon(points, (0.0, 0.0, float(width), float(height)))
         if inner is None:
             return None
         left, upper, right, lower = extent(inner)
@@ -71,7 +74,7 @@ class PixelGrid:
         cols, rows = _span(left, right, width, slack), _span(upper, lower, height, slack)
         return None if cols is None or rows is None else Window(rows[0], cols[0], rows[1], cols[1])
 
-    def _pixels(self, points: Points) -> Points:
+    def pixels(self, points: Points) -> Points:
         """Convert points to columns and rows, in fractions of pixels from the corner of the first pixel."""
         a, b, c, d, e, f = self.transform
         x, y = points[0] - c, points[1] - f
@@ -117,7 +120,7 @@ def _edge_deviation(points: Points, steps: int, size: tuple[int, int]) -> float:
     return float(off[:, touching].max(initial=0.0))
 
 
-def _clip_polygon(points: Points, box: Box) -> Points | None:
+def clip_polygon(points: Points, box: Box) -> Points | None:
     """Clip a polygon to a box (Sutherland and Hodgman 1974). Return None if nothing of the polygon is left."""
     places = np.stack(points, axis=1)[:-1]
     for axis, limit, side in ((0, box[0], 1), (0, box[2], -1), (1, box[1], 1), (1, box[3], -1)):
@@ -189,7 +192,7 @@ class BoxSystem:
         borders = [self._border(part, steps) for part in self._split_box(box)]
         if self.raster_geographic:
             ((x, y),) = borders
-            borders = [(x + shift, y) for shift in _overlapping_shifts(extent((x, y)), near)]
+            borders = [(x + shift, y) for shift in overlapping_shifts(extent((x, y)), near)]
         if self.systems is None:
             borders = [_bounded(border, near) for border in borders]
         windows = [self.grid.window(border, 1 if self.systems is None else steps) for border in borders]
@@ -233,7 +236,7 @@ class BoxSystem:
             west, east = _EARTH[0], _EARTH[2]
         south, north = max(box[1], south, _EARTH[1]), min(box[3], north, _EARTH[3])
         parts: list[Box] = []
-        for shift in _overlapping_shifts(box, (west, south, east, north)):
+        for shift in overlapping_shifts(box, (west, south, east, north)):
             left, right = max(box[0] + shift, west), min(box[2] + shift, east)
             cuts = [left, *(cut for cut in (_EARTH[0], _EARTH[2]) if left < cut < right), right]
             parts += [_in_usual_range((a, south, b, north)) for a, b in pairwise(cuts) if a < b and south < north]
@@ -264,7 +267,7 @@ def _in_usual_range(box: Box) -> Box:
     return box[0] + shift, box[1], box[2] + shift, box[3]
 
 
-def _overlapping_shifts(box: Box, other: Box) -> list[float]:
+def overlapping_shifts(box: Box, other: Box) -> list[float]:
     """Return all shifts of a box, in multiples of 360 degrees, that make its longitudes overlap the box ``other``.
 
     A box wider than two turns is assumed to be in metres, called degrees by mistake, and is not shifted.

@@ -84,6 +84,11 @@ def as_window(value: Any) -> Window:
         raise InputError(f"window must be (row, col, height, width), four integers, got {value!r}") from None
 
 
+def nearest_pixels(old: int, new: int) -> NDArray[np.intp]:
+    """Return, for each of ``new`` pixels along an axis, the index of the old pixel at its centre. Exact."""
+    return (2 * np.arange(new) + 1) * old // (2 * new)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RasterFacts:
     """Metadata shared by rasters in memory (`Raster`) and open rasters that are read by windows (`OpenRaster`)."""

@@ -1,0 +1,139 @@
+"""`PlacedArea`: an area of interest on the pixels of a raster, and the masks of its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.features import rasterize
+from rasterio.transform import Affine
+
+from vllm_mmout.geo.raster.raster import Window, nearest_pixels
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.area.polygons import Area
+
+_AT_ONCE: Final = 2**22
+"""Number of pixels in a strip of a mask."""
+_FEWEST: Final = 4
+"""Smallest number of positions of a closed ring that has an inside."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PixelPolygon:
+    """A polygon in pixels. A position is inside if it is inside an odd number of rings."""
+
+    rings: tuple[NDArray[np.float64], ...]
+    """Closed rings of (column, row), [n, 2]."""
+    box: NDArray[np.float64]
+    """Smallest column and row, and largest column and row, [4]."""
+
+    @classmethod
+    def of(cls, rings: Iterable[NDArray[np.float64]]) -> Self:
+        """Create a polygon from its rings, which may be none."""
+        closed = tuple(rings)
+        if not closed:
+            return cls((), np.array([np.inf, np.inf, -np.inf, -np.inf]))
+        low, high = (
+            np.min([ring.min(axis=0) for ring in closed], axis=0),
+            np.max([r.max(axis=0) for r in closed], axis=0),
+        )
+        return cls(closed, np.concatenate([low, high]))
+
+    def near(self, window: Window, up: int) -> dict[str, Any] | None:
+        """Return the polygon as GeoJSON in pixels of a window, without positions far outside, or None if it is outside.
+
+        Rows are multiplied by ``up``, which is 1 or -1.
+
+        A run of positions beyond one side of the window is reduced to its ends. No edge inside the window changes, nor
+        does the number of edges on either side of a pixel, so the same pixels are inside.
+        """
+        left, top, right, bottom = window.col, window.row, window.col + window.width, window.row + window.height
+        if self.box[0] >= right or self.box[1] >= bottom or self.box[2] <= left or self.box[3] <= top:
+            return None
+        rings = []
+        for ring in self.rings:
+            kept = ring
+            for axis, limit, side in ((0, left, -1), (0, right, 1), (1, top, -1), (1, bottom, 1)):
+                beyond = (kept[:, axis] - limit) * side > 1
+                inner = beyond[:-2] & beyond[1:-1] & beyond[2:]
+                if inner.any():
+                    kept = kept[np.concatenate([[True], ~inner, [True]])]
+            if len(kept) >= _FEWEST:
+                rings.append(((kept - (left, top)) * (1, up)).tolist())
+        return {"type": "Polygon", "coordinates": rings} if rings else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedArea:
+    """An area of interest on the pixels of a raster, as `vllm_mmout.geo.placed_area` makes it."""
+
+    area: Area
+    polygons: tuple[tuple[PixelPolygon, ...], ...]
+    """The polygons of each feature, in pixels of the raster that the area was placed on."""
+    size: tuple[int, int]
+    """(height, width) of the raster, or of the part of it that `within` chose."""
+    window: Window
+    """Window of the raster around all pixels that the area touches."""
+    up: int = -1
+    """Sign of y along the rows: -1 if the raster's y grows upwards, as usual, or 1. On a border that runs through the
+    centres of pixels, GDAL chooses between its sides by the direction of the ring in coordinates."""
+    assumed: tuple[str, ...] = ()
+    """Sentences about assumptions made about the area."""
+    origin: tuple[int, int] = (0, 0)
+    """First row and column of the part, in the raster that the area was placed on."""
+
+    def within(self, window: Window) -> PlacedArea:
+        """Return the area on the pixels of a window of the raster."""
+        origin = self.origin[0] + window.row, self.origin[1] + window.col
+        around = replace(self.window, row=self.window.row - window.row, col=self.window.col - window.col)
+        return replace(self, size=(window.height, window.width), window=around, origin=origin)
+
+    def mask(self, window: Window, feature: int | None = None) -> NDArray[np.bool_]:
+        """Return the mask of a window, bool [height, width], True for pixels whose centre is inside a polygon.
+
+        ``feature`` is the index of a feature, or None for all. Each pixel gets the same value in every window.
+        """
+        placed = replace(window, row=window.row + self.origin[0], col=window.col + self.origin[1])
+        features = self.polygons if feature is None else self.polygons[feature : feature + 1]
+        shapes = [
+            near for polygons in features for each in polygons if (near := each.near(placed, self.up)) is not None
+        ]
+        if not shapes:
+            return np.zeros((window.height, window.width), np.bool_)
+        transform = Affine(1, 0, 0, 0, self.up, 0)
+        return rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8).view(np.bool_)
+
+    def resized_mask(self, window: Window, size: tuple[int, int], feature: int | None = None) -> NDArray[np.bool_]:
+        """Return the mask of a window of a raster of another ``size`` (height, width) that covers the same extent.
+
+        A pixel is inside if the pixel of this raster at its centre is.
+        """
+        if size == self.size:
+            return self.mask(window, feature)
+        rows = nearest_pixels(self.size[0], size[0])[window.rows]
+        cols = nearest_pixels(self.size[1], size[1])[window.cols]
+        here = Window(int(rows[0]), int(cols[0]), int(rows[-1] - rows[0]) + 1, int(cols[-1] - cols[0]) + 1)
+        return self.mask(here, feature)[(rows - rows[0])[:, np.newaxis], cols - cols[0]]
+
+    def strips(self) -> Iterator[Window]:
+        """Yield windows of few rows that together cover `window` of the raster, from top to bottom."""
+        row, col, height, width = self.window
+        step = max(1, _AT_ONCE // width)
+        for first in range(row, row + height, step):
+            yield Window(first, col, min(step, row + height - first), width)
+
+    def contains(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return whether the pixel at each point (column, row), [n, 2], is inside the area. Points outside are not."""
+        height, width = self.size
+        places = np.floor(points).astype(np.int64)
+        inside = ((places >= 0) & (places < (width, height))).all(axis=1)
+        step = max(1, _AT_ONCE // width)
+        for first in np.unique(places[inside, 1] // step).tolist():
+            strip = Window(first * step, 0, min(step, height - first * step), width)
+            (here,) = np.nonzero(inside & (places[:, 1] // step == first))
+            inside[here] = self.mask(strip)[places[here, 1] - strip.row, places[here, 0]]
+        return inside

@@ -1,0 +1,247 @@
+"""Placing of an area of interest on the pixels of a raster: coordinate systems, antimeridian, window around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.area.placed import PixelPolygon, PlacedArea
+from vllm_mmout.geo.raster.bounding_box import box_system, located_grid
+from vllm_mmout.geo.raster.pixel_grid import (
+    TURN,
+    Box,
+    BoxSystem,
+    clip_polygon,
+    extent,
+    overlapping_shifts,
+    text,
+    transformed,
+)
+from vllm_mmout.geo.raster.raster import Window
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.area.polygons import Area, Ring
+    from vllm_mmout.geo.raster.georeference import Georeference
+    from vllm_mmout.geo.raster.ground_points import Affine
+
+_TOLERANCE: Final = 1 / 32
+"""Largest distance in pixels of a transformed edge from the straight piece that replaces it."""
+_MOST_POINTS: Final = 4_000_000
+"""Largest number of points of a ring after its edges were divided."""
+_TESTED: Final = (0.25, 0.5, 0.75)
+"""Positions on an edge at which its distance from a straight piece is measured."""
+_MARGIN: Final = 0.05
+"""Fraction of the raster's extent added on each side before an area in degrees is clipped to it."""
+_HALF: Final = TURN / 2
+
+
+def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, int], name: str) -> PlacedArea:
+    """Return an area on the pixels of a raster.
+
+    If the area is in another coordinate system, its edges, which are straight there, are divided until their pieces are
+    straight on the raster to a fraction of a pixel. An edge that is longer than 180 degrees crosses the antimeridian.
+
+    Args:
+        area: the area.
+        georeference: georeference of the raster.
+        size: (height, width) of the raster, in pixels.
+        name: name of the raster in error messages.
+
+    Raises:
+        InputError: the raster has no usable georeference, or the area covers the centre of none of its pixels.
+        OptionError: the area's coordinate system cannot be used.
+
+    """
+    placed, grid = located_grid(georeference, size, name, "aoi")
+    placer = _Placer(box_system(area.crs, placed, grid, name, "aoi"))
+    features = tuple(
+        tuple(PixelPolygon.of(piece for ring in polygon for piece in placer.pieces(ring)) for polygon in each.polygons)
+        for each in area.features
+    )
+    outer = [ring for polygons in features for polygon in polygons for ring in polygon.rings]
+    windows = [window for ring in outer if (window := grid.window_of_pixels((ring[:, 0], ring[:, 1]))) is not None]
+    assumed = placer.assumed
+    if windows:
+        a, b, _, d, e, _ = grid.transform
+        up = 1 if a * e > b * d else -1
+        found = PlacedArea(area, features, size, _around(windows), up, assumed)
+        if any(found.mask(strip).any() for strip in found.strips()):
+            return found
+    covers = "lies outside of" if not windows else "covers the centre of no pixel of"
+    raise InputError(
+        f"aoi with the extent {text(_extent(area))}{f' in {area.crs[:60]}' if area.crs else ''} {covers} {name}, which"
+        f" covers {text(placer.system.extent())} there",
+        param="aoi",
+    )
+
+
+def _extent(area: Area) -> Box:
+    boxes = np.array(
+        [extent((polygon[0][:, 0], polygon[0][:, 1])) for feature in area.features for polygon in feature.polygons]
+    )
+    west, south = boxes[:, :2].min(axis=0).tolist()
+    east, north = boxes[:, 2:].max(axis=0).tolist()
+    return west, south, east, north
+
+
+def _around(windows: list[Window]) -> Window:
+    row, col = min(window.row for window in windows), min(window.col for window in windows)
+    end = max(window.row + window.height for window in windows)
+    return Window(row, col, end - row, max(window.col + window.width for window in windows) - col)
+
+
+@dataclass
+class _Placer:
+    """Converter of the rings of an area to pixels."""
+
+    system: BoxSystem
+    assumed: tuple[str, ...] = ()
+    """A sentence if an edge was taken to cross the antimeridian."""
+
+    @cached_property
+    def _near(self) -> Box:
+        """The raster's extent in the area's coordinate system, with a margin."""
+        west, south, east, north = self.system.extent()
+        wide, high = _MARGIN * (east - west), _MARGIN * (north - south)
+        if east - west + 2 * wide >= TURN:
+            west, east, wide = -_HALF, _HALF, 0.0
+        return west - wide, max(south - high, -90.0), east + wide, min(north + high, 90.0)
+
+    def pieces(self, ring: Ring) -> Iterator[NDArray[np.float64]]:
+        """Yield the parts of a ring near the raster, as columns and rows, [n, 2]."""
+        system, places = self.system, ring
+        if system.geographic:
+            places = self._without_jumps(ring)
+        parts = [places]
+        if system.systems is not None:
+            if system.geographic and not system.raster_geographic:
+                parts = list(self._clipped(places))
+            parts = [self._warped(part) for part in parts]
+        for part in parts:
+            shifts = overlapping_shifts(_box(part), system.grid.extent) if system.raster_geographic else [0.0]
+            for shift in shifts:
+                yield _pixels(system.grid.transform, part[:, 0] + shift, part[:, 1])
+
+    def _without_jumps(self, ring: Ring) -> Ring:
+        """Return a ring whose longitudes change by at most 180 degrees along an edge, so that they may go beyond 180.
+
+        An edge from -180 to 180 is kept: it is that of a map of the world.
+        """
+        x = ring[:, 0]
+        world = (np.abs(x[1:]) == _HALF) & (np.abs(x[:-1]) == _HALF)
+        jumps = np.where((np.abs(np.diff(x)) > _HALF) & ~world, -TURN * np.sign(np.diff(x)), 0.0)
+        if not jumps.any():
+            return ring
+        if jumps.sum():
+            raise InputError(
+                "aoi has a ring around a pole; split it at the antimeridian (RFC 7946, 3.1.9)", param="aoi"
+            )
+        first, last = x[:-1][jumps != 0][0], x[1:][jumps != 0][0]
+        sentence = (
+            f"aoi has an edge from longitude {first:.10g} to {last:.10g}, which was taken to cross the antimeridian;"
+            " divide a longer edge by a position between them"
+        )
+        self.assumed = (sentence,)
+        return np.stack([x + np.concatenate([[0.0], np.cumsum(jumps)]), ring[:, 1]], axis=1)
+
+    def _clipped(self, ring: Ring) -> Iterator[Ring]:
+        """Yield the parts of a ring in degrees that are near a projected raster, whose system may not show the rest."""
+        for shift in overlapping_shifts(_box(ring), self._near):
+            inner = clip_polygon((ring[:, 0] + shift, ring[:, 1]), self._near)
+            if inner is not None:
+                corners = np.stack(inner, axis=1)
+                yield np.concatenate([corners, corners[:1]])
+
+    def _warped(self, ring: Ring) -> Ring:
+        """Return a ring in the raster's coordinate system, with its edges divided so that it follows the old edges."""
+        places = self._transformed(ring)
+        if self.system.raster_geographic:
+            places[:, 0] = np.unwrap(places[:, 0], period=TURN)
+            if abs(places[-1, 0] - places[0, 0]) > _HALF:
+                raise InputError(
+                    "aoi encloses a pole, which the input's longitudes cannot show; give it in degrees", param="aoi"
+                )
+        bent = np.ones(len(ring) - 1, np.bool_)
+        while bent.any():
+            (edges,) = np.nonzero(bent)
+            off, middle = self._bend(ring, places, edges)
+            long = off > _TOLERANCE
+            bent[edges] = long
+            if not long.any():
+                break
+            at = edges[long] + 1
+            ring = np.insert(ring, at, (ring[at - 1] + ring[at]) / 2, axis=0)
+            places = np.insert(places, at, middle[long], axis=0)
+            bent = np.repeat(bent, 1 + bent)
+            if len(ring) > _MOST_POINTS:
+                raise self._not_shown()
+        return places
+
+    def _bend(self, ring: Ring, places: Ring, edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], Ring]:
+        """Return the distance in pixels of edges from their straight pieces, 0 off the raster, and their midpoints."""
+        start, step = ring[edges], ring[edges + 1] - ring[edges]
+        first, chord = places[edges], places[edges + 1] - places[edges]
+        off, arcs = np.zeros(len(edges)), []
+        a, b, _, d, e, _ = self.system.grid.transform
+        for share in _TESTED:
+            arc, straight = self._transformed(start + share * step), first + share * chord
+            if self.system.raster_geographic:
+                arc[:, 0] += TURN * np.round((straight[:, 0] - arc[:, 0]) / TURN)
+            x, y = (arc - straight).T
+            off = np.maximum(off, np.hypot(e * x - b * y, a * y - d * x) / abs(a * e - b * d))
+            arcs.append(arc)
+        corners = np.stack([first, *arcs, places[edges + 1]])
+        cols, rows = self.system.grid.pixels((corners[..., 0], corners[..., 1]))
+        height, width = self.system.grid.size
+        near = (cols.min(axis=0) <= width + off) & (cols.max(axis=0) >= -off)
+        near &= (rows.min(axis=0) <= height + off) & (rows.max(axis=0) >= -off)
+        if self.system.raster_geographic:  # a turn may bring it onto the raster
+            near[:] = True
+        return np.where(near, off, 0.0), arcs[1]
+
+    def _transformed(self, ring: Ring) -> Ring:
+        """Return positions in the raster's coordinate system."""
+        if self.system.systems is None:
+            return ring
+        x, y = ring.T
+        if self.system.geographic:
+            x = np.where(np.abs(x) > _HALF, x - TURN * np.round(x / TURN), x)
+        try:
+            places = np.stack(transformed(*self.system.systems, (x, y)), axis=1)
+        except CPLE_BaseError as error:
+            raise self._not_shown() from error
+        if not np.isfinite(places).all():
+            raise self._not_shown()
+        return places
+
+    @staticmethod
+    def _not_shown() -> InputError:
+        return InputError(
+            "the input's coordinate system cannot show all of aoi; give the part of it near the input", param="aoi"
+        )
+
+
+def _pixels(transform: Affine, x: NDArray[np.float64], y: NDArray[np.float64]) -> Ring:
+    """Return positions as columns and rows, rounded as GDAL does, so that masks equal those of rasterio.
+
+    A border often lies exactly on the centres of pixels, where the last bit decides.
+    """
+    a, b, c, d, e, f = transform
+    if b == 0 and d == 0:
+        cols, rows = -c / a + x * (1 / a), -f / e + y * (1 / e)
+    else:
+        scale = 1 / (a * e - b * d)
+        cols = (b * f - c * e) * scale + x * (e * scale) + y * (-b * scale)
+        rows = (c * d - a * f) * scale + x * (-d * scale) + y * (a * scale)
+    return np.stack([cols, rows], axis=1)
+
+
+def _box(ring: Ring) -> Box:
+    return extent((ring[:, 0], ring[:, 1]))
