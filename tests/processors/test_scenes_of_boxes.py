@@ -10,7 +10,7 @@ import torch
 from tiles_for_tests import shuffled
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.geo import TileGrid, axis_weights
+from vllm_mmout.geo import Georeference, TileGrid, area_of, axis_weights, placed_area
 from vllm_mmout.outputs import Detection, DetectionOutput, TensorOutput
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.params import OutputParams
@@ -169,3 +169,19 @@ def test_a_single_part_is_left_as_it_is():
     """An input that fits one forward is not touched."""
     found = boxes((0.9, 0, (10, 80, 20, 99)))
     assert DetectionProcessor().assemble(iter([Part(0, None, found)]), OutputParams()) is found
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_boxes_outside_an_area_are_left_out(most):
+    """Their centre decides. The limit of the number of boxes counts those inside only."""
+    triangle = '{"type": "Polygon", "coordinates": [[[20, -20], [120, -20], [20, -90], [20, -20]]], "crs": null}'
+    area = placed_area(area_of(triangle), Georeference(transform=(1, 0, 0, 0, -1, 0)), (100, 180), "x")
+    found = {
+        0: boxes((0.9, 1, (0, 0, 39, 60)), (0.8, 2, (20, 30, 60, 50)), (0.7, 3, (60, 60, 70, 80))),
+        1: boxes((0.6, 2, (22, 22, 30, 28))),
+    }
+    parts = [Part(index, GRID.window(index), output) for index, output in found.items()]
+    source = Source(size=(GRID.height, GRID.width), area=area)
+    scene = DetectionProcessor(max_detections=most).assemble(Parts(parts, grid=GRID, source=source), OutputParams())
+    assert [item.score for item in scene.detections] == [0.8, 0.6][:most]
+    assert [item.score for item in found[0].placed(source).detections] == [0.8]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.outputs.areas import AreasOutput, ClassArea
+    from vllm_mmout.outputs.areas import AreasOutput, ClassArea, FeatureAreas
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.base import MediaOutput, Source
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
@@ -28,6 +28,7 @@ __all__ = [
     "ClassificationOutput",
     "Detection",
     "DetectionOutput",
+    "FeatureAreas",
     "ImageOutput",
     "Keypoint",
     "KeypointsOutput",
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "vllm_mmout.outputs.areas": "AreasOutput ClassArea",
+    "vllm_mmout.outputs.areas": "AreasOutput ClassArea FeatureAreas",
     "vllm_mmout.outputs.audio": "AudioOutput",
     "vllm_mmout.outputs.base": "MediaOutput Source",
     "vllm_mmout.outputs.classification": "ClassScore ClassificationOutput",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vllm_mmout.errors import InputError
 from vllm_mmout.geo import pixel_areas
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.raster import check_classes, class_rows
 from vllm_mmout.outputs.rendering import class_colour
 from vllm_mmout.outputs.structured import StructuredOutput
+from vllm_mmout.outputs.zonal import count_features, features_geojson
 
-from pydantic import BaseModel, PrivateAttr  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
+from pydantic import BaseModel, Field, PrivateAttr  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from vllm_mmout.geo import PlacedArea
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
 
@@ -42,13 +46,33 @@ class ClassArea(BaseModel):
     """Area in square metres, or None if the raster's georeference does not determine it."""
 
 
+class FeatureAreas(BaseModel):
+    """The area of each class inside one feature of an area of interest."""
+
+    properties: dict[str, Any]
+    """The feature's properties in the request's GeoJSON."""
+    classes: list[ClassArea]
+
+    def __getitem__(self, key: int | str) -> ClassArea:
+        """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
+        return _class_of(self.classes, key)
+
+
 class AreasOutput(StructuredOutput):
     """Area of each class of a raster. Classes that occur or have a name are listed, ordered by id."""
 
-    output_kinds: ClassVar[tuple[str, ...]] = ("areas", *StructuredOutput.output_kinds)
-    formats: ClassVar[dict[str, str]] = {**formats_of("areas"), **StructuredOutput.formats}
+    takes_area: ClassVar[bool] = True
+    output_kinds: ClassVar[tuple[str, ...]] = ("areas", "zones", *StructuredOutput.output_kinds)
+    formats: ClassVar[dict[str, str]] = {
+        **formats_of("areas"),
+        **StructuredOutput.formats,
+        **formats_of("zones"),
+    }
 
     classes: list[ClassArea]
+    features: Annotated[dict[str, FeatureAreas], Field(default_factory=dict, exclude_if=lambda features: not features)]
+    """Areas inside each feature by its name, if the request's ``aoi`` has several. Where features overlap, a pixel
+    counts in each of them, but once in ``classes``. JSON has this field only if it is not empty."""
 
     _raster: RasterOutput | None = PrivateAttr(default=None)
     _palette: Any = PrivateAttr(default=None)
@@ -64,24 +88,49 @@ class AreasOutput(StructuredOutput):
         return areas
 
     @classmethod
-    def taking(cls, raster: RasterOutput) -> Self:
+    def taking(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
         """Count the pixels of each class of a raster that the caller does not use any more.
 
-        A raster on disk is closed. A raster in memory is kept until `placed`, which counts it again.
+        A raster on disk, which is on its input already, is closed. ``area`` is the area of interest of its scene, whose
+        features are counted. A raster in memory is kept until `placed`, which counts it again.
         """
         from vllm_mmout.outputs.stored import StoredRaster
 
         areas = cls.of(raster)
         if isinstance(raster, StoredRaster):
+            if area is not None and len(area.polygons) > 1:
+                areas.features = _by_feature(raster, area)
             raster.close()
         else:
             areas._raster = raster  # noqa: SLF001 - of our own object
         return areas
 
     def placed(self, source: Source) -> Self:
-        """Return the areas within the observed part of the input, in square metres if its georeference is known."""
-        counted = self if self._raster is None else self.of(self._raster.placed(source))
+        """Return the areas within the observed part of the input, in square metres if its georeference is known.
+
+        If the request has an area of interest of several features, `features` are counted, too.
+        """
+        raster = None if self._raster is None else self._raster.placed(source)
+        counted = self if raster is None else self.of(raster)
+        if source.area is not None and len(source.area.polygons) > 1:
+            if raster is not None:
+                counted.features = _by_feature(raster, source.area)
+            elif not counted.features:
+                raise InputError(
+                    "the areas of the features of aoi were not counted; in assemble() call AreasOutput.taking(raster,"
+                    " parts.source.area)",
+                    param="aoi",
+                )
         return super(AreasOutput, counted).placed(source)
+
+    @property
+    def geojson(self) -> dict[str, Any]:
+        """GeoJSON FeatureCollection of the features of the request's ``aoi``, with class areas among the properties.
+
+        Raises SaveError if the request has no ``aoi``, or GeoJSON cannot express its coordinate system.
+        """
+        tables = [feature.classes for feature in self.features.values()] or [self.classes]
+        return features_geojson(self._source, tables)
 
     def colour_of(self, number: int) -> tuple[int, int, int]:
         """Return the (red, green, blue) colour of a class, each 0 to 255, as in pictures of the raster."""
@@ -92,14 +141,7 @@ class AreasOutput(StructuredOutput):
 
     def __getitem__(self, key: int | str) -> ClassArea:
         """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
-        matches = [area for area in self.classes if key in (area.id, area.name)]
-        if len(matches) > 1:
-            raise KeyError(
-                f"{key!r} names the classes {', '.join(str(area.id) for area in matches)}; take one by its id"
-            )
-        if not matches:
-            raise KeyError(key)
-        return matches[0]
+        return _class_of(self.classes, key)
 
     def draw(self, picture: Image) -> Image:
         """Write the names and shares of the classes into the lower left corner of a picture, largest class first."""
@@ -108,6 +150,29 @@ class AreasOutput(StructuredOutput):
             picture,
             [Line(f"{area.share:.1%} {area.name or f'class {area.id}'}", self.colour_of(area.id)) for area in areas],
         )
+
+
+def _class_of(classes: Sequence[ClassArea], key: int | str) -> ClassArea:
+    matches = [area for area in classes if key in (area.id, area.name)]
+    if len(matches) > 1:
+        raise KeyError(f"{key!r} names the classes {', '.join(str(area.id) for area in matches)}; take one by its id")
+    if not matches:
+        raise KeyError(key)
+    return matches[0]
+
+
+def _by_feature(raster: RasterOutput, area: PlacedArea) -> dict[str, FeatureAreas]:
+    """Count the pixels of each class inside each feature of an area."""
+    has_areas = pixel_areas(raster.georeference, 1) is not None
+    features = {}
+    for feature, counted in zip(area.area.features, count_features(raster, area), strict=True):
+        counts = np.zeros(np.iinfo(raster.dtype).max + 1, np.int64)
+        sums = np.zeros(len(counts))
+        for number, pixels in counted.pixels.items():
+            counts[number], sums[number] = pixels, counted.area_m2[number]
+        classes = _table(raster, counts, sums if has_areas else None)
+        features[feature.name] = FeatureAreas(properties=dict(feature.properties), classes=classes)
+    return features
 
 
 def _counted(raster: RasterOutput) -> list[ClassArea]:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo import atomic_file, place_of
+from vllm_mmout.errors import InputError, OptionError, SaveError
+from vllm_mmout.geo import atomic_file, nearest_pixels, place_of
 from vllm_mmout.outputs.formats import FORMATS, format_named
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from vllm_mmout.geo import Georeference
+    from vllm_mmout.geo import Georeference, PlacedArea
 
 
 class Savable:
@@ -28,6 +28,8 @@ class Savable:
     output_kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds of this output, such as "raster", the most specific first. The first kind that a file format can write is
     used."""
+    takes_area: ClassVar[bool] = False
+    """True if `placed` leaves out what is outside `Source.area`."""
     formats: ClassVar[dict[str, str]] = {}
     """Maps file suffixes such as ".tif" to names of formats. The first entry is the default format."""
 
@@ -181,6 +183,8 @@ class Source:
     """Coordinate system and transform of the input's pixels, or None if they are unknown."""
     valid: NDArray[np.bool_] | None = None
     """Mask, bool [height, width], False where the input lacks data. None if all pixels are valid."""
+    area: PlacedArea | None = None
+    """Area of interest on the input's pixels, or None. ``valid`` is False outside."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
@@ -215,7 +219,15 @@ class Source:
         """Return the output scaled, masked and georeferenced like this input, with the assumptions about the input.
 
         Only outputs with a method ``placed`` are changed so.
+
+        Raises OptionError if the request has an area of interest, to which the output cannot be cut.
         """
+        if self.area is not None and not getattr(output, "takes_area", False):
+            raise OptionError(
+                f"aoi cannot cut a {type(output).__name__}: only rasters, polygons, areas and boxes are cut; give the"
+                " extent as bbox=..., or choose another processor",
+                param="aoi",
+            )
         if hasattr(output, "placed"):
             output = output.placed(self)
         if isinstance(output, MediaOutput):
@@ -241,7 +253,7 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
     """Resize a mask [height, width] to ``size`` by nearest neighbour."""
     if valid.shape == size:
         return valid
-    rows, cols = (_nearest(old, new) for old, new in zip(valid.shape, size, strict=True))
+    rows, cols = (nearest_pixels(old, new) for old, new in zip(valid.shape, size, strict=True))
     return valid[rows[:, np.newaxis], cols]
 
 
@@ -260,11 +272,6 @@ def _checked_size(name: str, size: object) -> tuple[int, int] | None:
 
 def _is_count(number: object) -> bool:
     return isinstance(number, int | np.integer) and not isinstance(number, bool) and int(number) >= 1
-
-
-def _nearest(old: int, new: int) -> NDArray[np.intp]:
-    """Return the indices that resample an axis from ``old`` to ``new`` pixels by nearest neighbour."""
-    return (2 * np.arange(new) + 1) * old // (2 * new)
 
 
 def _free_value(pixels: NDArray[Any]) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.drawing import MarkedBox, draw_boxes
@@ -17,6 +19,7 @@ from pydantic import BaseModel, Field  # isort: skip - structured.py, imported a
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from vllm_mmout.geo import PlacedArea
     from vllm_mmout.outputs.base import Source
 
 Box: TypeAlias = tuple[float, float, float, float]
@@ -40,6 +43,7 @@ class Detection(BaseModel):
 class DetectionOutput(StructuredOutput):
     """Objects that a model detected in an input, with bounding boxes and scores, the highest score first."""
 
+    takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
     formats: ClassVar[dict[str, str]] = {**StructuredOutput.formats, **formats_of("boxes")}
 
@@ -60,7 +64,8 @@ class DetectionOutput(StructuredOutput):
     def placed(self, source: Source) -> Self:
         """Return a copy with boxes in pixels of the input, clipped to its edges. Boxes outside are left out.
 
-        Boxes that are in pixels already are scaled from ``size`` or, if that is None, from the size that the model saw.
+        Boxes whose centre is outside the request's area of interest are left out, too. Boxes that are in pixels already
+        are scaled from ``size`` or, if that is None, from the size that the model saw.
         """
         placed = super().placed(source)
         if source.size is None:
@@ -69,6 +74,8 @@ class DetectionOutput(StructuredOutput):
         old = (1, 1) if self.units == "relative" else self.size or source.seen or source.size
         scaled = self.detections if old == source.size else _scaled(self.detections, width / old[1], height / old[0])
         detections = within(scaled, width, height, keep_flat=self.keeps_flat)
+        if source.area is not None:
+            detections = inside(detections, source.area)
         return placed.model_copy(update={"detections": detections, "units": "pixels", "size": source.size})
 
     @property
@@ -104,6 +111,12 @@ def within(detections: Iterable[Detection], width: float, height: float, *, keep
     edges = (0.0, 0.0, float(width), float(height))
     boxes = ((item, cut_box(item.box, edges, keep_flat=keep_flat)) for item in detections)
     return [item.model_copy(update={"box": box}) for item, box in boxes if box is not None]
+
+
+def inside(detections: Sequence[Detection], area: PlacedArea) -> list[Detection]:
+    """Return the detections in pixels of the input whose centre is inside an area of interest."""
+    boxes = np.array([item.box for item in detections]).reshape(-1, 2, 2)
+    return [item for item, kept in zip(detections, area.contains(boxes.mean(axis=1)), strict=True) if kept]
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:

@@ -49,6 +49,7 @@ class PolygonsOutput(MediaOutput):
 
     """
 
+    takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("polygons", "classes")
     formats: ClassVar[dict[str, str]] = {**formats_of("polygons"), **formats_of("classes")}
 

@@ -44,6 +44,7 @@ class RasterOutput(MediaOutput):
 
     """
 
+    takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("raster",)
     formats: ClassVar[dict[str, str]] = formats_of("raster", first="tiff")
 
@@ -153,14 +154,18 @@ class RasterOutput(MediaOutput):
         """Return a copy that covers its input, with the input's georeference, mask and metadata.
 
         A raster of another size than the input covers the same extent. Pixels where the input's ``valid`` is False
-        become nodata. If the raster has no nodata value, it is NaN for floating point and the largest value of an
-        integer dtype. InputError is raised if a pixel has that value already. With a mask, bool becomes uint8. Metadata
-        items of the raster take precedence over items of the input.
+        become nodata. ``valid`` is False outside the request's area of interest, too. If the raster has no nodata
+        value, it is NaN for floating point and the largest value of an integer dtype. InputError is raised if a pixel
+        has that value already. With a mask, bool becomes uint8. Metadata items of the raster take precedence over items
+        of the input.
         """
         size = (self.height, self.width)
         array, nodata, georeference = self.array, self.nodata, source.georeference
-        if source.valid is not None:
-            array, nodata = masked(array, nodata, resized_mask(source.valid, size))
+        valid = source.valid
+        if valid is None and source.area is not None:  # a scene that its processor joined in memory
+            valid = source.area.mask(Window(0, 0, *source.area.size))
+        if valid is not None:
+            array, nodata = masked(array, nodata, resized_mask(valid, size))
         if georeference is not None and source.size is not None:
             georeference = georeference.resized(source.size, size)
         described = self.described

@@ -38,15 +38,20 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> Detect
     3. Among other boxes of a class from different tiles whose intersection over union is larger than
        ``iou_threshold``, the box with the highest score is kept.
 
+    Boxes whose centre is outside the request's area of interest are left out.
+
     The order in which tiles arrive makes no difference. ``most`` limits the result to the best boxes of the whole
     scene; None returns all.
     """
     from vllm_mmout.outputs import DetectionOutput  # imports pydantic, which only decoding needs
+    from vllm_mmout.outputs.detection import inside
 
     boxes = _SceneBoxes(parts.grid)
     for part in parts:
         boxes.add(part)
     detections = boxes.best(iou_threshold)
+    if parts.source.area is not None:
+        detections = inside(detections, parts.source.area)
     return DetectionOutput(
         detections=detections[:most],
         units="pixels",

@@ -27,6 +27,7 @@ from vllm_mmout.processors.raw import (
 if TYPE_CHECKING:
     import torch
 
+    from vllm_mmout.geo import PlacedArea
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
     from vllm_mmout.processors.part import Part
@@ -149,7 +150,7 @@ class SegmentationProcessor(OutputProcessor):
         finish = None
         if output != "probabilities" and params.of_part().blends:
             finish = self._finished_confidence if output == "confidence" else self._finished_classes
-        return as_vectors(parts.mosaic(params, finish), output, params)
+        return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
         planes = probabilities.array
@@ -232,14 +233,17 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
     return ids.to(getattr(torch, class_dtype(classes)))
 
 
-def as_vectors(raster: RasterOutput, output: str, params: OutputParams) -> Any:
-    """Convert a raster of classes to polygons or a table of areas if ``output`` says so. Else return it."""
+def as_vectors(raster: RasterOutput, output: str, params: OutputParams, area: PlacedArea | None = None) -> Any:
+    """Convert a raster of classes to polygons or a table of areas if ``output`` says so. Else return it.
+
+    ``area`` is the area of interest of a scene that was joined.
+    """
     if output == "polygons":
         return PolygonsOutput(raster, simplify=params.simplify)
     if output == "areas":
         from vllm_mmout.outputs import AreasOutput
 
-        return AreasOutput.taking(raster)
+        return AreasOutput.taking(raster, area)
     return raster
 
 

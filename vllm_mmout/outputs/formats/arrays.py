@@ -106,12 +106,17 @@ def _as_cell(value: Any) -> Any:
 
 
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the area of each class as a row of a CSV table. Texts cannot run as formulas of a spreadsheet."""
+    """Write the area of each class, or of each class in each feature, as a row of a CSV table.
+
+    Texts cannot run as formulas of a spreadsheet.
+    """
     from vllm_mmout.outputs.areas import ClassArea  # imports pydantic, which may be missing
 
     text = StringIO()
     names = csv.writer(text, lineterminator="\n")
-    names.writerow(ClassArea.model_fields)
+    names.writerow([*(["feature"] if output.features else []), *ClassArea.model_fields])
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerows(map(_as_cell, area.model_dump().values()) for area in output.classes)
+    tables = [([name], feature.classes) for name, feature in output.features.items()] or [([], output.classes)]
+    rows = ([*name, *area.model_dump().values()] for name, classes in tables for area in classes)
+    writer.writerows(map(_as_cell, row) for row in rows)
     file.write(text.getvalue().encode())

@@ -75,11 +75,11 @@ class Encodable(Protocol):
 
 
 class BoxesContent(Protocol):
-    """Output of boxes or points that can be written as GeoJSON."""
+    """Output of boxes, points or measured features that can be written as GeoJSON."""
 
     @property
     def geojson(self) -> Mapping[str, Any]:
-        """GeoJSON FeatureCollection of the boxes or points."""
+        """GeoJSON FeatureCollection of the boxes, points or features."""
 
 
 class SoundContent(Protocol):

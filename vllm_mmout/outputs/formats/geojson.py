@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from vllm_mmout.errors import SaveError
-from vllm_mmout.geo import Georeference, epsg_code
 from vllm_mmout.outputs.formats import Format, opened, other_suffix
+from vllm_mmout.outputs.formats.geojson_crs import placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.formats.contents import BoxesContent
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
-_LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
-"""URN of WGS 84 with longitude first, the axis order of rasters. EPSG:4326 has latitude first."""
 _TEXT = 2**16
 """Number of vertices that are converted to text at a time."""
 
@@ -36,7 +33,7 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
 
 
 def write_boxes(output: BoxesContent, file: BinaryIO, _form: Format) -> None:
-    """Write boxes or points as a GeoJSON FeatureCollection."""
+    """Write boxes, points or measured features as a GeoJSON FeatureCollection."""
     file.write(json.dumps(output.geojson, allow_nan=False).encode())
 
 
@@ -69,28 +66,6 @@ def feature_collection(
         "crs": {"type": "name", "properties": {"name": name}},
         "features": features,
     }
-
-
-def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:
-    """Return the URN of a raster's coordinate system, and the transform from pixels to its coordinates.
-
-    Raise SaveError, which suggests the suffix ``instead``, if GeoJSON cannot express the georeference.
-    """
-    if georeference is None:
-        raise SaveError(f"GeoJSON needs a georeferenced input, this result's has no georeference; save it as {instead}")
-    if georeference.transform is None:
-        raise SaveError(
-            "GeoJSON needs an input with an affine transform, this result's has ground control points or RPCs;"
-            f" warp it first (gdalwarp), or save the result as {instead}"
-        )
-    code = None if georeference.crs is None else epsg_code(georeference.crs)
-    if code is None:
-        fault = georeference.why_no_crs if georeference.crs is None else "a coordinate system without an EPSG code"
-        raise SaveError(
-            f"GeoJSON names a coordinate system by its EPSG code, this result's input has {fault}; reproject it first"
-            f" (gdalwarp -t_srs EPSG:n), or save the result as {instead}"
-        )
-    return _LON_LAT if code == 4326 else f"urn:ogc:def:crs:EPSG::{code}", georeference.transform
 
 
 def _geometry(shape: tuple[float, ...], transform: Affine) -> dict[str, Any]:
