@@ -139,3 +139,13 @@ def test_options_that_were_pickled_say_the_same():
     for params in (OutputParams(), OutputParams(tile=512, overlap=64, blend="linear")):
         again = pickle.loads(pickle.dumps(params))  # noqa: S301 - our own
         assert again.to_wire() == params.to_wire()
+
+
+def test_an_area_on_the_command_line_is_a_file_or_its_text(tmp_path):
+    """The flag reads the file at once, since a server or a node of a cluster does not have it."""
+    text = '{"type":"Polygon","coordinates":[[[8,47],[9,47],[9,48],[8,47]]]}'
+    (tmp_path / "area.geojson").write_text(text)
+    read = run.OPTIONS["aoi"]["type"]
+    assert read(str(tmp_path / "area.geojson")) == read(text) == text
+    with pytest.raises(argparse.ArgumentTypeError, match="cannot be read: No such file"):
+        read("no-such.geojson")

@@ -3,8 +3,9 @@
 A field's type may be ``Annotated`` with a ``msgspec.Meta``. Its description is published in ``/openapi.json`` and
 ``--help``, and its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why``
 (reason why there is only one choice), ``spelling`` (function that returns the usual spelling of a choice), ``metavar``
-(for ``--help``), ``verbatim`` (whether to keep blanks around a text) and ``nan`` (whether to accept JSON's texts "nan"
-and "inf").
+(for ``--help``), ``verbatim`` (whether to keep blanks around a text), ``nan`` (whether to accept JSON's texts "nan"
+and "inf"), ``parse`` (function that checks JSON or its text, in place of the type), ``read`` (function that reads a
+text of the command line, which may name a file) and ``longest`` (largest number of characters of a text).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Option:
     @property
     def longest(self) -> int:
         """Maximum number of characters of a text."""
-        return self.meta.max_length or _LONGEST
+        return self.meta.max_length or int(self.extra.get("longest", _LONGEST))
 
     @cached_property
     def words(self) -> str:
@@ -113,6 +114,8 @@ class Option:
         if not text:
             return None
         value: Any = text
+        if "parse" in self.extra:
+            return self.extra["parse"](text)
         if self.items is not None:
             if text[0] in "[{":
                 try:
@@ -131,6 +134,8 @@ class Option:
                 return None
             if self.extra.get("nan") and value.lower() in _NO_NUMBERS:
                 return float(value)
+        if "parse" in self.extra:
+            return self.extra["parse"](value)
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
@@ -191,10 +196,15 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """Return the metadata that declares an option, for ``Annotated``. ``extra`` may also hold ``choices``."""
+    """Return the metadata that declares an option, for ``Annotated``.
+
+    ``extra`` may also hold ``max_length``, ``choices`` and ``schema``, which is added to the option's JSON schema.
+    """
     limits: dict[str, Any] = {"ge": ge, "le": le, "max_length": extra.pop("max_length", None)}
     if "choices" in extra:
         limits["extra_json_schema"] = {"enum": list(extra.pop("choices"))}
+    if "schema" in extra:
+        limits["extra_json_schema"] = extra.pop("schema")
     return msgspec.Meta(description=description, extra=extra, **limits)
 
 
@@ -251,7 +261,7 @@ def _words(hint: Any) -> str:
         return "a table of row, col, height, width"
     if get_origin(hint) is Literal:
         return " or ".join(f'"{choice}"' for choice in get_args(hint))
-    return {int: "whole number", float: "number", bool: "true or false", str: "text"}[hint]
+    return {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "an object"}[hint]
 
 
 def _simple(schema: Any) -> Any:

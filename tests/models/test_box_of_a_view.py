@@ -21,9 +21,9 @@ MAPPER = RasterMapper("model", ("a", "b"), 64)
 BOX = (500100.0, 4999700.0, 500300.0, 4999900.0)
 
 
-def geotiff(georeference=PLACE) -> bytes:
+def geotiff(georeference=PLACE, array=ARRAY) -> bytes:
     file = BytesIO()
-    write_geotiff(file, ARRAY, georeference=georeference)
+    write_geotiff(file, array, georeference=georeference)
     return file.getvalue()
 
 

@@ -252,3 +252,13 @@ def test_every_argument_of_openais_methods_is_known() -> None:
             edit_request({"image": "data:,x", name: json.loads('{"n": 1}').get(name, "auto")})
         except ApiError as error:
             assert "unknown" not in error.message  # noqa: PT017 - most of them are refused
+
+
+def test_an_area_is_sent_as_json() -> None:
+    """A form has its text, and JSON the object itself; ``aoi_crs`` says what the coordinates are."""
+    area = {"type": "Polygon", "coordinates": [[[500000, 0], [500100, 0], [500100, 100], [500000, 0]]]}
+    expected = OutputParams(aoi=area, aoi_crs="EPSG:32632")
+    form = read(multipart(IMAGE, ("aoi", json.dumps(area)), ("aoi_crs", "EPSG:32632")))
+    body = {"image": "data:,x", "aoi": area, "aoi_crs": "EPSG:32632"}
+    assert edit_request(body).options == expected
+    assert json.loads(form.options.aoi) == json.loads(expected.aoi)

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.engine
         ("scale", "nan"), ("scale", "1,x"), ("offset", "inf"), ("window", "1,2,3"), ("window", "0,0,0,0"),
         ("window[row]", "1"), ("window[rows]", "1"), ("bbox", "1,2,3"), ("bbox", "nan,0,1,1"),
         ("bbox_crs", "EPSG:4326"), ("resampling", "cubic"), ("blend", "sharp"), ("simplify", "-1"), ("tile[]", "64"),
+        ("aoi", "area.geojson"), ("aoi", "[]"), ("aoi", '{"type": "Point"}'), ("aoi_crs", "EPSG:4326"),
         ("nodata", "none"), ("processor", "a,a"), ("path", "/srv/x.tif"), ("path", "s3:/a/x"), ("part", "true"),
         ("mask", "x"), ("moderation", "low"), ("input_fidelity", "high"), ("svg[model]", "x"), ("style", "vivid"),
         ("band", "2"), ("prompts", "x"), ("x" * 150, "1"),
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.engine
 def test_a_wrong_field_is_named(field, text) -> None:
     """400 with ``param``, for values, spellings and names."""
     name = field.partition("[")[0]
-    param = {"bbox_crs": "bbox", "x" * 150: "x" * 100}.get(name, name)
+    param = {"bbox_crs": "bbox", "aoi_crs": "aoi", "x" * 150: "x" * 100}.get(name, name)
     error = refusal(filled, (field, text))
     assert error.param == param
     assert len(error.message) < 600
@@ -51,6 +52,7 @@ def test_a_wrong_field_is_named(field, text) -> None:
         ({"processor": {}}, "processor"), ({"tiles": 1}, "tiles"), ({"image": 5}, "image"), ({"image": [5]}, "image"),
         ({"image": {"url": "x"}}, "image"), ({"image": None}, "image"), ({"image": []}, "image"),
         ({"image": ""}, "image"), ({"image": ["data:,x"] * 101}, "image"), ({"images": ["data:,x"]}, "images"),
+        ({"aoi": __file__}, "aoi"), ({"aoi": []}, "aoi"), ({"aoi": {"type": "Point"}}, "aoi"),
         ({"mask": "x"}, "mask"), ({"image": [{"file_id": "x"}]}, "image"),
     ],
     ids=lambda value: str(value)[:60],

@@ -18,6 +18,8 @@ from PIL import Image
 from scenes_for_tests import classes, pixels, write
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+from rasterio.features import geometry_mask  # noqa: E402 - rasterio may be absent
+
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
@@ -69,6 +71,22 @@ def test_an_edit_is_the_picture_of_the_classes(client, scene):
     assert (answer.output_format, answer.size, answer.quality or "auto") == ("png", "90x75", "auto")
     assert answer.usage.total_tokens == 1
     assert abs(answer.created - time.time()) < 600
+
+
+def test_areas_of_features_are_geojson(client, scene):
+    """Statistics of each feature of an area of interest, in the format of the area itself."""
+    ring = [[5 + 30 * col, 7 - 30 * row] for col, row in ((10, 10), (60, 10), (60, 50), (10, 10))]
+    features = [
+        {"type": "Feature", "id": name, "properties": {}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+        for name in ("a", "b")
+    ]
+    area = {"type": "FeatureCollection", "features": features, "crs": None}
+    options = {"aoi": area, "output": "areas", "output_format": "geojson"}
+    answer = client.images.edit(image=scene, prompt="", extra_body={**options, "aoi": json.dumps(area)})
+    first, second = json.loads(base64.b64decode(answer.data[0].b64_json))["features"]
+    assert (first["id"], second["id"], first["properties"]) == ("a", "b", second["properties"])
+    inside = ~geometry_mask([features[0]["geometry"]], (75, 90), PLACE["transform"])
+    assert sum(count for name, count in first["properties"].items() if name.endswith("_pixels")) == inside.sum()
 
 
 def test_a_raster_keeps_its_place(client, scene):

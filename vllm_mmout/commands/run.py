@@ -55,9 +55,11 @@ def _argparse_settings(option: Option) -> Mapping[str, Any]:
 
 
 def _reading(option: Option) -> Callable[[str], Any]:
+    from_text = option.extra.get("read", option.from_text)
+
     def read(text: str) -> Any:
         try:
-            return option.from_text(text)
+            return from_text(text)
         except OptionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 

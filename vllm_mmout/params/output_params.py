@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import as_window
+from vllm_mmout.geo import area_json, area_text, as_window
 from vllm_mmout.messages import unknown
 from vllm_mmout.option import options_of, said
 from vllm_mmout.params.reading import OF_MODELS
@@ -20,7 +20,7 @@ LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds"})
 """Names of the options that apply only in the process that made the request. They are not sent to an engine, and HTTP
 clients cannot set them."""
 
-STAYS = LOCAL_ONLY | {"partial_images"}
+STAYS = LOCAL_ONLY | {"partial_images", "aoi", "aoi_crs"}
 """Names of the options that an engine does not use. Requests that differ only in these can share a batch."""
 
 
@@ -86,11 +86,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, tuple(value))
         if isinstance(self.path, PurePath):
             msgspec.structs.force_setattr(self, "path", str(self.path))
-        if self.window is not None:
-            try:
-                msgspec.structs.force_setattr(self, "window", as_window(self.window))
-            except InputError as error:
-                raise OptionError(str(error), param="window") from None
+        self._convert_place()
         for option in _CHOSEN:
             option.checked(getattr(self, option.name))
         try:
@@ -108,6 +104,16 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
         self._check_tiles()
         self._check_picks()
 
+    def _convert_place(self) -> None:
+        """Convert the options of the input's part from the forms that users write."""
+        if self.aoi is not None:
+            msgspec.structs.force_setattr(self, "aoi", area_text(self.aoi, self.aoi_crs))
+        if self.window is not None:
+            try:
+                msgspec.structs.force_setattr(self, "window", as_window(self.window))
+            except InputError as error:
+                raise OptionError(str(error), param="window") from None
+
     @property
     def part(self) -> bool:
         """True if the request is one tile or other part of a larger request."""
@@ -124,21 +130,31 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
 
     def to_wire(self) -> dict[str, Any]:
         """Return the options as plain data to send to the engine. Options with default values are left out."""
-        wire: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
+        return {name: value for name, value in self.to_mapping().items() if name not in STAYS}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the options except `LOCAL_ONLY` as plain data. Options with default values are left out."""
+        plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
         # msgspec omits a text only if it is the default object itself, so equal unpickled texts are left out here.
-        names = [key for key in wire if key not in STAYS and getattr(self, key) != OPTIONS[key].default]
-        return {key: wire[key] for key in names} | ({_PART: True} if self.part else {})
+        names = [key for key in plain if key not in LOCAL_ONLY and getattr(self, key) != OPTIONS[key].default]
+        return {key: plain[key] for key in names} | ({_PART: True} if self.part else {})
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> OutputParams:
-        """Create the options from plain data, as returned by `to_wire`."""
+        """Create the options from plain data, as returned by `to_mapping` and `to_wire`.
+
+        The data may come from the network, so an ``aoi`` must be JSON, not the path of a file.
+        """
         names = [name for name in OPTIONS if name not in LOCAL_ONLY]
         for name in options:
             if name not in names and name != _PART:
                 raise unknown(name, names)
         if options.get(_PART, False) not in {True, False}:
             raise OptionError(f"{_PART} must be true or false, got {options[_PART]!r}", param=_PART)
-        params = cls(**{name: value for name, value in options.items() if name != _PART})
+        given = {name: value for name, value in options.items() if name != _PART}
+        if given.get("aoi") is not None:
+            given["aoi"] = area_json(given["aoi"])
+        params = cls(**given)
         return params.of_part() if options.get(_PART) else params
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo import Window
+from vllm_mmout.geo import LONGEST_AREA, Window, area_json, area_text
 from vllm_mmout.option import said
 from vllm_mmout.params.processors import Picks, wrong
 
@@ -77,6 +77,27 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
             "coordinate system of bbox, such as EPSG:4326 (longitude, latitude). By default the input's.", metavar="CRS"
         ),
     ] = None
+    aoi: Annotated[
+        Any,
+        said(
+            "area of interest: polygons in GeoJSON, from a shapely or geopandas object, or in a file. The part of the"
+            " input around it is used, and the result is masked: pixels whose centre is outside are nodata and not"
+            " counted, and boxes whose centre is outside are left out. Not together with window or bbox.",
+            metavar="FILE|GEOJSON",
+            parse=area_json,
+            read=area_text,
+            longest=LONGEST_AREA,
+            schema={"type": "object"},
+        ),
+    ] = None
+    aoi_crs: Annotated[
+        str | None,
+        said(
+            "coordinate system of an aoi that does not state one. By default GeoJSON is in longitude and latitude, and"
+            " a shapely geometry in the input's coordinate system.",
+            metavar="CRS",
+        ),
+    ] = None
     resampling: Annotated[
         Literal["nearest", "bilinear"], said("how coarser bands of several files are resampled to the finest grid.")
     ] = "nearest"
@@ -105,7 +126,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of the options set here that affect how a raster is read and cut into tiles."""
-        names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", *OF_MODELS, "tile")
+        names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "aoi", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def _check_bands(self) -> None:
@@ -140,6 +161,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
                 date.fromisoformat(day)
             except ValueError:
                 raise wrong("dates", f'must be days such as "2024-05-01", got {day!r}') from None
+        self._check_area()
         window = self.window
         if window is not None and (min(window.row, window.col) < 0 or min(window.height, window.width) < 1):
             sides = (window.row, window.col, window.height, window.width)
@@ -151,6 +173,15 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
             return
         if window is not None:
             raise OptionError("window and bbox are both set; give one of them", param="bbox")
+        if self.aoi is not None:
+            raise OptionError("bbox and aoi are both set; give one of them", param="aoi")
         west, south, east, north = self.bbox
         if not all(map(math.isfinite, self.bbox)) or south >= north or west == east:
             raise wrong("bbox", f"must be (west, south, east, north) with south below north, got {self.bbox}")
+
+    def _check_area(self) -> None:
+        if self.aoi is None and self.aoi_crs is not None:
+            message = f"aoi_crs is {self.aoi_crs!r} without aoi; give aoi=..., polygons in GeoJSON or a geometry"
+            raise OptionError(message, param="aoi")
+        if self.aoi is not None and self.window is not None:
+            raise OptionError("window and aoi are both set; give one of them", param="aoi")

@@ -67,7 +67,9 @@ class Scene(Run):
         super().__init__(
             request,
             binding.choice.pick(request.params.processor),
-            request.params.of_part(window=None, bbox=None, bbox_crs=None, path=None, partial_images=0),
+            request.params.of_part(
+                window=None, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None, path=None, partial_images=0
+            ),
             total=len(grid),
             nbytes=height * width * len(view.bands) * view.itemsize,
         )
@@ -210,7 +212,11 @@ class Scene(Run):
         processor = self.binding.processors[pick]
         view = self.view
         source = Source(
-            size=view.size, georeference=view.georeference, metadata=view.raster.metadata, assumed=view.assumed
+            size=view.size,
+            georeference=view.georeference,
+            area=view.area,
+            metadata=view.raster.metadata,
+            assumed=view.assumed,
         )
         first = self.binding.choice.pick(self.request.params.processor)[0]
         joined = Parts(

@@ -171,12 +171,13 @@ class RasterMapper:
             )
         pixels = view.read()
         if not pixels.observed:
-            raise nothing_observed(view.raster.nodata)
+            raise nothing_observed(view.raster.nodata, "of the input" if view.area is None else "inside aoi")
         first = pixels.array[:: self.num_frames or 1]  # the bands of the first date
         source = Source(
             size=view.size,
             georeference=view.georeference,
             valid=pixels.valid,
+            area=view.area,
             metadata=view.raster.metadata,
             picture=partial(_picture, first, pixels.valid, self.bands),
             assumed=view.assumed,
@@ -253,10 +254,10 @@ def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
     return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
 
 
-def nothing_observed(nodata: float | None) -> InputError:
+def nothing_observed(nodata: float | None, where: str = "of the input") -> InputError:
     """Return the error for an input without any valid pixel. It mentions the ``nodata`` value."""
     return InputError(
-        f"no pixel of the input holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or set"
+        f"no pixel {where} holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or set"
         " nodata=..."
     )
 

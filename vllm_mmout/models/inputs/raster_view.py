@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Window, observed, window_of_box
+from vllm_mmout.geo import Window, area_of, observed, placed_area, window_of_box
 from vllm_mmout.models.inputs.unpacking import has_numbers, numbers_of
 from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo import Georeference, Layer, OpenRaster, Raster
+    from vllm_mmout.geo import Georeference, Layer, OpenRaster, PlacedArea, Raster
     from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
@@ -81,9 +81,9 @@ class Pixels:
     """Pixels of one window, with scale and offset applied as the model needs them."""
 
     array: NDArray[Any]
-    """Pixels [bands, height, width], 0 where invalid. With several dates, the dates of each band follow one another."""
+    """Pixels [bands, height, width], 0 where nodata. With several dates, the dates of each band follow one another."""
     valid: NDArray[np.bool_] | None
-    """Mask [height, width], False at invalid pixels. None if all pixels are valid."""
+    """Mask [height, width], False at nodata and outside the request's area. None if all pixels are valid."""
 
     @property
     def observed(self) -> bool:
@@ -96,9 +96,9 @@ class TilePixels:
     """Pixels of several tiles of equal size, with scale and offset applied as the model needs them."""
 
     array: NDArray[Any]
-    """Pixels [tiles, bands, height, width], 0 where invalid. Values beyond the raster's edge are undefined."""
+    """Pixels [tiles, bands, height, width], 0 where nodata. Values beyond the raster's edge are undefined."""
     valid: Sequence[NDArray[np.bool_] | None]
-    """Mask [height, width] of each tile, False at invalid pixels. None for a tile with only valid pixels."""
+    """Mask [height, width] of each tile, False at nodata and outside the request's area. None for a tile with only valid pixels."""
 
     @property
     def observed(self) -> list[int]:
@@ -120,11 +120,15 @@ class RasterView:
     """Notes for the user about assumptions made in the choice of bands."""
     window: Window = field(init=False)
     """Part of the raster that is used, in pixels of the raster."""
+    area: PlacedArea | None = field(init=False)
+    """Area of interest of the request, on the pixels of the used part, or None."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
             raise InputError(f"the input has no pixels: {self.raster.size[0]} x {self.raster.size[1]}")
-        object.__setattr__(self, "window", self._part())
+        area = self._placed_area()
+        object.__setattr__(self, "window", self._part() if area is None else area.window)
+        object.__setattr__(self, "area", None if area is None else area.within(area.window))
         for name in ("scale", "offset"):
             value = getattr(self.params, name)
             if isinstance(value, tuple) and len(value) != (count := len(self.mapper.bands)):
@@ -150,7 +154,7 @@ class RasterView:
     @property
     def assumed(self) -> tuple[str, ...]:
         """Notes for the user about assumptions made about the input."""
-        return (*self.raster.assumed, *self.noted)
+        return (*self.raster.assumed, *self.noted, *(() if self.area is None else self.area.assumed))
 
     @property
     def itemsize(self) -> int:
@@ -166,7 +170,7 @@ class RasterView:
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
         """Yield the pixels of each window of this view. File segments that windows share are decoded only once."""
-        return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands))
+        return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
@@ -195,7 +199,7 @@ class RasterView:
         for tile, mask, window in zip(array, valid, windows, strict=True):
             if mask is not None:
                 np.copyto(tile[:, : window.height, : window.width], 0, where=~mask)
-        return TilePixels(array, valid)
+        return TilePixels(array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)])
 
     def in_input(self, window: Window) -> Window:
         """Convert a window of this view to a window of the whole raster."""
@@ -220,6 +224,20 @@ class RasterView:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _placed_area(self) -> PlacedArea | None:
+        if self.params.aoi is None:
+            return None
+        return placed_area(area_of(self.params.aoi), self.raster.georeference, self.raster.size, self.raster.name)
+
+    def _inside(self, valid: NDArray[np.bool_] | None, window: Window) -> NDArray[np.bool_] | None:
+        """Return a mask of a window of this view without the pixels outside the area. The model sees them."""
+        if self.area is None:
+            return valid
+        inside = self.area.mask(window)
+        if inside.all():
+            return valid
+        return inside if valid is None else inside & valid
 
     def _part(self) -> Window:
         params, raster = self.params, self.raster
@@ -252,9 +270,9 @@ class RasterView:
             return array.astype(np.float32) * scale + offset
         return array if array.dtype.name in DTYPES else array.astype(np.float32)
 
-    def _seen(self, raster: Raster) -> Pixels:
+    def _seen(self, raster: Raster, window: Window) -> Pixels:
         valid = raster.valid(None if self.raster.unpacked else self.params.nodata)
         array = self._as_sent(raster.array)
         if valid is None or valid.all():
-            return Pixels(array, None)
-        return Pixels(np.where(valid, array, np.zeros((), array.dtype)), valid)
+            return Pixels(array, self._inside(None, window))
+        return Pixels(np.where(valid, array, np.zeros((), array.dtype)), self._inside(valid, window))

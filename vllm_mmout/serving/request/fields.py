@@ -163,7 +163,7 @@ FIELDS: Final = {
 }
 """All request fields of the image routes except the images, by name."""
 _REFUSED: Final = {
-    "mask": "the model sees the whole image; leave it out (window or bbox choose a part of the input)",
+    "mask": "the model sees the whole image; leave it out (window, bbox or aoi choose a part of the input)",
     "part": "the server cuts inputs into parts itself; leave it out",
     **dict.fromkeys(LOCAL_ONLY - {"path"}, "a client cannot choose what stays with the server; leave it out"),
     **USELESS,
