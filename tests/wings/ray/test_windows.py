@@ -12,7 +12,8 @@ from scene_generator import make_scene
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo import TileGrid
+from vllm_mmout.geo import Georeference, TileGrid, area_of, placed_area
+from vllm_mmout.wings.ray.join import _options
 from vllm_mmout.wings.ray.windows import facts_of, joined, parts_of
 
 
@@ -92,6 +93,30 @@ def test_joined_windows_are_one_run_byte_for_byte(llm, scene, tmp_path, asked):
     joined(places, (height, width), facts, tmp_path).save(tmp_path / "joined.tif")
     assert (tmp_path / "joined.tif").read_bytes() == (tmp_path / "whole.tif").read_bytes()
     assert whole.height == height
+
+
+@pytest.mark.engine
+def test_joined_windows_are_masked_to_an_area(llm, scene, tmp_path):
+    """The windows are run without the area of interest, and the joined result is that of one run with it."""
+    center = make_scene(300, 380).transform
+    x, y = center[2], center[5]
+    ring = [[x + center[0] * col, y + center[4] * row] for col, row in ((20, 9), (210, 30), (160, 190), (20, 9))]
+    area = {"type": "Polygon", "coordinates": [ring], "crs": None}
+    asked = {"tile": 64, "overlap": 16}
+    params = OutputParams(**asked, aoi=area)
+    whole = llm.generate(str(scene), _to(params, tmp_path / "whole.tif"), use_tqdm=False)[0].outputs
+    placed = placed_area(area_of(params.aoi), Georeference(transform=center), (300, 380), "scene")
+    window = placed.window
+    assert (whole.height, whole.width) == (window.height, window.width)
+    places = []
+    for part in parts_of(TileGrid(window.height, window.width, 64, 16), (window.row, window.col), 150):
+        path = tmp_path / f"{len(places)}.tif"
+        options = OutputParams.from_mapping({**params.to_mapping(), **_options(part)})
+        facts = facts_of(llm.generate(str(scene), _to(options, path), use_tqdm=False)[0].outputs)
+        places.append((path, part))
+    size = (window.height, window.width)
+    joined(places, size, facts, tmp_path, placed.within(window)).save(tmp_path / "joined.tif")
+    assert (tmp_path / "joined.tif").read_bytes() == (tmp_path / "whole.tif").read_bytes()
 
 
 def test_what_is_no_raster_is_refused():

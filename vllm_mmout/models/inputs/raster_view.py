@@ -98,7 +98,8 @@ class TilePixels:
     array: NDArray[Any]
     """Pixels [tiles, bands, height, width], 0 where nodata. Values beyond the raster's edge are undefined."""
     valid: Sequence[NDArray[np.bool_] | None]
-    """Mask [height, width] of each tile, False at nodata and outside the request's area. None for a tile with only valid pixels."""
+    """Mask [height, width] of each tile, False at nodata and outside the request's area. None for a tile that is all
+    valid."""
 
     @property
     def observed(self) -> list[int]:

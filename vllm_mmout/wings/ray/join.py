@@ -16,6 +16,7 @@ from vllm_mmout.wings.ray.windows import ScenePart, joined, parts_of
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.geo import PlacedArea
     from vllm_mmout.wings.ray.cluster import Cluster
     from vllm_mmout.wings.ray.predictor import RunSettings
 
@@ -31,6 +32,8 @@ class CutScene:
     size: tuple[int, int]
     """Height and width of the scene in pixels."""
     parts: list[ScenePart]
+    area: PlacedArea | None = None
+    """Area of interest on the scene's pixels, or None. The joined result is masked to it."""
     records: dict[int, SceneRecord] = field(default_factory=dict)
     """Records of the windows that are done or have failed, by the index of the window in ``parts``."""
 
@@ -58,7 +61,8 @@ class CutScene:
 
 def _options(part: ScenePart) -> dict[str, Any]:
     window = part.window
-    return {"window": [window.row, window.col, window.height, window.width], "bbox": None, "bbox_crs": None}
+    sides = [window.row, window.col, window.height, window.width]
+    return {"window": sides, **dict.fromkeys(("bbox", "bbox_crs", "aoi", "aoi_crs"))}
 
 
 def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
@@ -68,7 +72,7 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
     try:
         with manifest.objects.workshop(run) as folder:
             places = [(record.files[0].address, part) for record, part in zip(records, scene.parts, strict=True)]
-            raster = joined(places, scene.size, records[0].known, folder)
+            raster = joined(places, scene.size, records[0].known, folder, scene.area)
             raster.save(folder / "joined.tif")
             files = [
                 manifest.objects.placed(file, f"{scene.name}{file.name.removeprefix('joined')}")
@@ -119,6 +123,6 @@ def _cut(binding: Binding, job: RunSettings, scene: str, name: str, side: int) -
             if "location" in getattr(view.mapper, "options", ()) and params.location is None:
                 raise OptionError("--ray-split needs --location: each window would have its own")
             parts = parts_of(grid, (view.window.row, view.window.col), side)
-            return CutScene(scene, name, view.size, parts) if len(parts) > 1 else None
+            return CutScene(scene, name, view.size, parts, view.area) if len(parts) > 1 else None
     except InputError:
         return None

@@ -66,7 +66,7 @@ class Manifest:
 
     def key(self, scene: str, options: Mapping[str, Any]) -> str:
         """Return the name of a scene's record: a hash of the scene, the model, the options and the flags."""
-        parts = [scene, self.model, self.params.to_wire(), dict(options), self.setup]
+        parts = [scene, self.model, self.params.to_mapping(), dict(options), self.setup]
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
 
     def find(self, scene: str, options: Mapping[str, Any]) -> SceneRecord | None:

@@ -103,7 +103,7 @@ class Predictor:
     def _params(self, options: Mapping[str, Any]) -> OutputParams:
         """Return the options of one row: the run's options, overridden by the row's own options."""
         params = self.job.params
-        own = OutputParams.from_mapping({**params.to_wire(), **options}) if options else params
+        own = OutputParams.from_mapping({**params.to_mapping(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)
 
     def _run(self, scenes: Sequence[Any], params: Sequence[OutputParams]) -> list[MultimodalRequestOutput]:

@@ -6,9 +6,10 @@ touch its own part, so each pixel is made from the same tiles as in a single run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from vllm_mmout.processors.canvas import Canvas
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vllm_mmout.geo import TileGrid
+    from numpy.typing import NDArray
+
+    from vllm_mmout.geo import PlacedArea, TileGrid
     from vllm_mmout.outputs.stored import StoredRaster
 
 _ROWS = 512
@@ -79,7 +82,11 @@ def facts_of(output: Any) -> dict[str, Any]:
 
 
 def joined(
-    parts: Sequence[tuple[str | Path, ScenePart]], size: tuple[int, int], facts: Mapping[str, Any], folder: Path
+    parts: Sequence[tuple[str | Path, ScenePart]],
+    size: tuple[int, int],
+    facts: Mapping[str, Any],
+    folder: Path,
+    area: PlacedArea | None = None,
 ) -> StoredRaster:
     """Join the GeoTIFFs of windows into one raster.
 
@@ -89,6 +96,7 @@ def joined(
         size: height and width of the scene, in pixels of the input.
         facts: units, class names and palette, from `facts_of`.
         folder: folder in which the result is written.
+        area: area of interest on the scene's pixels, to which the result is masked, or None.
 
     Raises:
         InputError: the results differ in nodata, or have unexpected sizes.
@@ -104,10 +112,12 @@ def joined(
             class_names=facts["class_names"],
             palette=None if facts["palette"] is None else np.array(facts["palette"], np.uint8),
         )
-        canvas = Canvas(folder, (whole.height, whole.width), like)
+        result_size = (whole.height, whole.width)
+        masked = None if area is None else partial(area.resized_mask, size=result_size)
+        canvas = Canvas(folder, result_size, like)
         try:
             for part in parts:
-                _put(canvas, like, scale, parts[0][1].window, part)
+                _put(canvas, like, scale, parts[0][1].window, part, masked=masked)
             return canvas.finish(first.georeference, first.metadata)
         except BaseException:
             canvas.discard()
@@ -120,8 +130,10 @@ def _put(
     scale: tuple[Fraction, Fraction],
     origin: Window,
     located: tuple[str | Path, ScenePart],
+    *,
+    masked: Callable[[Window], NDArray[np.bool_]] | None,
 ) -> None:
-    """Copy a window's part of the joined result from its GeoTIFF to the canvas."""
+    """Copy a window's part of the joined result to the canvas, with nodata where ``masked`` is False."""
     address, part = located
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))
     above, left = _scaled((part.window.row - origin.row, part.window.col - origin.col), scale)
@@ -133,7 +145,9 @@ def _put(
         if raster.size != _scaled((part.window.height, part.window.width), scale):
             raise InputError(f"{address} has {raster.size} pixels, which are not {scale} of {part.window}")
         for strip, pixels in zip(strips, raster.windows(strips), strict=True):
-            canvas.put(strip.row + above, own.col, RasterOutput(pixels.array, **like.described))
+            place = Window(strip.row + above, own.col, strip.height, strip.width)
+            valid = None if masked is None else masked(place)
+            canvas.put(place.row, place.col, RasterOutput(pixels.array, **like.described), valid)
 
 
 def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:

@@ -148,6 +148,7 @@ OPTIONS = [
     OutputParams(),
     OutputParams(window=(1, 2, 30, 40), nodata=0, scale=(1.0, 2.0), bands=["a", "b"], overlap=4, tile=32),
     OutputParams(bbox=(8.4, 47.3, 8.7, 47.5), bbox_crs="EPSG:4326", processor=("a", "b"), dates=("2024-01-01",)),
+    OutputParams(aoi={"type": "Polygon", "coordinates": [[[8, 47], [9, 47], [9, 48], [8, 47]]]}, aoi_crs="EPSG:4258"),
 ]
 
 
