@@ -146,6 +146,7 @@ KINDS = {
     "raster": "rasters",
     "tensor": "arrays",
     "areas": "areas",
+    "zones": "areas by feature",
     "boxes": "boxes",
     "polygons": "polygons",
     "classes": "polygons",

@@ -134,7 +134,8 @@ class Walk:
 def walk(tmp_path_factory):
     """The folder after ``make demo``, with the files that the pages name."""
     import rasterio
-    from rasterio.transform import from_origin
+    from rasterio.transform import Affine, array_bounds, from_origin
+    from rasterio.warp import transform_bounds
     from scene_generator import make_scene, write_scene
 
     from vllm_mmout import embedded_scene
@@ -145,6 +146,18 @@ def walk(tmp_path_factory):
     wide = make_scene(512, 1280)
     for name in ("scene.tif", "large.tif"):
         write_scene(folder / name, wide)
+    west, south, east, north = transform_bounds(
+        wide.crs, "EPSG:4326", *array_bounds(512, 1280, Affine(*wide.transform))
+    )
+    ring = [[west, north], [east, north], [(west + east) / 2, (south + north) / 2], [west, north]]
+    feature = {
+        "type": "Feature",
+        "properties": {"name": "north"},
+        "geometry": {"type": "Polygon", "coordinates": [ring]},
+    }
+    other = {**feature, "properties": {"name": "all"}}
+    fields = {"type": "FeatureCollection", "features": [feature, other]}
+    (folder / "fields.geojson").write_text(json.dumps(fields), encoding="utf-8")
     landsat = folder / "LC09_L2SP_195027_20240817"
     landsat.mkdir()
     with rasterio.open(scene) as source:
@@ -313,7 +326,10 @@ def test_python_with_an_engine(page, walk, llm, monkeypatch):
     for block in here("python"):
         if block.page == page and "async for" not in block.text:
             names = run(block, walk, monkeypatch, **names)
-    wanted = {"use.md": ["mask.tif"], "scenes.md": ["out/scene.tif", "flood.geojson", "flood.gpkg", "mask.tif"]}
+    wanted = {
+        "use.md": ["mask.tif"],
+        "scenes.md": ["out/scene.tif", "fields.csv", "masked/scene.tif", "flood.geojson", "flood.gpkg", "mask.tif"],
+    }
     assert [file for file in wanted[page] if not (walk.folder / file).is_file()] == []
 
 

@@ -56,7 +56,7 @@ def test_nodata_is_filled_inside_and_outside():
 def test_an_area_without_an_observation_is_an_error():
     """All of its pixels are nodata."""
     empty = np.zeros_like(ARRAY)
-    with pytest.raises(InputError, match="no pixel inside aoi holds an observation"):
+    with pytest.raises(InputError, match="no pixel of the input holds an observation inside aoi"):
         MAPPER(geotiff(array=empty), OutputParams(aoi=PARAMS.aoi, nodata=0))
 
 

@@ -29,7 +29,7 @@ class Savable:
     """Kinds of this output, such as "raster", the most specific first. The first kind that a file format can write is
     used."""
     takes_area: ClassVar[bool] = False
-    """True if `placed` leaves out what is outside `Source.area`."""
+    """True if `placed` leaves out the parts of the result outside `Source.area`."""
     formats: ClassVar[dict[str, str]] = {}
     """Maps file suffixes such as ".tif" to names of formats. The first entry is the default format."""
 

@@ -84,7 +84,7 @@ def _of_one_area(
 
 
 def _window(area: PlacedArea, feature: int, size: tuple[int, int]) -> Window | None:
-    """Return the window of a raster of ``size`` that holds all pixels of a feature, or None if it has none there."""
+    """Return the window of a raster of ``size`` that holds all pixels of a feature, or None if they are outside."""
     boxes = np.array([polygon.box for polygon in area.polygons[feature]]) - (*area.origin[::-1], *area.origin[::-1])
     rows, cols = size[0] / area.size[0], size[1] / area.size[1]
     left, top = boxes[:, :2].min(axis=0) * (cols, rows)

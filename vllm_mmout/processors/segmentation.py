@@ -92,7 +92,9 @@ class SegmentationProcessor(OutputProcessor):
         if output == "areas":
             from vllm_mmout.outputs import AreasOutput
 
-            return AreasOutput.formats
+            formats = AreasOutput.formats
+            # GeoJSON needs the features of an area of interest.
+            return formats if params.aoi is not None else {s: name for s, name in formats.items() if name != "geojson"}
         return PolygonsOutput.formats if output == "polygons" else RasterOutput.formats
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:

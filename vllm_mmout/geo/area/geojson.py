@@ -35,7 +35,7 @@ def area_text(value: Any, crs: str | None = None) -> str:
         crs: coordinate system of the coordinates, if ``value`` does not state one.
 
     Raises:
-        OptionError: the value is no valid area, or states another coordinate system than ``crs``.
+        OptionError: the value is not a valid area, or states another coordinate system than ``crs``.
 
     """
     if isinstance(value, str | PurePath) and not _is_json(value):
@@ -66,7 +66,7 @@ def area_json(value: Any) -> str:
 
 @lru_cache(maxsize=8)
 def area_of(text: str) -> Area:
-    """Return the area in a text of `area_text`, or raise OptionError if the text is no valid area."""
+    """Return the area in a text of `area_text`, or raise OptionError if the text is not a valid area."""
     data = _decoded(text)
     crs = _stated(data["crs"]) if "crs" in data else LON_LAT
     geographic = crs is not None and _checked(crs, "aoi").is_geographic
@@ -170,7 +170,7 @@ def _canonical(crs: str) -> str:
 
 
 def _checked(crs: str, option: str) -> Any:
-    """Return rasterio's ``CRS`` of a text, or raise OptionError if the text is no system of a map."""
+    """Return rasterio's ``CRS`` of a text, or raise OptionError unless it is geographic or projected."""
     try:
         system = rasterio_crs(crs)
     except InputError as error:

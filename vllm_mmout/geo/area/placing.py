@@ -36,7 +36,7 @@ _TOLERANCE: Final = 1 / 32
 _MOST_POINTS: Final = 4_000_000
 """Largest number of points of a ring after its edges were divided."""
 _TESTED: Final = (0.25, 0.5, 0.75)
-"""Positions on an edge at which its distance from a straight piece is measured."""
+"""Positions along an edge, from 0 to 1, where the distance from a straight piece is measured."""
 _MARGIN: Final = 0.05
 """Fraction of the raster's extent added on each side before an area in degrees is clipped to it."""
 _HALF: Final = TURN / 2
@@ -229,7 +229,7 @@ class _Placer:
 
 
 def _pixels(transform: Affine, x: NDArray[np.float64], y: NDArray[np.float64]) -> Ring:
-    """Return positions as columns and rows, rounded as GDAL does, so that masks equal those of rasterio.
+    """Return positions as columns and rows, rounded as GDAL does, so that masks equal rasterio's masks.
 
     A border often lies exactly on the centres of pixels, where the last bit decides.
     """

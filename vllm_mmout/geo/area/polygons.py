@@ -57,7 +57,7 @@ def wrong(problem: str) -> OptionError:
 
 
 def features_of(data: Mapping[str, Any], *, geographic: bool) -> tuple[AreaFeature, ...]:
-    """Return the features of a GeoJSON object, or raise OptionError if they are no polygons or exceed the limits."""
+    """Return the features of a GeoJSON object, or raise OptionError unless they are polygons within the limits."""
     if data.get("type") == "FeatureCollection":
         listed = data.get("features")
         if not isinstance(listed, list) or not listed:
@@ -86,7 +86,7 @@ def features_of(data: Mapping[str, Any], *, geographic: bool) -> tuple[AreaFeatu
 
 
 def _names(features: Sequence[Any]) -> list[str]:
-    """Return a unique name for each feature. An ``id`` that only counts the features, as of geopandas, is no name."""
+    """Return a unique name for each feature. An ``id`` that only counts the features, as in geopandas, is ignored."""
     names = []
     for place, feature in enumerate(features):
         record: Mapping[str, Any] = feature if isinstance(feature, dict) else {}

@@ -171,7 +171,7 @@ class RasterMapper:
             )
         pixels = view.read()
         if not pixels.observed:
-            raise nothing_observed(view.raster.nodata, "of the input" if view.area is None else "inside aoi")
+            raise nothing_observed(view.raster.nodata, "" if view.area is None else " inside aoi")
         first = pixels.array[:: self.num_frames or 1]  # the bands of the first date
         source = Source(
             size=view.size,
@@ -254,11 +254,11 @@ def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
     return planes if frames is None else planes.reshape(-1, frames, *planes.shape[1:])
 
 
-def nothing_observed(nodata: float | None, where: str = "of the input") -> InputError:
+def nothing_observed(nodata: float | None, where: str = "") -> InputError:
     """Return the error for an input without any valid pixel. It mentions the ``nodata`` value."""
     return InputError(
-        f"no pixel {where} holds an observation: all are NaN or nodata ({nodata}); choose other bands=[...] or set"
-        " nodata=..."
+        f"no pixel of the input holds an observation{where}: all are NaN or nodata ({nodata}); choose other bands=[...]"
+        " or set nodata=..."
     )
 
 
