@@ -40,7 +40,7 @@ def refused(body: bytes | bytearray, *, data: bool = False) -> ApiError:
         {"image": []},
         {"prompt": "\U0001f30a" * 32_000},
         {"user": "x" * 8000, "n": 1},
-        {"aoi": {"type": "Polygon", "coordinates": [[[8.25, 47.5]] * 100_000]}},
+        {"aoi": {"type": "Polygon", "coordinates": [[[8.25, 47.5]] * 50_000]}},
     ],
     ids=lambda value: str(list(value)),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo.area.geojson import LONGEST_AREA, area_json, area_of, area_text
+    from vllm_mmout.geo.area.geojson import area_json, area_of, area_text
     from vllm_mmout.geo.area.placed import PlacedArea
     from vllm_mmout.geo.area.placing import placed_area
     from vllm_mmout.geo.area.polygons import Area, AreaFeature
@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.vectors.trace import trace_polygons
 
 __all__ = [
-    "BLOCK_SIDE", "FINER", "LONGEST_AREA", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM",
-    "RASTER_SUFFIXES", "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "Connections",
-    "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
+    "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
+    "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "Connections", "Contribution",
+    "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
     "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked",
     "Packing", "PlacedArea", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile",
     "TileGrid", "Unpacking", "Window", "address_fault", "are_classes", "area_json", "area_km2", "area_of",
@@ -103,7 +103,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "vllm_mmout.geo.area.geojson": "LONGEST_AREA area_json area_of area_text",
+    "vllm_mmout.geo.area.geojson": "area_json area_of area_text",
     "vllm_mmout.geo.area.placed": "PlacedArea",
     "vllm_mmout.geo.area.placing": "placed_area",
     "vllm_mmout.geo.area.polygons": "Area AreaFeature",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo import LONGEST_AREA, Window, area_json, area_text
+from vllm_mmout.geo import Window, area_json, area_text
 from vllm_mmout.option import said
 from vllm_mmout.params.processors import Picks, wrong
 
@@ -20,6 +20,9 @@ OF_MODELS = ("location", "dates", "means", "stds")
 _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 """Smallest and largest positive number in float32."""
 
+
+_LONGEST_SENT = 1 << 20
+"""Largest number of characters of an area from the network. It is checked on the event loop."""
 
 FILE, STORED = "file", "stored"
 """Values of ``scale`` that are not numbers. "file" applies the scale that the file states, and "stored" uses the values
@@ -86,7 +89,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
             metavar="FILE|GEOJSON",
             parse=area_json,
             read=area_text,
-            longest=LONGEST_AREA,
+            longest=_LONGEST_SENT,
             schema={"type": "object"},
         ),
     ] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -59,8 +58,8 @@ def area_json(value: Any) -> str:
     if not isinstance(value, Mapping):
         raise wrong(f"must be {_FORMS}, got {type(value).__name__}")
     try:
-        return json.dumps(value, default=_plain, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
+        return msgspec.json.encode(dict(value), enc_hook=_plain).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise wrong(f"is no GeoJSON: {error}") from None
 
 
@@ -183,5 +182,7 @@ def _checked(crs: str, option: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a property of a geopandas object as JSON: NumPy's numbers as numbers, and dates as texts."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """Convert a value to JSON: mappings, NumPy's numbers and arrays as usual, and other objects as texts."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)

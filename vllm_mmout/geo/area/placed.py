@@ -105,7 +105,9 @@ class PlacedArea:
         if not shapes:
             return np.zeros((window.height, window.width), np.bool_)
         transform = Affine(1, 0, 0, 0, self.up, 0)
-        return rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8).view(np.bool_)
+        burnt = rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8)
+        inside: NDArray[np.bool_] = burnt.view(np.bool_)
+        return inside
 
     def resized_mask(self, window: Window, size: tuple[int, int], feature: int | None = None) -> NDArray[np.bool_]:
         """Return the mask of a window of a raster of another ``size`` (height, width) that covers the same extent.
@@ -130,7 +132,7 @@ class PlacedArea:
         """Return whether the pixel at each point (column, row), [n, 2], is inside the area. Points outside are not."""
         height, width = self.size
         places = np.floor(points).astype(np.int64)
-        inside = ((places >= 0) & (places < (width, height))).all(axis=1)
+        inside: NDArray[np.bool_] = ((places >= 0) & (places < (width, height))).all(axis=1)
         step = max(1, _AT_ONCE // width)
         for first in np.unique(places[inside, 1] // step).tolist():
             strip = Window(first * step, 0, min(step, height - first * step), width)

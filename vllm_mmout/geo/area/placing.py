@@ -188,7 +188,8 @@ class _Placer:
         """Return the distance in pixels of edges from their straight pieces, 0 off the raster, and their midpoints."""
         start, step = ring[edges], ring[edges + 1] - ring[edges]
         first, chord = places[edges], places[edges + 1] - places[edges]
-        off, arcs = np.zeros(len(edges)), []
+        off = np.zeros(len(edges))
+        arcs: list[Ring] = []
         a, b, _, d, e, _ = self.system.grid.transform
         for share in _TESTED:
             arc, straight = self._transformed(start + share * step), first + share * chord

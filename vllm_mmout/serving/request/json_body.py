@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from vllm_mmout.geo import LONGEST_AREA
 from vllm_mmout.messages import shown
+from vllm_mmout.params import OPTIONS
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.body import (
     MAX_FIELDS,
@@ -190,7 +190,7 @@ _OF_IMAGES: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {
     "image": _images,
     "images": _images,
     "input_reference": _image,
-    "aoi": partial(_short, most=LONGEST_AREA),
+    "aoi": partial(_short, most=OPTIONS["aoi"].longest),
     **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
 }
 _OF_DATA: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {"data": _any}
