@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class AreasOutput(StructuredOutput):
     }
 
     classes: list[ClassArea]
-    features: Annotated[dict[str, FeatureAreas], Field(default_factory=dict, exclude_if=lambda features: not features)]
+    features: dict[str, FeatureAreas] = Field(default_factory=dict, exclude_if=lambda features: not features)
     """Areas inside each feature by its name, if the request's ``aoi`` has several. Where features overlap, a pixel
     counts in each of them, but once in ``classes``. JSON has this field only if it is not empty."""
 

@@ -119,7 +119,8 @@ class PlacedArea:
         rows = nearest_pixels(self.size[0], size[0])[window.rows]
         cols = nearest_pixels(self.size[1], size[1])[window.cols]
         here = Window(int(rows[0]), int(cols[0]), int(rows[-1] - rows[0]) + 1, int(cols[-1] - cols[0]) + 1)
-        return self.mask(here, feature)[(rows - rows[0])[:, np.newaxis], cols - cols[0]]
+        mask: NDArray[np.bool_] = self.mask(here, feature)[(rows - rows[0])[:, np.newaxis], cols - cols[0]]
+        return mask
 
     def strips(self) -> Iterator[Window]:
         """Yield windows of few rows that together cover `window` of the raster, from top to bottom."""
@@ -132,7 +133,7 @@ class PlacedArea:
         """Return whether the pixel at each point (column, row), [n, 2], is inside the area. Points outside are not."""
         height, width = self.size
         places = np.floor(points).astype(np.int64)
-        inside: NDArray[np.bool_] = ((places >= 0) & (places < (width, height))).all(axis=1)
+        inside: NDArray[np.bool_] = np.all((places >= 0) & (places < (width, height)), axis=1)
         step = max(1, _AT_ONCE // width)
         for first in np.unique(places[inside, 1] // step).tolist():
             strip = Window(first * step, 0, min(step, height - first * step), width)
