@@ -124,6 +124,11 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"message": _plain(error.message), "type": error.type, "param": param, "code": error.code}}
 
 
+def status_of(kind: str) -> int:
+    """Return the HTTP status of an error type, such as 404 for "NotFoundError". Unknown types have the status 500."""
+    return next((status for status, name in _TYPES.items() if name == kind), 500)
+
+
 def error_response(error: BaseException, request_id: str | None = None) -> JSONResponse:
     """Return the response for a request that failed with an exception, and log the failure."""
     known = api_error(error, request_id)

@@ -72,12 +72,20 @@ GONE = 499
 """Status of a request whose client closed the connection, as in nginx. It appears only in the log."""
 
 
+def refused(request: Request, error: Exception) -> Response:
+    """Return the error response to a failed request. FastAPI also calls this for an ApiError."""
+    answer = error_response(error, request_id(request))
+    answer.headers.update(id_header(request))
+    return answer
+
+
 async def answered(
     request: Request,
     kind: type[S],
     work: Callable[[S, AsyncExitStack], Awaitable[Response]],
     *,
     placed: bool = True,
+    refuse: Callable[[Request, Exception], Response] = refused,
 ) -> Response:
     """Run the handler ``work`` of a route and return its response. Exceptions become error responses.
 
@@ -89,6 +97,7 @@ async def answered(
         kind: type of the service that the route needs; a server with another one answers 400.
         work: the work, which gets the service and the stack.
         placed: whether the request takes a place before its work starts.
+        refuse: returns the response for an exception, by default in OpenAI's format.
 
     """
     held = AsyncExitStack()
@@ -108,17 +117,10 @@ async def answered(
         shared = request.app.state.mmout
         if isinstance(shared, Service):
             count_refusal(shared.observer, failure)
-        return refused(request, failure)
+        return refuse(request, failure)
     except BaseException:
         await held.aclose()
         raise
-
-
-def refused(request: Request, error: Exception) -> Response:
-    """Return the error response to a failed request. FastAPI also calls this for an ApiError."""
-    answer = error_response(error, request_id(request))
-    answer.headers.update(id_header(request))
-    return answer
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:

@@ -17,12 +17,11 @@ import msgspec
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from vllm import envs
-from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
 from vllm_mmout.serving import openapi
 from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.image_routes import GONE, answered, take_place
+from vllm_mmout.serving.request.api_key import has_key
 from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
@@ -67,7 +66,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
         answer = _data_handler(state, extensions)
         if not isinstance(state.mmout, ForwardService) or answer is None or not _is_json(request):
             return _PassOn(vllm_route, None)
-        if not _has_key(request):
+        if not has_key(request):
             return await _without_key(request, state.mmout, vllm_route)
 
         async def work(service: ForwardService, held: AsyncExitStack) -> Response:
@@ -175,12 +174,6 @@ def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAn
         return _answer
     found = (extension.plugin_answer(plugin) for extension in extensions)
     return next((answer for answer in found if answer is not None), None)
-
-
-def _has_key(request: Request) -> bool:
-    """Return whether a request has a valid API key. vLLM itself checks keys only for paths below /v1."""
-    keys = [key for key in (request.app.state.args.api_key or [envs.VLLM_API_KEY]) if key]
-    return not keys or AuthenticationMiddleware(request.app, keys).verify_token(request.headers)
 
 
 class _PassOn(Response):

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -66,6 +66,8 @@ async def parse_json(body: bytearray) -> Any:
     return await parsed(partial(decoded, data=True), body)
 
 
+Decode: TypeAlias = Callable[[str, memoryview], Any]
+"""Function that decodes the JSON value of a named field. Its name is for error messages."""
 _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
 """Maximum JSON size in bytes of a field without a special limit."""
@@ -76,9 +78,17 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body, with size limits for its fields that keep the blocking call short.
+    """Parse a JSON body.
 
     With ``data`` True the field "data" may be any JSON. Otherwise images and prompt may be long.
+    """
+    return decoded_fields(body, _OF_DATA if data else OF_IMAGES)
+
+
+def decoded_fields(body: bytearray | memoryview, fields: Mapping[str, Decode]) -> Any:
+    """Parse a JSON object, with size limits for its values that keep the blocking call short.
+
+    ``fields`` maps the names of long values to the functions that decode them. Other values may have 8 KB.
     """
     try:
         if not is_object(body):
@@ -91,13 +101,13 @@ def decoded(body: bytearray, *, data: bool) -> Any:
         for name, raw in names.items():
             if name.text in values:
                 raise ApiError(400, f"the JSON has {name.text[:100]!r} twice; leave one out", param=name.text[:100])
-            values[name.text] = (_OF_DATA if data else _OF_IMAGES).get(name.text, _short)(name.text, memoryview(raw))
+            values[name.text] = fields.get(name.text, _short)(name.text, memoryview(raw))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is no valid JSON: {error}") from None
     return values
 
 
-def is_object(body: bytes | bytearray) -> bool:
+def is_object(body: bytes | bytearray | memoryview) -> bool:
     """Return whether a JSON text starts with ``{``."""
     return _OBJECT.match(body) is not None
 
@@ -143,16 +153,21 @@ _Images = msgspec.defstruct(
 )
 
 
-def _images(name: str, raw: memoryview) -> Any:
+def several(name: str, raw: memoryview, one: Decode) -> Any:
+    """Decode a value or a list of at most `MAX_FILES` values, each by the function ``one``."""
     if bytes(raw[:1]) != b"[":
-        return _image(name, raw)
+        return one(name, raw)
     try:
         entries = msgspec.json.decode(raw, type=_Images)
     except msgspec.ValidationError:
         message = f"more than {MAX_FILES} images were sent, the most that are taken; send fewer"
         raise ApiError(400, message, param=name) from None
     places = (getattr(entries, place) for place in _PLACES)
-    return [_image(name, memoryview(entry)) for entry in places if entry is not msgspec.UNSET]
+    return [one(name, memoryview(entry)) for entry in places if entry is not msgspec.UNSET]
+
+
+def _images(name: str, raw: memoryview) -> Any:
+    return several(name, raw, _image)
 
 
 def _image(name: str, raw: memoryview) -> Any:
@@ -186,11 +201,12 @@ def _begin(raw: bytearray | memoryview) -> str:
     return shown(bytes(raw[:200]).decode(errors="replace"))
 
 
-_OF_IMAGES: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {
+_OF_DATA: Final[Mapping[str, Decode]] = {"data": _any}
+OF_IMAGES: Final[Mapping[str, Decode]] = {
     "image": _images,
     "images": _images,
     "input_reference": _image,
     "aoi": partial(_short, most=OPTIONS["aoi"].longest),
     **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
 }
-_OF_DATA: Final[Mapping[str, Callable[[str, memoryview], Any]]] = {"data": _any}
+"""Maps the names of fields of image requests whose values may be long to the functions that decode them."""

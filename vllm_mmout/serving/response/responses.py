@@ -12,7 +12,7 @@ from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -25,12 +25,12 @@ from vllm_mmout.serving.options import ServingOptions, flag
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, SOUND_TYPES, Encoded
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from starlette.requests import Request
     from starlette.types import Message, Receive, Scope, Send
 
-    Part: TypeAlias = bytes | Encoded
+    from vllm_mmout.serving.response.verbatim import Verbatim
+
+    Part: TypeAlias = bytes | Encoded | Verbatim
 
 T = TypeVar("T")
 _TURN_S: Final = 0.01
@@ -148,7 +148,7 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
             continue
         for at in range(0, part.nbytes, _READ):
             read = part.read(at, _READ)
-            waiting += b2a_base64(read, newline=False) if as_text else read
+            waiting += b2a_base64(read, newline=False) if as_text and isinstance(part, Encoded) else read
             if len(waiting) >= _READ:
                 yield bytes(waiting)
                 waiting.clear()
@@ -162,7 +162,7 @@ async def close_all(parts: Iterable[Part]) -> None:
         await run_sync(close_entries, [part for part in parts if not isinstance(part, bytes)])
 
 
-def close_entries(entries: Iterable[Encoded]) -> None:
+def close_entries(entries: Iterable[Encoded | Verbatim]) -> None:
     """Close results. The call blocks while their files are removed."""
     for entry in entries:
         entry.close()
@@ -171,7 +171,7 @@ def close_entries(entries: Iterable[Encoded]) -> None:
 def _length(part: Part, *, as_text: bool) -> int:
     if isinstance(part, bytes):
         return len(part)
-    return (part.nbytes + 2) // 3 * 4 if as_text else part.nbytes
+    return (part.nbytes + 2) // 3 * 4 if as_text and isinstance(part, Encoded) else part.nbytes
 
 
 def described(entry: Encoded) -> dict[str, str]:
