@@ -207,7 +207,7 @@ def test_a_file_of_another_release_is_refused(path):
     foreign(path, "PRAGMA user_version = 1")
     with pytest.raises(OptionError, match="another release of vllm-mmout; choose another folder"):
         SceneDatabase(path)
-    foreign(path, "PRAGMA user_version = 3")
+    foreign(path, "PRAGMA user_version = 4")
     SceneDatabase(path).close()
 
 

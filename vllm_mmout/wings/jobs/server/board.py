@@ -17,7 +17,7 @@ from vllm_mmout.wings.jobs.server.database import MOST_STARTS, SceneDatabase
 from vllm_mmout.wings.jobs.server.job import PREFIX, VIDEO_PREFIX, SceneError, SceneJob, SceneOutput
 
 if TYPE_CHECKING:
-    from vllm_mmout.wings.jobs.server.job import VideoSettings
+    from vllm_mmout.wings.jobs.server.job import Delivery, VideoSettings
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 FILE: Final = "scenes.sqlite"
@@ -65,6 +65,7 @@ class SceneBoard:
         most_bytes: int,
         request: str | None = None,
         video: VideoSettings | None = None,
+        delivery: Delivery | None = None,
     ) -> SceneJob | int:
         """Add a job that this server will run, unless a limit is reached.
 
@@ -76,6 +77,7 @@ class SceneBoard:
             most_bytes: limit of ``nbytes`` of all unfinished jobs together.
             request: the request as JSON, see `kept_request.kept`, if other servers can start the job again.
             video: the prompt, size and length if the job makes a video.
+            delivery: the form of the results, for a job of OGC API Processes.
 
         Returns:
             The job, or the number of unfinished jobs if a limit is reached.
@@ -92,6 +94,7 @@ class SceneBoard:
             created_at=time.time(),
             request=request,
             video=video,
+            delivery=delivery,
         )
         unfinished = self._database.add(job, most=most, most_bytes=most_bytes)
         if unfinished is not None and self.sweep():  # some of the jobs that were counted had lost their server

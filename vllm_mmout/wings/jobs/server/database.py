@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from vllm_mmout.wings.jobs.server.database_file import connected, identity
-from vllm_mmout.wings.jobs.server.job import SceneError, SceneJob, SceneOutput, VideoSettings
+from vllm_mmout.wings.jobs.server.job import Delivery, SceneError, SceneJob, SceneOutput, VideoSettings
 
 _COLUMNS: Final = SceneJob.__struct_fields__
-_JSON: Final = ("outputs", "error", "video")
+_JSON: Final = ("outputs", "error", "video", "delivery")
 """Columns whose values are stored as JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
@@ -268,6 +268,7 @@ def _job(values: dict[str, Any]) -> SceneJob:
     values["outputs"] = msgspec.json.decode(values["outputs"], type=tuple[SceneOutput, ...])
     values["error"] = msgspec.json.decode(values["error"], type=SceneError | None)
     values["video"] = msgspec.json.decode(values["video"], type=VideoSettings | None)
+    values["delivery"] = msgspec.json.decode(values["delivery"], type=Delivery | None)
     return SceneJob(**values)
 
 

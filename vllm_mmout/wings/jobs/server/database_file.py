@@ -9,7 +9,7 @@ from typing import Final
 
 from vllm_mmout.errors import OptionError
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _PATIENCE_S: Final = 60.0
 """Seconds to wait for a lock that another connection holds on the file."""
 _TABLE: Final = """
@@ -32,6 +32,7 @@ CREATE TABLE scenes (
     request TEXT,
     starts INTEGER NOT NULL,
     video TEXT NOT NULL,
+    delivery TEXT NOT NULL,
     preview_asked INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX scenes_by_status ON scenes (status);

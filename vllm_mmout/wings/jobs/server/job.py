@@ -87,6 +87,15 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Length in seconds as text, or `AUTO`."""
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """Form in which an execute request of OGC API Processes asked for the results of its job."""
+
+    document: bool = False
+    """Whether all results are sent in one JSON document. If False, they are sent as files."""
+    references: tuple[str, ...] = ()
+    """Processors whose results are sent as URLs, and not as values."""
+
+
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """State of a job at one moment, as the database stores it. Times are in seconds since 1970."""
 
@@ -117,6 +126,8 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Number of times that a server has started the job."""
     video: VideoSettings | None = None
     """Prompt, size and length if the job makes a video, None if it processes a scene."""
+    delivery: Delivery | None = None
+    """Form of the results if the job was created by an execute request of OGC API Processes, else None."""
 
     @property
     def finished(self) -> bool:

@@ -42,6 +42,8 @@ class JobKind:
     """Value of the field ``object`` in the response to a deletion, such as "scene.deleted"."""
     described: Callable[[SceneJob], dict[str, Any]]
     """Function that returns the JSON description of a job."""
+    error_type: str | None = None
+    """Type of the error for a job that does not exist. None: vLLM's type for the status 404."""
 
     def id_of(self, request: Request) -> str:
         """Return the job id in a request's path, or "" if it is not a valid id of this kind."""
@@ -95,14 +97,20 @@ async def found(request: Request, board: SceneBoard, kind: JobKind) -> SceneJob:
     return job
 
 
-async def deleted(request: Request, runner: SceneRunner, kind: JobKind) -> Response:
-    """Cancel the job whose id is in the request's path, and delete it with its results."""
+async def removed(request: Request, runner: SceneRunner, kind: JobKind) -> SceneJob:
+    """Cancel the job whose id is in the request's path, delete it with its results, and return its last state."""
     job_id = kind.id_of(request)
     job = await asyncio.to_thread(runner.board.delete, job_id)
     runner.cancel(job_id)
     if job is None:
         raise _unknown(runner.board, kind)
-    return JSONResponse({"id": job_id, "object": kind.deleted, "deleted": True})
+    return job
+
+
+async def deleted(request: Request, runner: SceneRunner, kind: JobKind) -> Response:
+    """Delete the job whose id is in the request's path as `removed` does, and return the response."""
+    job = await removed(request, runner, kind)
+    return JSONResponse({"id": job.id, "object": kind.deleted, "deleted": True})
 
 
 def _unknown(board: SceneBoard, kind: JobKind) -> ApiError:
@@ -110,5 +118,6 @@ def _unknown(board: SceneBoard, kind: JobKind) -> ApiError:
         404,
         f"there is no such job; finished jobs are kept for {board.store.ttl:g} seconds, and the oldest results are"
         f" removed when their folder is full; {kind.again}",
+        kind=kind.error_type,
         param=kind.parameter,
     )

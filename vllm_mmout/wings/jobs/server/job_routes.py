@@ -12,17 +12,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.log import logger
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.fields import edit_request
 from vllm_mmout.serving.request.json_body import read_request
-from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
-from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, result_responses, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -30,17 +27,17 @@ from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
 from vllm_mmout.wings.jobs.server.job_lookup import JobKind, deleted, found, listed, unplaced
 from vllm_mmout.wings.jobs.server.job_schemas import SCENES
-from vllm_mmout.wings.jobs.server.kept_request import kept, kept_request
+from vllm_mmout.wings.jobs.server.kept_request import kept_request
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
+from vllm_mmout.wings.jobs.server.scene_work import add_scene, open_inputs, scene_work
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fastapi import FastAPI
     from starlette.datastructures import State
 
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import Service
+    from vllm_mmout.serving.work import Work
 
 _KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.deleted", SceneJob.described)
 
@@ -112,24 +109,8 @@ async def _delete(request: Request, runner: SceneRunner) -> Response:
 
 async def _created(request: Request, service: ForwardService) -> Response:
     async with AsyncExitStack() as unused:
-        image_request, inputs = await _read(request, service, unused)
-        work = _work(service, image_request, inputs, request_id(request, "scene"), trace_headers(request))
-        model = image_request.model or service.models.registry.model_name()
-        job = await request.app.state.mmout_scenes.add(work, inputs, model, service.options, kept(image_request))
-        unused.pop_all()
+        job = await add_scene(request, service, await _read(request, service, unused), unused)
     return JSONResponse(job.described())
-
-
-def _work(
-    service: ForwardService,
-    request: ImageRequest,
-    inputs: SceneInputs,
-    name: str,
-    headers: Mapping[str, str] | None = None,
-) -> Work:
-    """Build the `Work` that runs a job's request, and check all that can be checked before it runs."""
-    request = msgspec.structs.replace(request, as_file=True)
-    return Work.of(service, request, inputs.data, name, trace_headers=headers)
 
 
 def _serves(service: ForwardService, model: str) -> bool:
@@ -145,14 +126,14 @@ def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
         return video_routes.again(service, job.video, request)
     inputs = keep_inputs(request.images, service.sources)
     try:
-        return _work(service, request, inputs, f"scene-{uuid4().hex}"), inputs
+        return scene_work(service, request, inputs, f"scene-{uuid4().hex}"), inputs
     except BaseException:
         inputs.held.close()
         raise
 
 
 async def _previewed(request: Request, service: ForwardService, held: AsyncExitStack) -> Response:
-    _, inputs = await _read(request, service, held)
+    inputs = await open_inputs(await _read(request, service, held), service, held)
 
     def reduced() -> bytes:
         with service.sources.opened(inputs.data) as opened:
@@ -166,11 +147,6 @@ async def _previewed(request: Request, service: ForwardService, held: AsyncExitS
     return PiecesResponse([Encoded(answer, "json")], MEDIA_TYPES["json"], as_text=False)
 
 
-async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[ImageRequest, SceneInputs]:
-    """Read a job's request and its files. The exit stack ``held`` closes the files."""
-    image_request = edit_request(await read_request(request, service.options, held), SCENES)
-    inputs = await in_thread(
-        partial(keep_inputs, image_request.images, service.sources), lambda made: made.held.close()
-    )
-    held.push_async_callback(asyncio.to_thread, inputs.held.close)
-    return image_request, inputs
+async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> ImageRequest:
+    """Read a job's request. The exit stack ``held`` closes the uploaded files."""
+    return edit_request(await read_request(request, service.options, held), SCENES)

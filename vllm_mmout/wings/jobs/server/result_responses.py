@@ -21,6 +21,7 @@ from vllm_mmout.serving.response.result_files import Encoded
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from vllm_mmout.serving.response.responses import PiecesResponse
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.wings.jobs.server.job import SceneJob, SceneOutput
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
@@ -38,11 +39,24 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
     stored = output.stored if variant == "result" else output.preview
     if stored is None:
         raise ApiError(404, "this result has no preview; ask for variant=result", param="variant")
-    entry = await asyncio.to_thread(runner.board.store.find, stored)
+    return await send_stored(request, job, output, runner.board.store, stored)
+
+
+async def send_stored(
+    request: Request, job: SceneJob, output: SceneOutput, store: ResultStore, stored: str
+) -> PiecesResponse:
+    """Send the file or the preview of a result. ``stored`` is its name in the store."""
+    entry = await asyncio.to_thread(find_stored, store, stored)
+    etag = f"{job.id}-{job.outputs.index(output)}-{'result' if stored == output.stored else 'preview'}"
+    return ranged_response(request, entry, etag, PRIVATE, _stem(job.name))
+
+
+def find_stored(store: ResultStore, stored: str) -> Encoded:
+    """Open a stored file, or raise an ApiError (404) if it was removed. Blocks."""
+    entry = store.find(stored)
     if entry is None:
         raise _removed()
-    etag = f"{job.id}-{job.outputs.index(output)}-{variant}"
-    return ranged_response(request, entry, etag, PRIVATE, _stem(job.name))
+    return entry
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:

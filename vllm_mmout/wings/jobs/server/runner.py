@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.encode import ToResponse
     from vllm_mmout.serving.work import Work
     from vllm_mmout.wings.jobs.server.board import SceneBoard
-    from vllm_mmout.wings.jobs.server.job import SceneInputs, SceneJob, VideoSettings
+    from vllm_mmout.wings.jobs.server.job import Delivery, SceneInputs, SceneJob, VideoSettings
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
@@ -81,6 +81,7 @@ class SceneRunner:
         request: str | None = None,
         *,
         video: VideoSettings | None = None,
+        delivery: Delivery | None = None,
     ) -> SceneJob:
         """Create a job and queue it.
 
@@ -91,6 +92,7 @@ class SceneRunner:
             options: the limits of the server.
             request: the request as JSON of `kept`, from which other servers can start the job again.
             video: the prompt, size and length if the job makes a video.
+            delivery: the form of the results, for a job of OGC API Processes.
 
         Raises:
             ApiError: the limit of unfinished jobs, or of their bytes, is reached (429).
@@ -105,6 +107,7 @@ class SceneRunner:
             most_bytes=options.max_scene_bytes,
             request=request,
             video=video,
+            delivery=delivery,
         )
         job = await in_thread(adding, self._delete_unsent)
         if isinstance(job, int):
@@ -145,6 +148,11 @@ class SceneRunner:
         """Cancel the job's task if the job runs on this server."""
         if (running := self._running.get(job_id)) is not None:
             running.task.cancel()
+
+    async def ended(self, job_id: str) -> None:
+        """Wait until this server runs the job no longer, because it is finished, deleted or released."""
+        if (running := self._running.get(job_id)) is not None:
+            await asyncio.wait({running.task})
 
     def preview(self, server: str, job_id: str) -> Path:
         """Return the path of the preview file that a server writes while it runs a job."""
