@@ -41,6 +41,7 @@ ELSEWHERE = {
     ("iterative.md", ""): "wings/iterative/test_iterative_guide.py",
     ("models.md", ""): "test_models_page.py",
     ("jobs-folder.md", "VACUUM"): "wings/jobs/server/test_jobs_folder_page.py",
+    ("ogc.md", "owslib"): "wings/jobs/ogc/test_ogc_served.py",
     ("jobs.md", "client.videos"): "wings/jobs/server/test_videos_served.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",
     ("io-plugins.md", "ibm-nasa-geospatial"): "wings/terratorch/engine/test_terratorch_guide.py",
@@ -254,7 +255,7 @@ def test_a_command(block, command, printed, walk, water_server, request):
     if "--resume" in command or "limit=2" in command:
         for _ in range(1 if "--resume" in command else 3):
             walk.job = walk.shell("vllm-mmout submit scene.tif --server http://localhost:8000 --no-wait").strip()
-    if "/content" in command or "/pixel" in command:
+    if "/content" in command or "/pixel" in command or "$ID/results" in command:
         _wait(server, walk.job)
     if "-C -" in command:  # the download broke
         os.truncate(walk.folder / "water.tif", 1000)
@@ -263,6 +264,8 @@ def test_a_command(block, command, printed, walk, water_server, request):
         said = walk.shell(command)
     if "/v1/scenes -F" in command:
         walk.job = json.loads(said)["id"]
+    if "respond-async" in command:
+        walk.job = json.loads(said)["jobID"]
     expected = re.sub(r"scene_[\w-]+(\.\.\.)?", f"scene_{20 * 'x'}", printed)
     pattern = ".*".join(_pattern(walk.here(part)) for part in expected.split("..."))
     assert not expected or re.match(pattern, re.sub(r"\n\s*", "", said), re.DOTALL), f"{pattern}\n{said[:2000]}"

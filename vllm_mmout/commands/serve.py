@@ -30,6 +30,7 @@ answer with images, rasters, sounds, videos and data:
   POST   /v1/videos                    a job of a video; GET lists jobs
   GET    /v1/videos/{video_id}         a job; DELETE ends and forgets it
   GET    /v1/videos/{video_id}/content a job's video
+  GET    /ogc                          OGC API Processes over the jobs, described by /ogc/api
   GET    /mmout                        a page for people, with its files /mmout/{name}
   GET    /metrics, /health             vLLM's, with metrics of ours
 

@@ -73,7 +73,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.type = kind or _TYPES.get(status) or _phrase(status)
+        self.type = kind or _TYPES.get(status) or phrase_of(status)
         self.param = param
         self.code = status if code is None else code
         self.headers = headers
@@ -204,7 +204,8 @@ def _plain(text: str) -> str:
     return shown.encode(errors="replace").decode()
 
 
-def _phrase(status: int) -> str:
+def phrase_of(status: int) -> str:
+    """Return the reason phrase of an HTTP status, such as "Not Found"."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:

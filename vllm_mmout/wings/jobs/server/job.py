@@ -88,7 +88,7 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Form in which an execute request of OGC API Processes asked for the results of its job."""
+    """Form of the results that an execute request of OGC API Processes asked for."""
 
     document: bool = False
     """Whether all results are sent in one JSON document. If False, they are sent as files."""

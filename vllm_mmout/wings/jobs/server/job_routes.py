@@ -20,6 +20,7 @@ from vllm_mmout.serving.request.json_body import read_request
 from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.wings.jobs.ogc import ogc_routes
 from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, result_responses, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
@@ -60,6 +61,7 @@ class JobRoutes(ServerExtension):
             app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
         app.add_api_route(f"{job_path}/content", unplaced(_result), methods=["HEAD"], include_in_schema=False)
         video_routes.attach(app)
+        ogc_routes.attach(app)
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
