@@ -29,6 +29,10 @@ class InputError(MMOutError):
     """The input does not fit the model: it is missing, unreadable, or has wrong bands, shape, dtype or size."""
 
 
+class OutsideError(InputError):
+    """The requested bounding box lies outside of the input."""
+
+
 class OptionError(MMOutError):
     """An option of the engine or of a request is unknown or has an invalid value."""
 
@@ -92,6 +96,18 @@ class AssumedWarning(UserWarning):
 
 class AbortedError(RequestError):
     """The request was aborted before its result was delivered."""
+
+
+def with_name(error: MMOutError, name: str) -> MMOutError:
+    """Return an error of the same class whose message begins with the name of the input or part that it is about."""
+    try:
+        named = type(error)(f"{name}: {error}")
+    except Exception:  # noqa: BLE001 - an author's error class may need other arguments
+        error.add_note(f"this was {name}")
+        return error
+    named.__cause__ = error.__cause__
+    vars(named).update(vars(error))
+    return named
 
 
 def raise_interrupt(error: BaseException) -> None:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
     from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
     from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
+    from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid, PlacedRaster
+    from vllm_mmout.geo.raster.mosaic.warped_raster import WarpedRaster, warped
     from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, observed
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.orientation_and_palette import as_seen
@@ -86,20 +88,20 @@ __all__ = [
     "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
     "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "Connections", "Contribution",
     "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
-    "GroundControlPoint", "Lattice", "Layer", "Neighbours", "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked",
-    "Packing", "PlacedArea", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile",
-    "TileGrid", "Unpacking", "Window", "address_fault", "are_classes", "area_json", "area_km2", "area_of",
-    "area_text", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "averaged", "axis_weights", "band_key",
-    "band_of_file", "can_hold", "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item",
-    "date_of_items", "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of",
-    "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket",
-    "is_address", "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "nearest_pixels", "object_store",
-    "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area",
-    "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs", "proxy_of",
-    "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault", "reflected",
-    "remove_in_bucket", "same_file", "says_nothing", "scenes_below", "sensor_of", "status_phrase", "timeout_phrase",
-    "trace_polygons", "trailing_band", "understood", "window_of_box", "without_secrets", "write_geotiff",
-    "write_geotiff_here",
+    "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours", "OpenArray", "OpenRaster", "OpenStack",
+    "OpenUnpacked", "Packing", "PlacedArea", "PlacedRaster", "Plan", "Polygons", "Raster", "RasterMetadata",
+    "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster", "Window", "address_fault",
+    "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window",
+    "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file", "can_hold", "certificate_fault",
+    "check_bucket", "checked_xml", "date_of_file_item", "date_of_items", "date_of_name", "date_of_raster",
+    "declared_size", "download", "epsg_code", "errors_of", "file_stem", "first_of", "folders_in", "format_nodata",
+    "gdal_files", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name", "is_tiff",
+    "key_fault", "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket", "open_raster",
+    "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of", "placed_area",
+    "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories",
+    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "says_nothing", "scenes_below",
+    "sensor_of", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped",
+    "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
@@ -126,6 +128,8 @@ _HOMES = {
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster",
+    "vllm_mmout.geo.raster.mosaic.map_grid": "MapGrid PlacedRaster",
+    "vllm_mmout.geo.raster.mosaic.warped_raster": "WarpedRaster warped",
     "vllm_mmout.geo.raster.nodata": "as_pixels_have_it can_hold format_nodata observed",
     "vllm_mmout.geo.raster.raster": "Raster Window as_window nearest_pixels",
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rasterio._err import CPLE_BaseError, CPLE_NotSupportedError
 from rasterio.warp import transform
 
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import InputError, OptionError, OutsideError
 from vllm_mmout.geo.raster.crs.syntax import shown
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.pixel_grid import TURN, Box, BoxSystem, PixelGrid, text
@@ -46,7 +46,8 @@ def window_of_box(
         name: name of the raster in error messages.
 
     Raises:
-        InputError: the raster has no usable georeference, or the box lies outside the raster or at two ends of it.
+        OutsideError: the box lies outside the raster.
+        InputError: the raster has no usable georeference, or the box lies at two ends of it.
         OptionError: the box or its coordinate system is invalid.
 
     """
@@ -64,7 +65,7 @@ def window_of_box(
     if not windows:
         degrees = box_crs is None and not system.geographic and max(map(abs, box)) <= TURN
         hint = '; for longitudes and latitudes set bbox_crs="EPSG:4326"' * degrees
-        raise InputError(
+        raise OutsideError(
             f"{box_text} lies outside of {name}, which covers {text(system.extent())} there{hint}", param="bbox"
         )
     joined = _joined(windows)

@@ -1,0 +1,106 @@
+"""`MapGrid`, the grid of a map that is made of several rasters, and `PlacedRaster`, the place of one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.bounding_box import window_of_box
+from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system
+from vllm_mmout.geo.raster.georeference import Georeference
+from vllm_mmout.geo.raster.pixel_grid import Box, ring, transformed
+
+_STEPS = 256
+"""Number of straight pieces that approximate each edge of a raster in another coordinate system."""
+_ROUNDING = 1e-3
+"""Tolerance of edges in pixels of the map. A pixel that a raster covers by less is not added."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRaster:
+    """The name, the place and the size of a raster that goes onto a map.
+
+    Raises:
+        InputError: the raster has no coordinate system, or its pixels have no transform or no area.
+
+    """
+
+    name: str
+    """Name of the raster in messages."""
+    georeference: Georeference | None
+    size: tuple[int, int]
+    """Height and width, in pixels."""
+
+    def __post_init__(self) -> None:
+        place = self.georeference
+        if place is None or place.transform is None or place.crs is None:
+            missing = "transform" if place is not None and place.crs is not None else "coordinate system"
+            raise InputError(
+                f"{self.name} has no {missing}, so its place on the map is unknown; georeference it first, as with"
+                " gdalwarp or gdal_translate -a_srs -a_ullr"
+            )
+        a, b, _, d, e, _ = place.transform
+        if a * e == b * d:
+            raise InputError(f"{self.name} has pixels without an area, its transform is {place.transform}; correct it")
+
+    @property
+    def place(self) -> Georeference:
+        """The georeference, which was checked when the object was created."""
+        return self.georeference or Georeference()
+
+
+@dataclass(frozen=True, slots=True)
+class MapGrid:
+    """The grid of a map: its coordinate system, its transform and its size."""
+
+    georeference: Georeference
+    size: tuple[int, int]
+    """Height and width, in pixels."""
+
+    @classmethod
+    def of(cls, raster: PlacedRaster) -> MapGrid:
+        """Return the grid of a raster, without its ground control points and RPCs."""
+        place = raster.place
+        plain = Georeference(crs=place.crs, transform=place.transform, pixel_is_point=place.pixel_is_point)
+        return cls(plain, raster.size)
+
+    @classmethod
+    def of_system(cls, crs: str, resolution: float) -> MapGrid:
+        """Return an empty grid in a coordinate system, whose pixel edges are multiples of ``resolution``."""
+        return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
+
+    @property
+    def pixels(self) -> int:
+        """Number of pixels."""
+        return self.size[0] * self.size[1]
+
+    def around(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
+        """Return the grid with the same pixels whose extent is the smallest that covers all of the rasters."""
+        boxes = np.array([self.box_of(raster) for raster in rasters])
+        col, row = (math.floor(low + _ROUNDING) for low in boxes[:, :2].min(axis=0))
+        right, lower = (math.ceil(high - _ROUNDING) for high in boxes[:, 2:].max(axis=0))
+        return MapGrid(self.georeference.shifted(row, col), (max(1, lower - row), max(1, right - col)))
+
+    def part(self, box: Box, box_crs: str | None) -> MapGrid:
+        """Return the part of the grid that a bounding box touches. Raise InputError if it touches no pixel."""
+        window = window_of_box(box, box_crs, self.georeference, self.size, "the map")
+        return MapGrid(self.georeference.shifted(window.row, window.col), (window.height, window.width))
+
+    def box_of(self, raster: PlacedRaster) -> Box:
+        """Return the smallest box around a raster, as (left, upper, right, lower) in pixels of this grid."""
+        a, b, c, d, e, f = raster.place.transform or ()
+        cols, rows = ring((0.0, 0.0, float(raster.size[1]), float(raster.size[0])), _STEPS)
+        points = (a * cols + b * rows + c, d * cols + e * rows + f)
+        own, crs = raster.place.crs or "", self.georeference.crs or ""
+        if not same_system(own, crs):
+            points = transformed(rasterio_crs(own), rasterio_crs(crs), points)
+        a, b, c, d, e, f = self.georeference.transform or ()
+        x, y, area = points[0] - c, points[1] - f, a * e - b * d
+        columns, lines = (e * x - b * y) / area, (a * y - d * x) / area
+        if not (np.isfinite(columns).all() and np.isfinite(lines).all()):
+            raise InputError(f"{raster.name} cannot be placed in {crs[:60]}; choose another coordinate system by grid")
+        return float(columns.min()), float(lines.min()), float(columns.max()), float(lines.max())

@@ -1,0 +1,88 @@
+"""`WarpedRaster`, a GeoTIFF of this package that is read by windows on the grid of a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
+from rasterio.enums import Resampling
+from rasterio.errors import RasterioError
+from rasterio.session import DummySession
+from rasterio.transform import Affine
+from rasterio.vrt import WarpedVRT
+from rasterio.windows import Window as RasterioWindow
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo.raster.crs.text import rasterio_crs
+from vllm_mmout.geo.raster.nodata import observed
+from vllm_mmout.geo.raster.raster import Window
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid
+
+_TOLERANCE = 1e-6
+"""Largest error of a pixel's place, in pixels. With 0, rasterio 1.4 makes no dataset."""
+
+
+class WarpedRaster:
+    """The pixels of a GeoTIFF on the grid of a map, resampled window by window by GDAL.
+
+    Args:
+        dataset: rasterio's ``WarpedVRT`` of the file on the grid of the map.
+        nodata: nodata value of the file, or None if the dataset has an alpha band instead.
+
+    """
+
+    def __init__(self, dataset: Any, nodata: float | None) -> None:
+        self._dataset = dataset
+        self._nodata = nodata
+
+    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return pixels [bands, height, width], and which are valid, bool [height, width], or None if all are."""
+        place = RasterioWindow(window.col, window.row, window.width, window.height)
+        pixels = self._dataset.read(window=place)
+        mask = None
+        if self._nodata is None:
+            pixels, mask = pixels[:-1], pixels[-1] != 0
+        return pixels, observed(pixels, mask, self._nodata)
+
+
+@contextmanager
+def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) -> Iterator[WarpedRaster]:
+    """Open a GeoTIFF that this package has written, on the grid of a map.
+
+    The place of each pixel is computed so exactly that its value does not depend on the windows that are read.
+
+    Args:
+        path: the file.
+        grid: grid of the map.
+        resampling: "nearest" or "bilinear".
+        nodata: nodata value of the file, or None if all its pixels are valid.
+
+    """
+    valid = {"add_alpha": True} if nodata is None else {"src_nodata": nodata, "nodata": nodata}
+    try:
+        with (
+            rasterio.Env(session=DummySession()),
+            rasterio.open(path, driver="GTiff") as file,
+            WarpedVRT(
+                file,
+                crs=rasterio_crs(grid.georeference.crs or ""),
+                transform=Affine(*grid.georeference.transform or ()),
+                height=grid.size[0],
+                width=grid.size[1],
+                resampling=Resampling[resampling],
+                tolerance=_TOLERANCE,
+                **valid,
+            ) as dataset,
+        ):
+            yield WarpedRaster(dataset, nodata)
+    except (RasterioError, CPLE_BaseError) as error:
+        cause = error.__cause__ or error  # rasterio's message only refers to the cause
+        raise InputError(f"the result cannot be brought onto the grid of the map: {cause}") from error
