@@ -21,6 +21,7 @@ PUBLIC = {
     "ImageOutput",
     "MMOutError",
     "MappedInput",
+    "Mosaic",
     "MultimodalRequestOutput",
     "OutputParams",
     "OutputProcessor",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from vllm_mmout.engine.mosaic.mosaic import Mosaic
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.errors import MMOutError
     from vllm_mmout.models.embedded.folders import embedded_model
@@ -40,6 +41,7 @@ __all__ = [
     "ImageOutput",
     "MMOutError",
     "MappedInput",
+    "Mosaic",
     "MultimodalRequestOutput",
     "OutputParams",
     "OutputProcessor",
@@ -55,6 +57,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "vllm_mmout.engine.mosaic.mosaic": "Mosaic",
     "vllm_mmout.engine.request_output": "MultimodalRequestOutput",
     "vllm_mmout.errors": "MMOutError",
     "vllm_mmout.models.embedded.folders": "embedded_model",

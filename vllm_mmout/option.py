@@ -3,9 +3,10 @@
 A field's type may be ``Annotated`` with a ``msgspec.Meta``. Its description is published in ``/openapi.json`` and
 ``--help``, and its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why``
 (reason why there is only one choice), ``spelling`` (function that returns the usual spelling of a choice), ``metavar``
-(for ``--help``), ``verbatim`` (whether to keep blanks around a text), ``nan`` (whether to accept JSON's texts "nan"
-and "inf"), ``parse`` (function that checks JSON or its text, in place of the type), ``read`` (function that reads a
-text of the command line, which may name a file) and ``longest`` (largest number of characters of a text).
+(for ``--help``), ``bare`` (value of the command line flag without a value), ``verbatim`` (whether to keep blanks
+around a text), ``nan`` (whether to accept JSON's texts "nan" and "inf"), ``parse`` (function that checks JSON or its
+text, in place of the type), ``read`` (function that reads a text of the command line, which may name a file) and
+``longest`` (largest number of characters of a text).
 """
 
 from __future__ import annotations

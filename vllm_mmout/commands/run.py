@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from vllm_mmout.commands import Subparsers
+from vllm_mmout.engine.mosaic.mosaic import Mosaic
 from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
 from vllm_mmout.geo import (
     address_fault,
@@ -47,7 +48,10 @@ def _argparse_settings(option: Option) -> Mapping[str, Any]:
     text = option.meta.description.partition(". ")[0].removesuffix(".") if option.meta.description else ""
     arguments: dict[str, Any] = {"default": option.default, "help": text.replace("%", "%%")}
     if option.choices:
-        return {**arguments, "choices": option.choices, "help": f"{arguments['help']} (%(default)s)"}
+        if "bare" in option.extra:
+            arguments |= {"nargs": "?", "const": option.extra["bare"]}
+        chosen = option.default or option.extra.get("bare")
+        return {**arguments, "choices": option.choices, "help": f"{arguments['help']} ({chosen})"}
     default_metavar = "LIST" if option.items else option.extra.get("unit", "value").upper()
     if option.items and set(option.items) == {float}:
         arguments["help"] += f"; write {flag(option.name)}=-1,... where the first is negative"
@@ -70,9 +74,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     name: _argparse_settings(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
 }
 """Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
+GRID, SKIP_FAILED = "--grid", "--skip-failed"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
-OWN_FLAGS = ("--out", FORMAT, TRACE, *map(flag, OPTIONS))
+OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, TRACE, *map(flag, OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -106,6 +111,8 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     for name, arguments in OPTIONS.items():
         parser.add_argument(flag(name), **arguments)
+    parser.add_argument(GRID, metavar="FILE", help="raster file whose grid the map of a mosaic gets")
+    parser.add_argument(SKIP_FAILED, action="store_true", help="leave inputs that fail out of a mosaic")
     parser.add_argument(
         TRACE, metavar="FILE", help="file for a trace of the time spent on each input and tile, for ui.perfetto.dev"
     )
@@ -137,6 +144,8 @@ class RunInput:
 def run(options: argparse.Namespace) -> int:
     """Run the model on each input. Report an input that fails, and continue with the next."""
     chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
+    if chosen.mosaic is None and (options.grid is not None or options.skip_failed):
+        raise OptionError(f"{GRID} and {SKIP_FAILED} are for a mosaic; add --mosaic, or leave them out")
     for extension in extensions("run"):
         status: int | None = extension.run(options, chosen)
         if status is not None:
@@ -148,7 +157,14 @@ def run(options: argparse.Namespace) -> int:
     inputs_to_run = [each for each in listed if each.fault is None]
     if not inputs_to_run:
         return 1
-    out = _checked_out(options.out, inputs_to_run, several=len(listed) > 1 or any(each.folder for each in listed))
+    if chosen.mosaic is not None and faults:
+        return 1
+    several = chosen.mosaic is None and (len(listed) > 1 or any(each.folder for each in listed))
+    out = _checked_out(options.out, inputs_to_run, several=several)
+    data: list[Any] = [each.data for each in inputs_to_run]
+    if chosen.mosaic is not None:
+        data = [Mosaic(data, grid=options.grid, skip_failed=options.skip_failed)]
+        inputs_to_run = inputs_to_run[:1]
     paths = _paths(out, inputs_to_run, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
     from vllm_mmout.commands.engine import engine
@@ -156,11 +172,11 @@ def run(options: argparse.Namespace) -> int:
     started = engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace)
     with started as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
-        results = llm.generate([each.data for each in inputs_to_run], params, use_tqdm=sys.stderr.isatty())
-    failed = [_report(each.data, result) for each, result in zip(inputs_to_run, results, strict=True)].count(
-        False
-    ) + len(faults)
-    if failed and len(listed) > 1:
+        results = llm.generate(data, params, use_tqdm=sys.stderr.isatty())
+    names = [each.data if chosen.mosaic is None else "the mosaic" for each in inputs_to_run]
+    reports = [_report(name, result) for name, result in zip(names, results, strict=True)]
+    failed = reports.count(False) + len(faults)
+    if failed and len(listed) > 1 and chosen.mosaic is None:
         print(f"{failed} of {len(listed)} inputs failed", file=sys.stderr)
     return 1 if failed else 0
 

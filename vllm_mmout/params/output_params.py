@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_json, area_text, as_window
 from vllm_mmout.messages import unknown
-from vllm_mmout.option import options_of, said
+from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.params.reading import OF_MODELS
 from vllm_mmout.params.tiling import Tiling
 
@@ -62,6 +62,15 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
             unit="seconds",
         ),
     ] = None
+    mosaic: Annotated[
+        Literal["newest", "first", "clear", "confident"] | None,
+        said(
+            "join the results of several inputs to one map, and which result to use where they overlap: of the newest"
+            " input, of the first in the order given, of the input with the fewest pixels without data, or for each"
+            " pixel the class with the highest probability. By default several files are the bands of one input.",
+            bare="newest",
+        ),
+    ] = None
     sampling: Annotated[
         Any, said("vLLM's `SamplingParams`, for models that generate tokens; None for the default.")
     ] = None
@@ -88,7 +97,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "path", str(self.path))
         self._convert_place()
         for option in _CHOSEN:
-            option.checked(getattr(self, option.name))
+            _check_chosen(option, getattr(self, option.name))
         try:
             msgspec.convert({**msgspec.structs.asdict(self), "sampling": None, "window": None}, _Checked)
         except msgspec.ValidationError as error:
@@ -103,6 +112,30 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
         self._check_steps()
         self._check_tiles()
         self._check_picks()
+        self._check_mosaic()
+
+    def _check_mosaic(self) -> None:
+        if self.mosaic is None:
+            return
+        remedies = {
+            "window": "it counts the pixels of one input; use bbox",
+            "location": "each input has its own; leave it out",
+            "dates": "each input has its own; leave it out",
+            "grid": "it is for pictures that a model generates; leave it out",
+        }
+        for name, remedy in remedies.items():
+            if getattr(self, name) is not None:
+                raise OptionError(f"{name} is set beside mosaic={self.mosaic!r}: {remedy}", param=name)
+        if self.bbox is not None and self.bbox_crs is None:
+            message = 'bbox of a mosaic needs bbox_crs, such as "EPSG:4326", as its inputs may be in several systems'
+            raise OptionError(message, param="bbox_crs")
+        if self.partial_images:
+            raise OptionError(
+                "partial_images shows one scene, and a mosaic has several; leave one of them out",
+                param="partial_images",
+            )
+        if isinstance(self.processor, tuple):
+            raise OptionError("a mosaic takes one processor, not a list; send a request for each", param="processor")
 
     def _convert_place(self) -> None:
         """Convert the options of the input's part from the forms that users write."""
@@ -164,6 +197,12 @@ class _PartParams(OutputParams, frozen=True, kw_only=True):
     @property
     def part(self) -> bool:
         return True
+
+
+def _check_chosen(option: Option, value: Any) -> None:
+    """Raise OptionError if a value is not a choice of its option. None is allowed if it is the default."""
+    if value is not None or option.default is not None:
+        option.checked(value)
 
 
 _PART = "part"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from vllm_mmout.errors import DecodeError, MMOutError, raise_interrupt, type_and_message
+from vllm_mmout.errors import DecodeError, MMOutError, OptionError, raise_interrupt, type_and_message
 from vllm_mmout.processors.part import Part
 
 if TYPE_CHECKING:
@@ -135,6 +135,32 @@ class OutputProcessor:
                 " that fit one forward"
             )
         return first.output
+
+    def mosaic_scene(self, params: OutputParams) -> OutputParams:
+        """Return the options for each scene of a mosaic. The result of a scene must be a raster.
+
+        The default returns ``params``. Raises OptionError if results of this processor cannot be joined to one map.
+        """
+        if self.modality != "raster":
+            raise OptionError(
+                f"a mosaic joins rasters, and {type(self).__name__} gives {self.modality}; leave mosaic out",
+                param="mosaic",
+            )
+        if params.mosaic == "confident":
+            raise OptionError(
+                f'mosaic="confident" needs the probabilities of classes, which {type(self).__name__} does not give;'
+                ' choose "newest", "first" or "clear"',
+                param="mosaic",
+            )
+        return params
+
+    def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
+        """Return a function that turns joined pixels of scenes into pixels of the result, or None for no change."""
+        return None
+
+    def mosaic_output(self, raster: RasterOutput, params: OutputParams) -> Any:
+        """Return the output that the request asks for, made of the joined raster. The default returns the raster."""
+        return raster
 
     @property
     def joins_parts(self) -> bool:

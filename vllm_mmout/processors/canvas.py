@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,13 +161,24 @@ def _checked_nodata(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
 
 def check_alike(first: RasterOutput, other: RasterOutput) -> None:
     """Raise DecodeError if two rasters differ in more than their pixels, size, georeference or metadata."""
+    if (found := difference(first, other)) is not None:
+        name, mine, others = found
+        raise DecodeError(
+            f"tiles of one raster differ in {name}: {mine} in the first that came, {others} in another; make it the"
+            " same in all"
+        )
+
+
+def difference(first: RasterOutput, other: RasterOutput, *, but: Collection[str] = ()) -> tuple[str, str, str] | None:
+    """Return the name and both values, as text, of the first trait that differs between two rasters, or None.
+
+    Pixels, size, georeference, metadata and the traits named in ``but`` are not compared.
+    """
     mine, others = _traits(first), _traits(other)
     for name, trait in mine.items():
-        if trait is not others[name] and not _equal(trait, others[name]):
-            raise DecodeError(
-                f"tiles of one raster differ in {name}: {_said(trait)} in the first that came, {_said(others[name])} in"
-                " another; make it the same in all"
-            )
+        if name not in but and trait is not others[name] and not _equal(trait, others[name]):
+            return name, _said(trait), _said(others[name])
+    return None
 
 
 def _traits(output: RasterOutput) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
 _NODATA = {"uint8": 255, "uint16": 65535}
+_VECTORS = ("polygons", "areas")
+"""Outputs that are computed from the raster of classes."""
 _AXES = 4  # batch, classes, rows, columns
 _FEW = 16
 """Maximum number of classes that are compared one by one, which is faster for few classes than `torch.max`."""
@@ -149,10 +152,29 @@ class SegmentationProcessor(OutputProcessor):
         output = asked_output(self, "segmentation", params)
         if not isinstance(parts, Parts):
             return super().assemble(parts, params)
-        finish = None
-        if output != "probabilities" and params.of_part().blends:
-            finish = self._finished_confidence if output == "confidence" else self._finished_classes
+        finish = self._finisher(output) if params.of_part().blends else None
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
+
+    def mosaic_scene(self, params: OutputParams) -> OutputParams:
+        """Return the options of a scene of a mosaic: probabilities if the most confident wins, classes for vectors."""
+        output = asked_output(self, self.name, params)
+        if params.mosaic == "confident":
+            return msgspec.structs.replace(params, output="probabilities")
+        return msgspec.structs.replace(params, output="classes") if output in _VECTORS else params
+
+    def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
+        """Return the function that computes the requested pixels from probabilities, or None if it is not needed."""
+        return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
+
+    def mosaic_output(self, raster: RasterOutput, params: OutputParams) -> Any:
+        """Return the joined raster, or the polygons or areas of its classes."""
+        return as_vectors(raster, asked_output(self, self.name, params), params)
+
+    def _finisher(self, output: str) -> Callable[[RasterOutput], RasterOutput] | None:
+        """Return the function that computes an output from probabilities, or None if probabilities are the output."""
+        if output == "probabilities":
+            return None
+        return self._finished_confidence if output == "confidence" else self._finished_classes
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
         planes = probabilities.array
@@ -187,7 +209,7 @@ class SegmentationProcessor(OutputProcessor):
         output = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
-        return "classes" if output in ("polygons", "areas") else output
+        return "classes" if output in _VECTORS else output
 
     def checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes, height, width]. Raise ReduceError if their shape does not match the options."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import uuid4
 
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.hooks.client_errors import as_client_error
+from vllm_mmout.engine.mosaic.async_mosaic import AsyncMosaic
+from vllm_mmout.engine.mosaic.mosaic import as_mosaic
+from vllm_mmout.engine.mosaic.plan import Limits, MosaicPlan
+from vllm_mmout.engine.mosaic.run import MosaicRun
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.engine.request.input_reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
@@ -27,8 +32,12 @@ from vllm_mmout.params import OutputParams
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
+    from vllm_mmout.engine.mosaic.async_mosaic import Generate
     from vllm_mmout.engine.request.output_router import RoutedOutputProcessor
     from vllm_mmout.outputs.partial_images import PreviewRequest
+
+Results: TypeAlias = AsyncGenerator[MultimodalRequestOutput, None]
+"""Progress reports of a request, and then its result."""
 
 
 class BoundAsyncLLM(AsyncLLM):
@@ -53,6 +62,7 @@ class BoundAsyncLLM(AsyncLLM):
         priority: int = 0,
         max_tiles: int | None = None,
         max_area: float | None = None,
+        max_pixels: int | None = None,
         watch: PreviewRequest | None = None,
         folder: Path | None = None,
         warn: bool = True,
@@ -70,8 +80,9 @@ class BoundAsyncLLM(AsyncLLM):
             max_tiles: largest number of tiles that the input may be cut into, or None for no limit.
             max_area: largest area that the input may cover, in square kilometres, or None for no limit. With ``window``
                 or ``bbox`` only that part counts. An unknown area is accepted.
+            max_pixels: largest number of pixels of the map that a mosaic makes, or None for the default.
             watch: requests pictures of the growing result on demand, or None. The pictures are reported like those of
-                ``partial_images``.
+                ``partial_images``. A mosaic has no pictures of its growing result.
             folder: folder for a result on disk without ``path``, or None for the system's temporary folder.
             warn: whether to issue an `AssumedWarning` for each sentence of the result's ``assumed``.
             checked: whether the caller has already checked the params with `Binding.check_params`.
@@ -86,10 +97,49 @@ class BoundAsyncLLM(AsyncLLM):
 
         """
         params = OutputParams() if sampling_params is None else sampling_params
-        request = Request(params, request_id or uuid4().hex, lora_request, priority=priority)
+        request_id = request_id or uuid4().hex
+
+        def request(own: OutputParams, name: str) -> Request:
+            return Request(own, name, lora_request, trace_headers, priority)
+
+        def scene(data: Any, own: OutputParams, name: str) -> Results:
+            return self._mmout_one(request(own, name), data, max_area=max_area)
+
+        if (mosaic := as_mosaic(prompt, params)) is None:
+            results = self._mmout_one(
+                request(params, request_id),
+                prompt,
+                watch=watch,
+                folder=folder,
+                max_tiles=max_tiles,
+                max_area=max_area,
+                checked=checked,
+            )
+        else:
+            limits = Limits(max_tiles, max_area, max_pixels)
+            planning = partial(MosaicPlan.of, self.output_processor.binding, *mosaic, limits)
+            results = self._mmout_mosaic(planning, request_id, scene, folder)
+        async with aclosing(results):
+            async for result in results:
+                if warn and result.finished:
+                    warn_assumed([result], stacklevel=4)
+                yield result
+
+    async def _mmout_one(
+        self,
+        request: Request,
+        prompt: Any,
+        *,
+        watch: PreviewRequest | None = None,
+        folder: Path | None = None,
+        max_tiles: int | None = None,
+        max_area: float | None = None,
+        checked: bool = False,
+    ) -> Results:
+        """Run a request with one input, and yield its progress reports and then its result."""
         self.mmout.backlog.observer = self.output_processor.observer
         async with AsyncExitStack() as held:
-            span = held.enter_context(request_span(self.output_processor, request.request_id, trace_headers))
+            span = held.enter_context(request_span(self.output_processor, request.request_id, request.trace_headers))
             request.trace_headers = span.headers
             held.enter_context(self.mmout.backlog.holding(request))
             async with self.mmout.readers:  # also limits the inputs that wait for a credit
@@ -103,8 +153,6 @@ class BoundAsyncLLM(AsyncLLM):
                 run_results = self._mmout_run(prepared, watch, span)
                 await held.enter_async_context(aclosing(run_results))
                 async for result in run_results:
-                    if warn and result.finished:
-                        warn_assumed([result], stacklevel=4)
                     yield result
                 return
             results = self._mmout_results(request)
@@ -115,9 +163,24 @@ class BoundAsyncLLM(AsyncLLM):
                     raise result.error
                 if not result.finished:
                     yield result
-        if warn:
-            warn_assumed([result], stacklevel=4)
         yield result
+
+    async def _mmout_mosaic(
+        self, planning: Callable[[], MosaicPlan], request_id: str, scene: Generate, folder: Path | None
+    ) -> Results:
+        """Run the scenes of a mosaic, and yield progress reports and then the joined result."""
+        try:
+            run = await in_thread(lambda: MosaicRun(planning(), folder), MosaicRun.close)
+        except MMOutError as error:
+            raise as_client_error(error) from error.__cause__
+        driven = self.mmout.mosaics[request_id] = AsyncMosaic(run, request_id, scene)
+        try:
+            async with aclosing(driven.results()) as results:
+                async for result in results:
+                    yield result
+        finally:
+            self.mmout.mosaics.pop(request_id, None)
+            await asyncio.shield(asyncio.to_thread(run.close))
 
     async def _mmout_send(self, request: Request) -> MultimodalRequestOutput:
         """Run a request with a single output, and return the output. Cancelling the call aborts the request."""
@@ -184,6 +247,9 @@ class BoundAsyncLLM(AsyncLLM):
         """Abort requests by id. A scene is aborted with all its tiles."""
         request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
         if not internal:
+            for name in request_ids:
+                if (mosaic := self.mmout.mosaics.get(name)) is not None:
+                    mosaic.abort()
             for driven in [*self.mmout.driven.values()]:
                 if driven.run.request.request_id in request_ids:
                     driven.abort()

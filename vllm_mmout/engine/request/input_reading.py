@@ -68,11 +68,11 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
         request.prompt, request.mark = _renderable(data, params), wire.mark(params)
         request.finish = finishing(None, target)
         return request
-    media = _media(data, several=inputs.rasters is not None, fields=inputs.fields)
+    media = media_of(data, several=inputs.rasters is not None, fields=inputs.fields)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
         try:
-            _check_area(opened.georeference, opened.size, max_area)
+            check_area(opened.georeference, opened.size, max_area)
         except BaseException:
             opened.close()
             raise
@@ -82,7 +82,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
             return scene
         opened = inputs.whole(opened)
     elif opened.source.size is not None:
-        _check_area(opened.source.georeference, opened.source.size, max_area)
+        check_area(opened.source.georeference, opened.source.size, max_area)
     check_place(binding, params, target, opened.source.georeference, tiles=False)
     tokens = inputs.tokens(opened, params)
     request.prompt = inputs.render(opened, tokens)
@@ -110,12 +110,15 @@ def _scene(binding: Binding, view: RasterView, request: Request, target: Target 
         raise
 
 
-def _check_area(place: Georeference | None, size: tuple[int, int], most: float | None) -> None:
-    """Raise if an input covers more than ``most`` square kilometres. An input of unknown area is accepted."""
+def check_area(place: Georeference | None, size: tuple[int, int], most: float | None, what: str = "the input") -> None:
+    """Raise if an input covers more than ``most`` square kilometres. An input of unknown area is accepted.
+
+    ``what`` is the name of the input in the message.
+    """
     area = None if most is None else area_km2(place, size)
     if most is not None and area is not None and area > most:
         raise InputError(
-            f"the input covers {area:.4g} km² on the ground, and a request may have {most:g} km²; cut out a part with"
+            f"{what} covers {area:.4g} km² on the ground, and a request may have {most:g} km²; cut out a part with"
             " window=... or bbox=...; a server's limit is --mmout-max-area"
         )
 
@@ -124,7 +127,7 @@ _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "pro
 """Keys of vLLM's prompt dict. A dict with keyword arguments of ``forward`` does not have them."""
 
 
-def _media(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
+def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
     """Return the input inside vLLM's prompt dict. Return other data, such as a dict of keyword tensors, unchanged.
 
     Args:

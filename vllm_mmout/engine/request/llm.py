@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from vllm import LLM
 
+from vllm_mmout.engine.mosaic.llm_mosaics import Mosaics
+from vllm_mmout.engine.mosaic.mosaic import Mosaic
 from vllm_mmout.engine.request.llm_call import Call
 from vllm_mmout.engine.request.progress_bar import Bar
 from vllm_mmout.engine.request.request import Request
@@ -47,7 +50,8 @@ class BoundLLM(LLM):
                 file object of an image file, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt
                 dict. Several files are one input as a folder, as a mapping of band names to files, or as a list within
                 the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
-                one of these forms for each date.
+                one of these forms for each date. A `Mosaic` is one input of several scenes, whose results become one
+                map.
             params: options for all inputs, or a list with the options of each input.
             use_tqdm: whether to show a progress bar, or a function that makes one.
             priority: priority of the requests; lower values run earlier (with the priority scheduling policy).
@@ -77,13 +81,16 @@ class BoundLLM(LLM):
                     f" partial_images={options.partial_images} out",
                     param="partial_images",
                 )
-        check_targets((data, request.params) for data, request in zip(inputs, requests, strict=True))
-        bar = Bar(use_tqdm, len(inputs))
-        try:
-            # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
-            results = copy_context().run(Call(self, binding, inputs, requests, bar).results)
-        finally:
-            bar.close()
+        sources = [list(data.inputs) if isinstance(data, Mosaic) else data for data in inputs]
+        check_targets((data, request.params) for data, request in zip(sources, requests, strict=True))
+        with closing(Mosaics.of(binding, inputs, requests)) as mosaics:
+            bar = Bar(use_tqdm, len(mosaics.inputs))
+            try:
+                # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
+                call = Call(self, binding, mosaics.inputs, mosaics.requests, bar)
+                results = mosaics.joined(copy_context().run(call.results))
+            finally:
+                bar.close()
         if single and results[0].error is not None:
             raise results[0].error
         warn_assumed(results, stacklevel=3)

@@ -28,7 +28,7 @@ from vllm_mmout.engine.request.decode import Decoding, Decodings, decode_request
 from vllm_mmout.engine.request.holding_output_processor import HoldingOutputProcessor
 from vllm_mmout.engine.request.request import Request, ticket
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.errors import AbortedError, MMOutError, RequestError
+from vllm_mmout.errors import AbortedError, MMOutError, OptionError, RequestError
 
 if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput, RequestOutput
@@ -157,6 +157,10 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             params = wire.read(pooling_params)
             if params is not None:
                 self.binding.check_params(params)
+                if params.mosaic is not None:
+                    raise OptionError(
+                        "mosaic needs several inputs, and this request has one; leave it out", param="mosaic"
+                    )
         except MMOutError as error:
             raise as_client_error(error) from None
         wire.without_ours(pooling_params)

@@ -14,7 +14,7 @@ from vllm.pooling_params import PoolingParams
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
-from vllm_mmout.errors import MMOutError
+from vllm_mmout.errors import MMOutError, with_name
 
 if TYPE_CHECKING:
     import torch
@@ -93,14 +93,7 @@ class PartInput:
         name = self.name_of(parts[0].index)
         if len(parts) > 1:
             name = f"{name} to {self.name_of(parts[-1].index)}"
-        try:
-            named = type(error)(f"{name}: {error}")
-        except Exception:  # noqa: BLE001 - an author's error class may need other arguments
-            error.add_note(f"this was {name}")
-            return error
-        named.__cause__ = error.__cause__
-        vars(named).update(vars(error))
-        return named
+        return with_name(error, name)
 
 
 @dataclass(eq=False, slots=True)

@@ -24,6 +24,7 @@ from vllm_mmout.log import logger
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.mosaic.async_mosaic import AsyncMosaic
     from vllm_mmout.engine.request.request import PartInput, Request
     from vllm_mmout.engine.scene.run import Run
 
@@ -51,6 +52,8 @@ class AsyncRuns:
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
         self.driven: dict[Run, AsyncRun] = {}
         """Scenes that have not ended, each with the object that sends its tiles."""
+        self.mosaics: dict[str, AsyncMosaic] = {}
+        """Maps the ids of the mosaics that have not ended to the objects that run their scenes."""
         self.backlog = Backlog()
         self.shut_down = False
         self._singles_until = 0.0

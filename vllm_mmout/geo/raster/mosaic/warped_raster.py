@@ -26,8 +26,8 @@ from vllm_mmout.geo.raster.raster import Window
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid
 
-_TOLERANCE = 1e-6
-"""Largest error of a pixel's place, in pixels. With 0, rasterio 1.4 makes no dataset."""
+_TOLERANCE = 1e-5
+"""Largest error of a pixel's place, in pixels. GDAL's default, an eighth, would make results depend on the windows."""
 
 
 class WarpedRaster:
@@ -56,8 +56,6 @@ class WarpedRaster:
 @contextmanager
 def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) -> Iterator[WarpedRaster]:
     """Open a GeoTIFF that this package has written, on the grid of a map.
-
-    The place of each pixel is computed so exactly that its value does not depend on the windows that are read.
 
     Args:
         path: the file.

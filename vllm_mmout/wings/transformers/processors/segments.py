@@ -111,6 +111,18 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
             return super().assemble(parts, params)
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
 
+    def mosaic_scene(self, params: OutputParams) -> OutputParams:
+        """Return the options of a scene of a mosaic. Raise OptionError for segments, whose numbers differ by scene."""
+        if params.mosaic == "confident":
+            raise OptionError(
+                'mosaic="confident" needs probabilities, which segments lack; choose another order', param="mosaic"
+            )
+        if self.travels(params) != "classes":
+            raise OptionError(
+                'a mosaic cannot join segments, which each scene numbers anew; ask for output="classes"', param="output"
+            )
+        return params
+
     def _post_process(self, task: str) -> Any:
         processor = self.image_processor
         method = getattr(processor, f"post_process_{task}_segmentation", None)

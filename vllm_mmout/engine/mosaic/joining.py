@@ -1,0 +1,156 @@
+"""Joining of the results of scenes, window by window, to the raster of a map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import DecodeError
+from vllm_mmout.geo import BLOCK_SIDE, PlacedRaster, Window, observed, warped
+from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs.stored import StoredRaster
+from vllm_mmout.processors.canvas import Canvas, difference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm_mmout.geo import MapGrid
+
+_WINDOW_BYTES = 64 << 20
+"""Largest size in bytes of the pixels of a window, unless one block of the map is larger."""
+_MOST_BLOCKS = 8
+"""Largest number of blocks of the map in a window."""
+_MARGIN = 2
+"""Pixels of the map around a scene's box that its resampled pixels may touch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SceneResult:
+    """The result of a scene, in a file."""
+
+    name: str
+    raster: StoredRaster
+    path: Path
+
+    @property
+    def placed(self) -> PlacedRaster:
+        """The place of the result."""
+        return PlacedRaster(self.name, self.raster.georeference, (self.raster.height, self.raster.width))
+
+    def nodata_share(self) -> float:
+        """Return the share of the pixels without data, from 0 to 1. Reads the whole raster by rows of blocks."""
+        raster, missing = self.raster, 0
+        for row in range(0, raster.height, BLOCK_SIDE):
+            pixels = raster.read(Window(row, 0, min(BLOCK_SIDE, raster.height - row), raster.width))
+            valid = observed(pixels, None, raster.nodata)
+            missing += 0 if valid is None else int(valid.size - valid.sum())
+        return missing / (raster.height * raster.width)
+
+
+def common_traits(results: Sequence[SceneResult]) -> RasterOutput:
+    """Return one pixel that has the bands, dtype, names, colours and nodata of all results.
+
+    Its nodata is None if some result has none. Raises DecodeError if the results differ, and names two of them.
+    """
+    first = results[0]
+    for other in results[1:]:
+        traits = difference(first.raster, other.raster, but=("nodata",))
+        if traits is None and None not in (first.raster.nodata, other.raster.nodata):
+            traits = difference(first.raster, other.raster)
+        if traits is not None:
+            name, mine, others = traits
+            raise DecodeError(
+                f"the results of {first.name} and {other.name} differ in {name}, {mine} and {others}, so they cannot be"
+                " one map; make maps of them apart"
+            )
+    described = first.raster.described
+    described["georeference"] = described["metadata"] = None
+    if any(result.raster.nodata is None for result in results):
+        described["nodata"] = None
+    pixel = np.zeros((first.raster.count, 1, 1), first.raster.dtype)
+    return RasterOutput(pixel, **described)
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Results of scenes, the grid of the map, and the options for the joining."""
+
+    results: Sequence[SceneResult]
+    """Results in their precedence. The first with data is used for a pixel, unless ``confident`` is set."""
+    grid: MapGrid
+    confident: bool = False
+    """Whether the result with the largest value in any band is used for each pixel."""
+    finish: Callable[[RasterOutput], RasterOutput] | None = None
+    """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
+    resampling: str = "nearest"
+    """Resampling of floating-point values, "nearest" or "bilinear"."""
+    stopped: Callable[[], None] = lambda: None
+    """Function that raises if the caller has given up. It is called before each window."""
+
+    def raster(self, folder: Path | None, metadata: Mapping[str, str]) -> StoredRaster:
+        """Join the results in ``folder``, and return the raster of the map, which owns its temporary file."""
+        like = common_traits(self.results)
+        canvas = Canvas(folder, self.grid.size, like if self.finish is None else self.finish(like))
+        try:
+            boxes = [self.grid.box_of(result.placed) for result in self.results]
+            for window in _windows(self.grid.size, like):
+                self.stopped()
+                here = [result for result, box in zip(self.results, boxes, strict=True) if _touches(box, window)]
+                pixels, valid = self._window(here, window, like)
+                if valid is not None and not valid.any():
+                    canvas.leave_out(*window)
+                    continue
+                joined = RasterOutput(pixels, **like.described)
+                canvas.put(window.row, window.col, joined if self.finish is None else self.finish(joined), valid)
+            own = {} if self.finish is None else self.finish(like).metadata
+            return canvas.finish(self.grid.georeference, {**metadata, **own})
+        except BaseException:
+            canvas.discard()
+            raise
+
+    def _window(
+        self, results: Sequence[SceneResult], window: Window, like: RasterOutput
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return joined pixels [bands, height, width], and which have data, bool [height, width], or None if all."""
+        pixels = np.zeros((like.count, window.height, window.width), like.dtype)
+        filled = np.zeros((window.height, window.width), np.bool_)
+        best = np.full(filled.shape, -np.inf) if self.confident else None
+        smooth = like.dtype.kind == "f" and self.finish is None
+        for result in results:
+            resampling = self.resampling if smooth else "nearest"
+            with warped(result.path, self.grid, resampling=resampling, nodata=result.raster.nodata) as raster:
+                values, valid = raster.read(window)
+            valid = np.ones(filled.shape, np.bool_) if valid is None else valid
+            if best is None:
+                used = valid & ~filled
+            else:
+                score = np.where(valid, values.max(axis=0), -np.inf)
+                used = score > best
+                np.maximum(best, score, out=best)
+            np.copyto(pixels, values, where=used)
+            filled |= valid
+            if best is None and filled.all():
+                break
+        return pixels, None if filled.all() else filled
+
+
+def _windows(size: tuple[int, int], like: RasterOutput) -> Iterator[Window]:
+    """Yield windows of whole blocks that cover a map of ``size``, row by row."""
+    block_bytes = BLOCK_SIDE * BLOCK_SIDE * like.count * like.dtype.itemsize
+    wide = BLOCK_SIDE * max(1, min(_MOST_BLOCKS, _WINDOW_BYTES // block_bytes))
+    height, width = size
+    for row, col in product(range(0, height, BLOCK_SIDE), range(0, width, wide)):
+        yield Window(row, col, min(BLOCK_SIDE, height - row), min(wide, width - col))
+
+
+def _touches(box: tuple[float, float, float, float], window: Window) -> bool:
+    """Return whether a box of pixels, with a margin, overlaps a window."""
+    left, upper, right, lower = box
+    across = left - _MARGIN < window.col + window.width and right + _MARGIN > window.col
+    return across and upper - _MARGIN < window.row + window.height and lower + _MARGIN > window.row

@@ -1,0 +1,102 @@
+"""`Mosaics`: the mosaics in a call of ``LLM.generate``, whose scenes run among the call's other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.engine.mosaic.mosaic import as_mosaic
+from vllm_mmout.engine.mosaic.plan import Limits, MosaicPlan
+from vllm_mmout.engine.mosaic.run import MosaicRun
+from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.request_output import MultimodalRequestOutput
+from vllm_mmout.errors import MMOutError
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.params import OutputParams
+
+
+@dataclass(slots=True)
+class Mosaics:
+    """Inputs and requests of a call, with the scenes of each mosaic in place of the mosaic."""
+
+    inputs: list[Any] = field(default_factory=list)
+    """Inputs for the engine."""
+    requests: list[Request] = field(default_factory=list)
+    """Requests of these inputs."""
+    _places: list[range | MMOutError] = field(default_factory=list)
+    """Range in `inputs` for each input of the call. A mosaic that was refused has its error instead."""
+    _runs: dict[int, MosaicRun] = field(default_factory=dict)
+    """Maps the indices of the call's mosaics to their runs."""
+
+    @classmethod
+    def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
+        """Plan each mosaic of a call. The caller must close the returned object."""
+        mosaics = cls()
+        try:
+            for data, request in zip(inputs, requests, strict=True):
+                mosaics._add(binding, data, request)
+        except BaseException:
+            mosaics.close()
+            raise
+        return mosaics
+
+    def _add(self, binding: Binding, data: Any, request: Request) -> None:
+        first, index = len(self.inputs), len(self._places)
+        try:
+            asked = as_mosaic(data, request.params)
+            if asked is None:
+                self._extend([data], [request])
+            else:
+                run = self._runs[index] = MosaicRun(MosaicPlan.of(binding, *asked, Limits()))
+                scenes = [scene.data for scene in run.plan.scenes]
+                own = [run.params(number) for number in range(len(scenes))]
+                self._extend(scenes, [_like(request, params) for params in own])
+        except MMOutError as error:
+            self._places.append(error)
+            return
+        self._places.append(range(first, len(self.inputs)))
+
+    def _extend(self, inputs: Sequence[Any], requests: Sequence[Request]) -> None:
+        for place, request in enumerate(requests, start=len(self.inputs)):
+            request.place = place
+        self.inputs += inputs
+        self.requests += requests
+
+    def joined(self, results: Sequence[MultimodalRequestOutput]) -> list[MultimodalRequestOutput]:
+        """Return a result for each input of the call, given the results of `inputs`."""
+        joined = []
+        for index, places in enumerate(self._places):
+            if isinstance(places, MMOutError):
+                joined.append(_failed(f"mosaic-{index}", places))
+            elif index in self._runs:
+                joined.append(_joined(self._runs[index], [results[place] for place in places]))
+            else:
+                joined.append(results[places[0]])
+        return joined
+
+    def close(self) -> None:
+        """Remove the results of the scenes."""
+        for run in self._runs.values():
+            run.close()
+
+
+def _like(request: Request, params: OutputParams) -> Request:
+    """Return a request with the priority and adapter of another, and its own params."""
+    return Request(params, lora_request=request.lora_request, priority=request.priority)
+
+
+def _joined(run: MosaicRun, results: Sequence[MultimodalRequestOutput]) -> MultimodalRequestOutput:
+    request_id = results[0].request_id
+    try:
+        for index, result in enumerate(results):
+            run.take(index, result)
+        return run.result(request_id)
+    except MMOutError as error:
+        return _failed(request_id, error)
+
+
+def _failed(request_id: str, error: MMOutError) -> MultimodalRequestOutput:
+    return MultimodalRequestOutput(request_id, None, [], 0, finished=True, error=error)

@@ -1,0 +1,124 @@
+"""`Mosaic`, an input of several scenes whose results become one map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import Georeference, MapGrid, PlacedRaster, open_raster, printable_name, proj_crs, without_secrets
+from vllm_mmout.models.inputs.input_forms import parts_of
+from vllm_mmout.params import OutputParams
+
+Order: TypeAlias = Literal["newest", "first", "clear", "confident"]
+"""Rule that chooses among overlapping results of a mosaic, see ``OutputParams.mosaic``."""
+MOST = 1000
+"""Largest number of scenes of a mosaic."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mosaic:
+    """Several scenes whose results are joined to one map.
+
+    Args:
+        inputs: the scenes. Each is an input of its own: a path, a mapping of band names to files, a list of dates.
+        order: which result is used where several overlap: "newest", "first", "clear" or "confident". By default the
+            ``mosaic`` of the request's params, or else "newest". See `OutputParams`.
+        grid: grid of the map: a raster file whose grid it takes; (crs, size of a pixel), such as ("EPSG:3035", 10); or
+            (`Georeference`, (height, width)). By default the grid of the first scene, extended to cover all scenes.
+        skip_failed: whether to leave out scenes that fail. The result's ``assumed`` names them. By default the request
+            fails.
+
+    Raises:
+        InputError: there are no inputs, or more than 1000.
+        OptionError: the order or the grid is malformed.
+
+    """
+
+    inputs: Sequence[Any]
+    order: Order | None = None
+    grid: Any = None
+    skip_failed: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inputs, str | bytes | Mapping) or not isinstance(self.inputs, Sequence):
+            raise InputError(f"a mosaic takes a list of inputs, got {type(self.inputs).__name__}; write Mosaic([...])")
+        if not 1 <= len(self.inputs) <= MOST:
+            raise InputError(f"a mosaic takes 1 to {MOST} inputs, got {len(self.inputs)}; make several maps of them")
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        if self.order is not None:
+            OutputParams(mosaic=self.order)
+
+    def map_grid(self) -> tuple[MapGrid, bool] | None:
+        """Return the grid and whether its size is final, or None for that of the first scene. Reads a grid's file.
+
+        Raises:
+            OptionError: the grid is malformed, or its file has no usable grid.
+
+        """
+        try:
+            return self._map_grid()
+        except (InputError, TypeError, ValueError) as error:
+            raise OptionError(f"grid of the mosaic: {error}", param="grid") from error
+
+    def _map_grid(self) -> tuple[MapGrid, bool] | None:
+        grid = self.grid
+        if grid is None:
+            return None
+        if isinstance(grid, str | PurePath):
+            with open_raster(str(grid)) as raster:
+                return MapGrid.of(PlacedRaster(PurePath(raster.name).name, raster.georeference, raster.size)), True
+        first, second = grid
+        if isinstance(first, Georeference):
+            height, width = second
+            if min(height, width) < 1:
+                raise ValueError(f"the size must be (height, width) of 1 or more, got {second}")
+            return MapGrid.of(PlacedRaster("the grid", first, (int(height), int(width)))), True
+        resolution = float(second)
+        if not 0 < resolution < float("inf"):
+            raise ValueError(f"the size of a pixel must be above 0, got {second}")
+        system = proj_crs(str(first))
+        if not (system.is_projected or system.is_geographic):
+            raise ValueError(f"{str(first)[:60]} is neither a projected nor a geographic system")
+        return MapGrid.of_system(str(first), resolution), False
+
+
+def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | None:
+    """Return the mosaic that a request asks for, and its params with the order, or None for any other request.
+
+    A request asks for a mosaic by a `Mosaic`, or by ``mosaic`` in its params and a list of inputs.
+    """
+    if not isinstance(data, Mosaic):
+        if params.mosaic is None:
+            return None
+        if not isinstance(data, list | tuple):
+            raise OptionError(
+                f"mosaic={params.mosaic!r} is for a list of inputs, got one input ({type(data).__name__}); give"
+                " Mosaic([...])",
+                param="mosaic",
+            )
+        data = Mosaic(data)
+    orders = {data.order, params.mosaic} - {None}
+    if len(orders) > 1:
+        raise OptionError(
+            f"the order is {data.order!r} in the Mosaic and {params.mosaic!r} in the params; give one", param="mosaic"
+        )
+    return data, msgspec.structs.replace(params, mosaic=next(iter(orders), "newest"))
+
+
+def label(data: Any, number: int) -> str:
+    """Return the name of a scene for messages: of its first file, or its number from 1."""
+    if isinstance(data, str | PurePath):
+        return PurePath(without_secrets(str(data))).name or f"input {number}"
+    name = getattr(data, "name", None)
+    if isinstance(name, str):
+        return printable_name(PurePath(name).name) or f"input {number}"
+    parts = parts_of(data)
+    if not parts:
+        return f"input {number}"
+    more = f" and {len(parts) - 1} more" * (len(parts) > 1)
+    return f"{label(parts[0], number)}{more}"

@@ -1,0 +1,156 @@
+"""`MosaicRun`: the results of a mosaic's scenes while they arrive, and the map that they become."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vllm_mmout.engine.mosaic.joining import Joining, SceneResult
+from vllm_mmout.engine.mosaic.plan import left_out, named
+from vllm_mmout.engine.request.target import finishing
+from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
+from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, SaveError
+from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs.base import ASSUMED, MediaOutput
+from vllm_mmout.outputs.stored import StoredRaster
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.mosaic.plan import MosaicPlan
+    from vllm_mmout.params import OutputParams
+
+INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
+"""Keys of the metadata items with the names of the inputs, one per line, and with the order of the mosaic."""
+
+
+class MosaicRun:
+    """The results of the scenes of a plan, in a temporary folder that `close` removes.
+
+    Args:
+        plan: the checked plan.
+        folder: folder for temporary files and the result, if the plan's target has none. None for the system's
+            temporary folder.
+
+    """
+
+    def __init__(self, plan: MosaicPlan, folder: Path | None = None) -> None:
+        self.plan = plan
+        here = None if plan.target is None else plan.target.folder_here
+        self.folder = here or folder
+        """Folder of the result's temporary file, or None for the system's."""
+        try:
+            self._temporary = tempfile.TemporaryDirectory(prefix=".mmout-mosaic.", dir=self.folder)
+        except OSError as error:
+            raise SaveError(
+                f"cannot write to {self.folder}: {error.strerror or error}; choose another folder"
+            ) from error
+        self._results: dict[int, SceneResult] = {}
+        self._assumed: dict[int, tuple[str, ...]] = {}
+        self._aborted = False
+
+    def params(self, index: int) -> OutputParams:
+        """Return the params of a scene, whose result goes to a file of the temporary folder."""
+        return msgspec.structs.replace(self.plan.scene_params, path=str(self._path(index)))
+
+    def _path(self, index: int) -> Path:
+        return Path(self._temporary.name) / f"{index:04d}.tif"
+
+    def take(self, index: int, result: MultimodalRequestOutput) -> None:
+        """Keep the result of a scene, or leave the scene out if it failed and the mosaic skips failed scenes.
+
+        Raises:
+            MMOutError: the scene failed. The message names it.
+
+        """
+        name = self.plan.scenes[index].name
+        if result.error is not None:
+            self.failed(index, result.error)
+            return
+        output = result.outputs
+        if not isinstance(output, RasterOutput):
+            raise DecodeError(f"{name}: a mosaic joins rasters, and the result is a {type(output).__name__}")
+        if not isinstance(output, StoredRaster):
+            output = StoredRaster(self._path(index), **output.described)
+        self._results[index] = SceneResult(name, output, self._path(index))
+        self._assumed[index] = result.assumed
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Leave out a scene that failed, or raise its error with its name."""
+        name = self.plan.scenes[index].name
+        if not self.plan.mosaic.skip_failed or not isinstance(error, MMOutError) or isinstance(error, AbortedError):
+            raise named(error, name) if isinstance(error, MMOutError) else error
+        self._assumed[index] = (left_out(name, error),)
+
+    def abort(self) -> None:
+        """Make `result` raise an AbortedError soon, also in another thread."""
+        self._aborted = True
+
+    def result(self, request_id: str) -> MultimodalRequestOutput:
+        """Join the results of the scenes, save the map if the request has a path, and return the result. Blocks.
+
+        Raises:
+            MMOutError: all scenes failed, the results differ in their classes or bands, or the map cannot be written.
+
+        """
+        plan = self.plan
+        assumed = tuple(
+            dict.fromkeys([*plan.assumed, *(text for _, texts in sorted(self._assumed.items()) for text in texts)])
+        )
+        if not self._results:
+            raise DecodeError(f"every input of the mosaic failed: {' '.join(assumed)[:2000]}")
+        processor = plan.binding.processors[plan.binding.choice.pick(plan.params.processor)[0]]
+        in_order_given = [result for _, result in sorted(self._results.items())]
+        joining = Joining(
+            self._ordered(),
+            plan.grid_of([result.placed for result in in_order_given]),
+            confident=plan.params.mosaic == "confident",
+            finish=processor.mosaic_pixels(plan.params),
+            resampling=plan.params.resampling,
+            stopped=self._check_stopped,
+        )
+        raster = joining.raster(self.folder, self._metadata(in_order_given, assumed))
+        try:
+            output = processor.mosaic_output(raster, plan.params)
+            if isinstance(output, MediaOutput):
+                output.assumed = assumed
+            output = finishing(None, plan.target)(output, None)
+        except BaseException:
+            raster.close()
+            raise
+        tiles = sum(scene.tiles for scene in plan.scenes)
+        return MultimodalRequestOutput(
+            request_id, output, [], 0, finished=True, progress=Progress(tiles, tiles), assumed=assumed
+        )
+
+    def _check_stopped(self) -> None:
+        if self._aborted:
+            raise AbortedError("the request was aborted before its result was delivered")
+
+    def _ordered(self) -> list[SceneResult]:
+        """Return the results in their precedence: the first is used where several have data."""
+        indices = sorted(self._results)
+        if self.plan.params.mosaic == "newest":
+            days = {index: self.plan.scenes[index].newest for index in indices}
+            indices.sort(key=days.__getitem__, reverse=True)
+        elif self.plan.params.mosaic == "clear":
+            shares = {index: self._results[index].nodata_share() for index in indices}
+            indices.sort(key=shares.__getitem__)
+        return [self._results[index] for index in indices]
+
+    def _metadata(self, results: Sequence[SceneResult], assumed: tuple[str, ...]) -> dict[str, str]:
+        """Return the metadata items that all results share, and those about the mosaic."""
+        shared = dict(results[0].raster.metadata or {})
+        for result in results[1:]:
+            shared = dict(shared.items() & (result.raster.metadata or {}).items())
+        shared.pop(ASSUMED, None)
+        own = {INPUTS: "\n".join(result.name for result in results), ORDER: str(self.plan.params.mosaic)}
+        if assumed:
+            own[ASSUMED] = "\n".join(assumed)
+        return {**dict(sorted(shared.items())), **own}
+
+    def close(self) -> None:
+        """Remove the temporary folder. May be called repeatedly."""
+        self._temporary.cleanup()
