@@ -170,6 +170,14 @@ def walk(tmp_path_factory):
         for name in ("a.tif", "b.tif"):  # with a band before the model's six
             with rasterio.open(folder / name, "w", **{**profile, "count": 7}) as target:
                 target.write(source.read([1, 1, 2, 3, 4, 5, 6]))
+        for name, zone, west in (
+            ("west_2024-05-01", 32, 735_000),
+            ("east_2024-05-01", 33, 264_000),
+            ("west_2024-06-01", 32, 736_000),
+        ):
+            place = {"crs": f"EPSG:326{zone}", "transform": from_origin(west, 4_995_000, 10, 10)}
+            with rasterio.open(folder / f"{name}.tif", "w", **{**source.profile, **place}) as target:
+                target.write(source.read())
         away = {**source.profile, "transform": from_origin(452_000, 5_266_000, 60, 60)}  # where docs/scenes.md looks
         (folder / "away").mkdir()
         with rasterio.open(folder / "away/scene.tif", "w", **away) as target:
@@ -198,7 +206,7 @@ def test_every_block_is_run_by_a_test():
         assert page in (tests / file).read_text(), (page, file)
     assert {block.page for block in here("json")} == {"own-models.md"}
     assert {block.page for block in here("python")} == {
-        *("README.md", "io-plugins.md", "own-models.md", "scenes.md", "serving.md", "use.md")
+        *("README.md", "io-plugins.md", "mosaics.md", "own-models.md", "scenes.md", "serving.md", "use.md")
     }
 
 
@@ -320,7 +328,7 @@ def run(block, walk, monkeypatch, **names):
     return names
 
 
-@pytest.mark.parametrize("page", ["use.md", "scenes.md"])
+@pytest.mark.parametrize("page", ["use.md", "scenes.md", "mosaics.md"])
 def test_python_with_an_engine(page, walk, llm, monkeypatch):
     """Each block of a page but the one of AsyncLLM, in order."""
     from vllm_mmout import OutputParams
@@ -330,6 +338,7 @@ def test_python_with_an_engine(page, walk, llm, monkeypatch):
         if block.page == page and "async for" not in block.text:
             names = run(block, walk, monkeypatch, **names)
     wanted = {
+        "mosaics.md": ["map.tif"],
         "use.md": ["mask.tif"],
         "scenes.md": ["out/scene.tif", "fields.csv", "masked/scene.tif", "flood.geojson", "flood.gpkg", "mask.tif"],
     }

@@ -112,7 +112,8 @@ class Work:
         service = self.service
         with client_errors(self.request_id):
             try:
-                async with entered(service.opened(self.data, self.params, self.field)) as opened:
+                data = [self.data] if self.params.mosaic and not isinstance(self.data, list) else self.data
+                async with entered(service.opened(data, self.params, self.field)) as opened:
                     outputs = service.engine.generate(
                         opened,
                         self.params,
@@ -122,6 +123,7 @@ class Work:
                         priority=self.priority,
                         max_tiles=service.options.max_tiles,
                         max_area=service.options.max_area,
+                        max_pixels=service.options.max_pixels,
                         watch=watch,
                         folder=service.store.shared.work,
                         warn=False,  # the answer holds the warnings

@@ -50,6 +50,8 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         if others:
             raise OptionError(f"{', '.join(others)} is for a run on a cluster; add --ray")
         return None
+    if params.mosaic is not None:
+        raise OptionError("--mosaic works only in one process; leave out --mosaic or --ray, or join the results later")
     if options.mmout_trace is not None:
         raise OptionError("--mmout-trace works only in one process; leave out --mmout-trace or --ray")
     if options.output_format is not None:
