@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from scenes_for_tests import TILE, classes, pixels, probabilities, write
 
-from vllm_mmout import OutputParams
-from vllm_mmout.errors import MMOutError
+from vllm_mmout import Mosaic, OutputParams
+from vllm_mmout.errors import AbortedError, InputError, MMOutError
 from vllm_mmout.outputs.stored import StoredRaster
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
@@ -100,6 +100,52 @@ async def test_a_result_needs_nobody_who_takes_the_progress(engine):
     *_, last = [answer async for answer in generator]
     assert first.progress.total == 120
     assert not first.finished
+    np.testing.assert_array_equal(last.outputs.array, classes(ARRAY))
+
+
+def two_scenes(folder):
+    """Files of two scenes side by side, with dates."""
+    places = [rasterio.Affine(30, 0, west, 0, -30, 5_000_000) for west in (500_000, 500_000 + 30 * 90)]
+    return [
+        write(folder / f"{day}_2024-05-0{day}.tif", pixels(day), crs="EPSG:32632", transform=place)
+        for day, place in enumerate(places, start=1)
+    ]
+
+
+async def test_a_mosaic_reports_the_tiles_of_all_scenes(engine, tmp_path):
+    """The reports of a mosaic count the tiles of all its scenes, and its result is one map of them."""
+    *reports, last = await answers(engine, Mosaic(two_scenes(tmp_path)), path=str(tmp_path / "map.tif"))
+    counts = [report.progress.done for report in reports]
+    assert counts == sorted(counts)
+    assert {report.progress.total for report in (*reports, last)} == {18}
+    expected = np.concatenate([classes(pixels(1)), classes(pixels(2))], axis=2)
+    np.testing.assert_array_equal(last.outputs.array, expected)
+
+
+@pytest.mark.parametrize("end", ["abort", "close", "failure"])
+async def test_a_mosaic_that_ends_early_leaves_nothing(engine, tmp_path, end):
+    """After an abort, a closed generator or a failed scene no temporary folder is left, and the engine works."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    scenes = two_scenes(tmp_path)
+    if end == "failure":
+        scenes[1].write_bytes(scenes[1].read_bytes()[:-3000])
+    options = OutputParams(tile=8, path=str(folder / "map.tif"))
+    generator = engine.generate(Mosaic(scenes), options, f"mosaic-{end}")
+    if end == "failure":
+        with pytest.raises(InputError, match=r"2_2024-05-02\.tif"):
+            await answers(engine, Mosaic(scenes), path=str(folder / "map.tif"))
+    else:
+        await anext(generator)
+        assert len(list(folder.iterdir())) == 1
+        if end == "abort":
+            await engine.abort(f"mosaic-{end}")
+            with pytest.raises(AbortedError):
+                [answer async for answer in generator]
+    await generator.aclose()
+    assert not list(folder.iterdir())
+    assert not engine.mmout.mosaics
+    (*_, last) = await answers(engine, ARRAY)
     np.testing.assert_array_equal(last.outputs.array, classes(ARRAY))
 
 

@@ -146,6 +146,7 @@ class _ClientRequest(NamedRequest):
                 **ways,
                 max_tiles=self.options.max_tiles,
                 max_area=self.options.max_area,
+                max_pixels=self.options.max_pixels,
                 warn=False,  # the warnings are in the metadata of the answer's file
             )
             async with aclosing(outputs):
