@@ -59,7 +59,9 @@ class ServingOptions:
     """Limits and folders of the server, each set by a command-line flag."""
 
     max_upload: int = _count(1 << 30, "bytes of one request's body")
-    max_pixels: int = _count(500_000_000, "pixels (height x width) of one input, looked at before any is decoded")
+    max_pixels: int = _count(
+        500_000_000, "pixels (height x width) of one input, looked at before any is decoded, or of the map of a mosaic"
+    )
     max_tiles: int = _count(4096, "tiles that one request may be cut into")
     max_made_pixels: int = _count(1 << 21, "pixels (width x height) of a picture or video that a request may ask for")
     max_steps: int = _count(1000, "steps (num_inference_steps) that a request may ask for")

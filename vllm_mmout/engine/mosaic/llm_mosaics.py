@@ -30,6 +30,8 @@ class Mosaics:
     """Range in `inputs` for each input of the call. A mosaic that was refused has its error instead."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
     """Maps the indices of the call's mosaics to their runs."""
+    _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
+    """Maps places in `inputs` to the run of a mosaic and the index of the scene in it."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
@@ -53,6 +55,7 @@ class Mosaics:
                 run = self._runs[index] = MosaicRun(MosaicPlan.of(binding, *asked, Limits()))
                 scenes = [scene.data for scene in run.plan.scenes]
                 own = [run.params(number) for number in range(len(scenes))]
+                self._scenes |= {first + number: (run, number) for number in range(len(scenes))}
                 self._extend(scenes, [_like(request, params) for params in own])
         except MMOutError as error:
             self._places.append(error)
@@ -64,6 +67,18 @@ class Mosaics:
             request.place = place
         self.inputs += inputs
         self.requests += requests
+
+    def taken(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
+        """Keep the result of a scene in its file, and return it without pixels. Return any other result unchanged."""
+        if place not in self._scenes:
+            return result
+        run, index = self._scenes[place]
+        error = None
+        try:
+            run.take(index, result)
+        except MMOutError as refusal:
+            error = refusal
+        return MultimodalRequestOutput(result.request_id, None, [], 0, finished=True, error=error)
 
     def joined(self, results: Sequence[MultimodalRequestOutput]) -> list[MultimodalRequestOutput]:
         """Return a result for each input of the call, given the results of `inputs`."""
@@ -90,9 +105,10 @@ def _like(request: Request, params: OutputParams) -> Request:
 
 def _joined(run: MosaicRun, results: Sequence[MultimodalRequestOutput]) -> MultimodalRequestOutput:
     request_id = results[0].request_id
+    for result in results:
+        if result.error is not None:
+            return _failed(request_id, result.error)
     try:
-        for index, result in enumerate(results):
-            run.take(index, result)
         return run.result(request_id)
     except MMOutError as error:
         return _failed(request_id, error)

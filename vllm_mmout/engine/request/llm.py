@@ -87,7 +87,7 @@ class BoundLLM(LLM):
             bar = Bar(use_tqdm, len(mosaics.inputs))
             try:
                 # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
-                call = Call(self, binding, mosaics.inputs, mosaics.requests, bar)
+                call = Call(self, binding, mosaics.inputs, mosaics.requests, bar, taken=mosaics.taken)
                 results = mosaics.joined(copy_context().run(call.results))
             finally:
                 bar.close()

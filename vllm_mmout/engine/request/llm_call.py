@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,7 +41,16 @@ vLLM raises ValueError for a wrong prompt that vLLM itself turns into tokens.
 class Call:
     """Call of ``LLM.generate``, which sends the engine a few requests at a time rather than the whole list."""
 
-    def __init__(self, llm: LLM, binding: Binding, inputs: list[Any], requests: list[Request], bar: Bar) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        binding: Binding,
+        inputs: list[Any],
+        requests: list[Request],
+        bar: Bar,
+        *,
+        taken: Callable[[int, MultimodalRequestOutput], MultimodalRequestOutput] = lambda _, result: result,
+    ) -> None:
         self.llm = llm
         self.engine = cast("BoundLLMEngine", llm.llm_engine)
         self.binding = binding
@@ -49,6 +58,8 @@ class Call:
         self.requests = requests
         """Requests in the order of the inputs."""
         self.bar = bar
+        self.taken = taken
+        """Function that gets the index of an input and its result, and returns the result to keep in memory."""
         self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
         """Results in the order of the inputs, None for an input that is not finished."""
@@ -207,7 +218,7 @@ class Call:
         self._finish(request.place, failed)
 
     def _finish(self, place: int, result: MultimodalRequestOutput, counts: int = 1) -> None:
-        self.done[place] = result
+        self.done[place] = self.taken(place, result)
         self.bar.update(counts)
 
     def _abort(self, requests: Iterable[Request]) -> None:

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rasterio._err import CPLE_BaseError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.bounding_box import window_of_box
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system
 from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.pixel_grid import Box, ring, transformed
+from vllm_mmout.geo.raster.pixel_grid import Box, Points, extent, ring, transformed
 
 _STEPS = 256
 """Number of straight pieces that approximate each edge of a raster in another coordinate system."""
 _ROUNDING = 1e-3
 """Tolerance of edges in pixels of the map. A pixel that a raster covers by less is not added."""
+_UNPLACED = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+"""Transform in place of None, which `PlacedRaster` refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,12 @@ class PlacedRaster:
     def place(self) -> Georeference:
         """The georeference, which was checked when the object was created."""
         return self.georeference or Georeference()
+
+    def border(self) -> Points:
+        """Return points on the border, a closed ring in the raster's coordinates."""
+        cols, rows = ring((0.0, 0.0, float(self.size[1]), float(self.size[0])), _STEPS)
+        a, b, c, d, e, f = self.place.transform or _UNPLACED
+        return a * cols + b * rows + c, d * cols + e * rows + f
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +101,16 @@ class MapGrid:
 
     def box_of(self, raster: PlacedRaster) -> Box:
         """Return the smallest box around a raster, as (left, upper, right, lower) in pixels of this grid."""
-        a, b, c, d, e, f = raster.place.transform or ()
-        cols, rows = ring((0.0, 0.0, float(raster.size[1]), float(raster.size[0])), _STEPS)
-        points = (a * cols + b * rows + c, d * cols + e * rows + f)
-        own, crs = raster.place.crs or "", self.georeference.crs or ""
+        points, own, crs = raster.border(), raster.place.crs or "", self.georeference.crs or ""
+        remedy = f"{raster.name} cannot be placed in {crs[:60]}; choose another coordinate system by grid"
         if not same_system(own, crs):
-            points = transformed(rasterio_crs(own), rasterio_crs(crs), points)
-        a, b, c, d, e, f = self.georeference.transform or ()
+            try:
+                points = transformed(rasterio_crs(own), rasterio_crs(crs), points)
+            except CPLE_BaseError as error:  # such as systems of two celestial bodies
+                raise InputError(remedy) from error
+        a, b, c, d, e, f = self.georeference.transform or _UNPLACED
         x, y, area = points[0] - c, points[1] - f, a * e - b * d
-        columns, lines = (e * x - b * y) / area, (a * y - d * x) / area
-        if not (np.isfinite(columns).all() and np.isfinite(lines).all()):
-            raise InputError(f"{raster.name} cannot be placed in {crs[:60]}; choose another coordinate system by grid")
-        return float(columns.min()), float(lines.min()), float(columns.max()), float(lines.max())
+        box = extent(((e * x - b * y) / area, (a * y - d * x) / area))
+        if not all(map(math.isfinite, box)):
+            raise InputError(remedy)
+        return box

@@ -72,7 +72,7 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
             WarpedVRT(
                 file,
                 crs=rasterio_crs(grid.georeference.crs or ""),
-                transform=Affine(*grid.georeference.transform or ()),
+                transform=Affine(*(grid.georeference.transform or ())),
                 height=grid.size[0],
                 width=grid.size[1],
                 resampling=Resampling[resampling],
