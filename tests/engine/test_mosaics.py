@@ -15,6 +15,7 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.outputs.stored import StoredRaster
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
+from rasterio.features import geometry_mask  # noqa: E402 - rasterio may be absent
 from rasterio.transform import Affine  # noqa: E402 - rasterio may be absent
 from rasterio.warp import transform, transform_bounds  # noqa: E402
 
@@ -168,6 +169,35 @@ def test_a_bounding_box_cuts_the_map_and_leaves_out_scenes(llm, scenes, tmp_path
         np.testing.assert_array_equal(file.read(), expected(file, ["east_2024-06-01", "west_2024-05-01"]), strict=True)
     with pytest.raises(OptionError, match="needs bbox_crs"):
         run(llm, Mosaic(scenes), bbox=(730_100, 5_098_700, 730_700, 5_098_950))
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_an_area_of_interest_masks_the_map(llm, scenes, tmp_path):
+    """The map is that of all scenes inside the area, as rasterio burns it, and areas are counted for each feature."""
+    whole = run(llm, Mosaic(scenes), path=str(tmp_path / "whole.tif")).outputs
+    corners = [
+        [(730_200, 5_098_800), (732_300, 5_098_300), (731_100, 5_097_100)],
+        [(733_000, 5_097_000), (733_500, 5_097_000), (733_200, 5_097_600)],
+    ]
+    shapes = [{"type": "Polygon", "coordinates": [[*ring, ring[0]]]} for ring in corners]
+    features = [
+        {"type": "Feature", "id": name, "properties": {}, "geometry": shape}
+        for name, shape in zip("ab", shapes, strict=True)
+    ]
+    aoi = {"aoi": {"type": "FeatureCollection", "features": features}, "aoi_crs": "EPSG:32632"}
+    run(llm, Mosaic(scenes), path=str(tmp_path / "part.tif"), **aoi)
+    with rasterio.open(tmp_path / "whole.tif") as file:
+        inside = [~geometry_mask([shape], file.shape, file.transform) for shape in shapes]
+        masked = np.where(inside[0] | inside[1], file.read(1), 255)
+        with rasterio.open(tmp_path / "part.tif") as part:
+            (row, col), size = file.index(part.transform.c + 1, part.transform.f - 1), part.shape
+            np.testing.assert_array_equal(part.read(1), masked[row : row + size[0], col : col + size[1]], strict=True)
+            assert (part.read(1) != 255).sum() == (masked != 255).sum() > 0
+        counts = [np.bincount(file.read(1)[mask], minlength=2)[:2] for mask in inside]
+    areas = run(llm, Mosaic(scenes), output="areas", path=str(tmp_path / "areas.geojson"), **aoi).outputs
+    assert [[one.pixels for one in areas.features[name].classes] for name in "ab"] == [[*count] for count in counts]
+    assert len(json.loads((tmp_path / "areas.geojson").read_text())["features"]) == 2
+    whole.close()
 
 
 @pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")

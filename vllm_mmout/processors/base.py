@@ -12,7 +12,7 @@ from vllm_mmout.processors.part import Part
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.geo import TileGrid
+    from vllm_mmout.geo import PlacedArea, TileGrid
     from vllm_mmout.outputs import RasterOutput
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
@@ -158,8 +158,11 @@ class OutputProcessor:
         """Return a function that turns joined pixels of scenes into pixels of the result, or None for no change."""
         return None
 
-    def mosaic_output(self, raster: RasterOutput, params: OutputParams) -> Any:
-        """Return the output that the request asks for, made of the joined raster. The default returns the raster."""
+    def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
+        """Return the output that the request asks for, made of the joined raster. The default returns the raster.
+
+        ``area`` is the area of interest, to which the raster is masked already, or None.
+        """
         return raster
 
     @property

@@ -166,9 +166,9 @@ class SegmentationProcessor(OutputProcessor):
         """Return the function that computes the requested pixels from probabilities, or None if it is not needed."""
         return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
 
-    def mosaic_output(self, raster: RasterOutput, params: OutputParams) -> Any:
+    def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
         """Return the joined raster, or the polygons or areas of its classes."""
-        return as_vectors(raster, asked_output(self, self.name, params), params)
+        return as_vectors(raster, asked_output(self, self.name, params), params, area)
 
     def _finisher(self, output: str) -> Callable[[RasterOutput], RasterOutput] | None:
         """Return the function that computes an output from probabilities, or None if probabilities are the output."""

@@ -20,7 +20,7 @@ from vllm_mmout.processors.canvas import Canvas, difference
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllm_mmout.geo import MapGrid
+    from vllm_mmout.geo import MapGrid, PlacedArea
 
 _WINDOW_BYTES = 64 << 20
 """Largest size in bytes of the pixels of a window, unless one block of the map is larger."""
@@ -90,6 +90,8 @@ class Joining:
     """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
     resampling: str = "nearest"
     """Resampling of floating-point values, "nearest" or "bilinear"."""
+    area: PlacedArea | None = None
+    """Area of interest on the grid, outside of which the map has no data, or None."""
     stopped: Callable[[], None] = lambda: None
     """Function that raises if the caller has given up. It is called before each window."""
 
@@ -103,6 +105,9 @@ class Joining:
                 self.stopped()
                 here = [result for result, box in zip(self.results, boxes, strict=True) if _touches(box, window)]
                 pixels, valid = self._window(here, window, like)
+                if self.area is not None:
+                    inside = self.area.mask(window)
+                    valid = inside if valid is None else valid & inside
                 if valid is not None and not valid.any():
                     canvas.leave_out(*window)
                     continue

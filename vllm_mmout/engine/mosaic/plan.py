@@ -19,9 +19,12 @@ from vllm_mmout.errors import InputError, MMOutError, OptionError, OutsideError,
 from vllm_mmout.geo import (
     MapGrid,
     PlacedRaster,
+    area_of,
     date_of_file_item,
     date_of_items,
     date_of_name,
+    extent_of,
+    placed_area,
 )
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, parts_of
 from vllm_mmout.models.inputs.mapped_input import MappedInput
@@ -29,6 +32,7 @@ from vllm_mmout.models.inputs.mapped_input import MappedInput
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.mosaic.mosaic import Mosaic
+    from vllm_mmout.geo import Area, PlacedArea
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.params import OutputParams
 
@@ -88,6 +92,8 @@ class MosaicPlan:
     """Sentences about scenes that were left out, and about dates."""
     grid: tuple[MapGrid, bool] | None
     """Grid that the user gave, and whether its size is final, or None."""
+    area: Area | None
+    """Area of interest. Scenes are read in the box around it, and the map is masked to it."""
 
     @classmethod
     def of(cls, binding: Binding, mosaic: Mosaic, params: OutputParams, limits: Limits) -> MosaicPlan:
@@ -99,7 +105,9 @@ class MosaicPlan:
         """
         binding.check_params(params)
         scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params)
-        scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None)
+        area = None if params.aoi is None else _area(params.aoi)
+        box = {} if area is None else {"bbox": extent_of(area), "bbox_crs": area.crs, "aoi": None, "aoi_crs": None}
+        scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None, **box)
         inputs = list(mosaic.inputs)
         target = target_of(params.path, inputs)
         spare_the_input(binding, params, target, inputs)
@@ -116,7 +124,8 @@ class MosaicPlan:
                 assumed.append(left_out(name, error))
         if not scenes:
             raise InputError(f"no input of the mosaic is left: {' '.join(assumed)[:2000]}")
-        plan = cls(binding, params, mosaic, tuple(scenes), scene_params, target, tuple(assumed), mosaic.map_grid())
+        grid = mosaic.map_grid()
+        plan = cls(binding, params, mosaic, tuple(scenes), scene_params, target, tuple(assumed), grid, area)
         return plan.checked(limits)
 
     def checked(self, limits: Limits) -> MosaicPlan:
@@ -127,7 +136,7 @@ class MosaicPlan:
                 f"the mosaic is cut into {tiles} tiles, at most {limits.tiles} are taken in one request; send fewer"
                 " inputs, or a smaller bbox; a server's limit is --mmout-max-tiles"
             )
-        grid = self.grid_of([scene.placed for scene in self.scenes])
+        grid, _ = self.map_of([scene.placed for scene in self.scenes])
         most = _MOST_PIXELS if limits.pixels is None else limits.pixels
         if grid.pixels > most:
             raise InputError(
@@ -155,15 +164,23 @@ class MosaicPlan:
         )
         return replace(self, assumed=self.assumed + doubtful)
 
-    def grid_of(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
-        """Return the grid of the map for rasters in the order given, which are the scenes or their results."""
-        if self.grid is not None and self.grid[1]:
-            return self.grid[0]
-        base = MapGrid.of(rasters[0]) if self.grid is None else self.grid[0]
-        grid = base.around(rasters)
-        if self.params.bbox is None:
-            return grid
-        return grid.part(self.params.bbox, self.params.bbox_crs)
+    def map_of(self, rasters: Sequence[PlacedRaster]) -> tuple[MapGrid, PlacedArea | None]:
+        """Return the grid of the map, and the area of interest on its pixels or None.
+
+        ``rasters`` are the scenes or their results, in the order given.
+        """
+        final = self.grid is not None and self.grid[1]
+        grid = MapGrid.of(rasters[0]) if self.grid is None else self.grid[0]
+        if not final:
+            grid = grid.around(rasters)
+            if self.params.bbox is not None:
+                grid = grid.part(self.params.bbox, self.params.bbox_crs)
+        if self.area is None:
+            return grid, None
+        placed = placed_area(self.area, grid.georeference, grid.size, "the map")
+        if final:
+            return grid, placed
+        return grid.window(placed.window), placed.within(placed.window)
 
 
 def named(error: MMOutError, name: str) -> MMOutError:
@@ -173,8 +190,17 @@ def named(error: MMOutError, name: str) -> MMOutError:
 
 def left_out(name: str, error: BaseException) -> str:
     """Return the sentence about a scene that a mosaic leaves out."""
-    reason = "does not touch bbox" if isinstance(error, OutsideError) else f"failed: {error}"
+    reason = "does not touch the bbox or aoi" if isinstance(error, OutsideError) else f"failed: {error}"
     return f"{name} was left out of the mosaic, as it {reason}."
+
+
+def _area(text: str) -> Area:
+    """Return the area of interest. Raise OptionError if it is in the coordinate system of the input."""
+    area = area_of(text)
+    if area.crs is None:
+        message = "aoi of a mosaic needs a coordinate system, as its inputs may be in several; set aoi_crs"
+        raise OptionError(message, param="aoi_crs")
+    return area
 
 
 def _scene(binding: Binding, data: Any, name: str, params: OutputParams, limits: Limits) -> MosaicScene:

@@ -15,7 +15,7 @@ from vllm_mmout.engine.request.target import finishing
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, SaveError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.outputs.base import ASSUMED, MediaOutput
+from vllm_mmout.outputs.base import ASSUMED, Source
 from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:
@@ -103,20 +103,23 @@ class MosaicRun:
             raise DecodeError(f"every input of the mosaic failed: {' '.join(assumed)[:2000]}")
         processor = plan.binding.processors[plan.binding.choice.pick(plan.params.processor)[0]]
         in_order_given = [result for _, result in sorted(self._results.items())]
+        grid, area = plan.map_of([result.placed for result in in_order_given])
+        if area is not None:
+            assumed = tuple(dict.fromkeys([*assumed, *area.assumed]))
         joining = Joining(
             self._ordered(),
-            plan.grid_of([result.placed for result in in_order_given]),
+            grid,
             confident=plan.params.mosaic == "confident",
             finish=processor.mosaic_pixels(plan.params),
             resampling=plan.params.resampling,
+            area=area,
             stopped=self._check_stopped,
         )
         raster = joining.raster(self.folder, self._metadata(in_order_given, assumed))
         try:
-            output = processor.mosaic_output(raster, plan.params)
-            if isinstance(output, MediaOutput):
-                output.assumed = assumed
-            output = finishing(None, plan.target)(output, None)
+            output = processor.mosaic_output(raster, plan.params, area)
+            place = Source(size=grid.size, georeference=grid.georeference, assumed=assumed, area=area)
+            output = finishing(None, plan.target)(place.lay(output), None)
         except BaseException:
             raster.close()
             raise

@@ -76,13 +76,14 @@ def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, 
             return found
     covers = "lies outside of" if not windows else "covers the centre of no pixel of"
     raise InputError(
-        f"aoi with the extent {text(_extent(area))}{f' in {area.crs[:60]}' if area.crs else ''} {covers} {name}, which"
-        f" covers {text(placer.system.extent())} there",
+        f"aoi with the extent {text(extent_of(area))}{f' in {area.crs[:60]}' if area.crs else ''} {covers} {name},"
+        f" which covers {text(placer.system.extent())} there",
         param="aoi",
     )
 
 
-def _extent(area: Area) -> Box:
+def extent_of(area: Area) -> Box:
+    """Return the smallest box around an area, in the area's coordinates."""
     boxes = np.array(
         [extent((polygon[0][:, 0], polygon[0][:, 1])) for feature in area.features for polygon in feature.polygons]
     )

@@ -14,6 +14,7 @@ from vllm_mmout.geo.raster.bounding_box import window_of_box
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system
 from vllm_mmout.geo.raster.georeference import Georeference
 from vllm_mmout.geo.raster.pixel_grid import Box, Points, extent, ring, transformed
+from vllm_mmout.geo.raster.raster import Window
 
 _STEPS = 256
 """Number of straight pieces that approximate each edge of a raster in another coordinate system."""
@@ -96,7 +97,10 @@ class MapGrid:
 
     def part(self, box: Box, box_crs: str | None) -> MapGrid:
         """Return the part of the grid that a bounding box touches. Raise InputError if it touches no pixel."""
-        window = window_of_box(box, box_crs, self.georeference, self.size, "the map")
+        return self.window(window_of_box(box, box_crs, self.georeference, self.size, "the map"))
+
+    def window(self, window: Window) -> MapGrid:
+        """Return a window of the grid."""
         return MapGrid(self.georeference.shifted(window.row, window.col), (window.height, window.width))
 
     def box_of(self, raster: PlacedRaster) -> Box:
