@@ -91,7 +91,7 @@ class Joining:
     resampling: str = "nearest"
     """Resampling of floating-point values, "nearest" or "bilinear"."""
     area: PlacedArea | None = None
-    """Area of interest on the grid, outside of which the map has no data, or None."""
+    """Area of interest on the grid, which masks the map, or None."""
     stopped: Callable[[], None] = lambda: None
     """Function that raises if the caller has given up. It is called before each window."""
 

@@ -106,7 +106,9 @@ class MosaicPlan:
         binding.check_params(params)
         scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params)
         area = None if params.aoi is None else _area(params.aoi)
-        box = {} if area is None else {"bbox": extent_of(area), "bbox_crs": area.crs, "aoi": None, "aoi_crs": None}
+        box: dict[str, Any] = (
+            {} if area is None else {"bbox": extent_of(area), "bbox_crs": area.crs, "aoi": None, "aoi_crs": None}
+        )
         scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None, **box)
         inputs = list(mosaic.inputs)
         target = target_of(params.path, inputs)
