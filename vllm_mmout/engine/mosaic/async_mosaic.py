@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.hooks.client_errors import as_client_error
@@ -88,7 +89,7 @@ class AsyncMosaic:
                 async with aclosing(results):
                     async for result in results:
                         if result.finished:
-                            await in_thread(lambda done=result: self._run.take(index, done))
+                            await in_thread(partial(self._run.take, index, result))
                         elif result.progress is not None:
                             self._done[index] = result.progress.done
                             self._news.set()
