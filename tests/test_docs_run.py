@@ -39,6 +39,7 @@ ELSEWHERE = {
     ("archives.md", ""): "wings/archives/engine/test_archives.py",
     ("transformers.md", ""): "wings/transformers/engine/test_heads.py",
     ("iterative.md", ""): "wings/iterative/test_iterative_guide.py",
+    ("map-tiles.md", ""): "wings/map_tiles/test_map_tiles_served.py",
     ("models.md", ""): "test_models_page.py",
     ("jobs-folder.md", "VACUUM"): "wings/jobs/server/test_jobs_folder_page.py",
     ("ogc.md", "owslib"): "wings/jobs/ogc/test_ogc_served.py",

@@ -18,7 +18,8 @@ answer with images, rasters, sounds, videos and data:
   POST   /v1/images/edits              image in, image or raster out
   POST   /v1/images/variations         the same without a prompt
   POST   /v1/images/generations        for models that take text
-  GET    /v1/images/results/{name}     a stored result
+  GET    /v1/images/results/{name}     a stored result; of a GeoTIFF also map tiles:
+         .../tilejson.json, .../wmts, .../tiles/{z}/{x}/{y}.png
   POST   /v1/audio/speech              a text in, a sound out
   POST   /v1/chat/completions          vLLM's; with modalities also pictures and sounds
   POST   /pooling                      vLLM's; takes any JSON for the model's input mapper

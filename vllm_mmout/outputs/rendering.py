@@ -37,14 +37,20 @@ PREVIEW = 2048
 """Maximum length in pixels of the longer side of a preview."""
 
 
-def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArray[np.uint8] | None) -> Image:
+def render(
+    array: NDArray[Any],
+    valid: NDArray[np.bool_] | None,
+    palette: NDArray[np.uint8] | None,
+    limits: tuple[float, float] | None = None,
+) -> Image:
     """Return a picture of raster pixels [bands, height, width]. Pixels where ``valid`` is False are transparent.
 
     ``valid`` is bool [height, width].
 
     A single band of integers is coloured by ``palette``, uint8 [n, 3], and values beyond the palette are black. Three
     bands are shown as red, green and blue. For any other number of bands the first is shown in grey. Three uint8 bands
-    are shown unchanged. Otherwise values are stretched from the smallest to the largest valid value of all shown bands.
+    are shown unchanged. Otherwise values are stretched between ``limits``, which are by default the smallest and the
+    largest valid value of all shown bands.
     """
     from PIL import Image
 
@@ -53,7 +59,7 @@ def render(array: NDArray[Any], valid: NDArray[np.bool_] | None, palette: NDArra
     else:
         bands = array if len(array) == 3 else array[:1]
         unchanged = len(bands) == 3 and bands.dtype == np.uint8
-        samples = np.moveaxis(bands if unchanged else _stretched(bands, valid), 0, 2)
+        samples = np.moveaxis(bands if unchanged else _stretched(bands, valid, limits), 0, 2)
     if valid is not None:
         samples = np.concatenate([samples, np.where(valid, np.uint8(255), np.uint8(0))[..., np.newaxis]], axis=2)
     return Image.fromarray(np.ascontiguousarray(samples[..., 0] if samples.shape[2] == 1 else samples))
@@ -196,8 +202,13 @@ def _coloured(ids: NDArray[Any], palette: NDArray[np.uint8]) -> NDArray[np.uint8
     return coloured
 
 
-def _stretched(bands: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
-    """Stretch values to uint8 [bands, height, width]. The smallest valid value becomes 0, and the largest 255."""
+def _stretched(
+    bands: NDArray[Any], valid: NDArray[np.bool_] | None, limits: tuple[float, float] | None
+) -> NDArray[np.uint8]:
+    """Stretch values to uint8 [bands, height, width]. The lower limit becomes 0, and the upper 255.
+
+    The limits are by default the smallest and the largest valid value. Values beyond them are cut off.
+    """
     values = bands.astype(np.float64)  # changed in place: previews of scenes have millions of pixels
     usable = np.isfinite(values)
     if valid is not None:
@@ -205,12 +216,13 @@ def _stretched(bands: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[
     if not usable.any():
         return np.zeros(bands.shape, np.uint8)
     np.copyto(values, values.min(where=usable, initial=np.inf), where=~usable)
-    values *= 0.5  # otherwise the difference of the largest and the smallest float64 would overflow
-    low = values.min()
-    span = values.max() - low
-    if span == 0:
+    if limits is not None:
+        np.clip(values, *limits, out=values)
+    low, high = (values.min(), values.max()) if limits is None else limits
+    if low == high:
         return np.zeros(bands.shape, np.uint8)
-    values -= low
-    values /= span
+    values *= 0.5  # otherwise the difference of the largest and the smallest float64 would overflow
+    values -= 0.5 * low
+    values /= 0.5 * high - 0.5 * low
     values *= 255.0
     return np.rint(values, out=values).astype(np.uint8)

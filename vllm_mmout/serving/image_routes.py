@@ -22,6 +22,7 @@ from vllm_mmout.serving.service import ForwardService, Service
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import Fields
+    from vllm_mmout.serving.response.result_files import Encoded
     from vllm_mmout.serving.response.store import ResultStore
 
 
@@ -51,7 +52,13 @@ async def results(request: Request) -> Response:
 async def get_result(request: Request, store: ResultStore) -> Response:
     """Return the response with a stored result, or with the byte range that the request's header ``Range`` names."""
     name = str(request.path_params["name"])
-    entry = await run_sync(store.find, name)
+    entry = await run_sync(found_result, store, name)
+    return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
+
+
+def found_result(store: ResultStore, name: str) -> Encoded:
+    """Open the stored result called ``name``. Raise an ApiError (404) if it is missing or expired. Blocks."""
+    entry = store.find(name)
     if entry is None:  # an expired result too: 410 would need a record of the names of removed results
         raise ApiError(
             404,
@@ -59,7 +66,7 @@ async def get_result(request: Request, store: ResultStore) -> Response:
             " their folder is full; send the request again",
             param="name",
         )
-    return ranged_response(request, entry, name, {"Cache-Control": "private, no-store"})
+    return entry
 
 
 async def _edit(request: Request, fields: Fields) -> Response:

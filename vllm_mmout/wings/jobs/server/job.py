@@ -50,13 +50,13 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """Size in pixels as WIDTHxHEIGHT, or None if the result is not a grid of pixels."""
     classes: tuple[ClassRow, ...] | None
     """Classes of the result. None if its pixels are not classes."""
+    stored: str
+    """Name of the result file in the result store, which clients can also get at ``/v1/images/results/NAME``."""
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
-    """One result of a job, with the names of its files in the server's result store."""
+    """One result of a job, with the name of its preview in the server's result store."""
 
-    stored: str
-    """Name of the result file in the result store."""
     preview: str | None
     """Name of the preview file in the result store, or None if the result has only its file."""
     seconds: str | None = None

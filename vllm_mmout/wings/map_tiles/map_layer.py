@@ -1,0 +1,218 @@
+"""MapLayer: a stored GeoTIFF as a layer of a web map, which draws tiles from the file's overviews."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio import Affine, Env
+from rasterio._err import CPLE_BaseError
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.io import DatasetReader, MemoryFile
+from rasterio.session import DummySession
+from rasterio.warp import Resampling, reproject, transform, transform_bounds
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import Raster
+from vllm_mmout.outputs.formats.pictures import encode_picture
+from vllm_mmout.outputs.rendering import default_palette, render
+from vllm_mmout.wings.map_tiles.web_mercator import CRS, FINEST, HALF, NORTH, SIDE, Box, Metres, Tile
+
+_LARGEST: Final = 4096
+"""Largest height and width in pixels of the smallest overview of a file that is drawn."""
+_GDAL: Final = {
+    "GDAL_NUM_THREADS": "1",
+    "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # a stored result is one file
+    "GDAL_PAM_ENABLED": "NO",
+}
+
+
+class MapLayer:
+    """A stored GeoTIFF as a layer of a web map. Use `opened`."""
+
+    def __init__(self, path: Path, dataset: Any) -> None:
+        self._path = path
+        self._dataset = dataset
+        self.bands = (1, 2, 3) if dataset.count == 3 else (1,)
+        """Numbers of the bands that are drawn, from 1."""
+        self._factors = dataset.overviews(1)
+        self.boxes = self._boxes()
+        """The area of the result: one box, or two boxes if it crosses 180 degrees."""
+
+    @property
+    def made_by(self) -> str:
+        """Names of the model and of the output processor, or "" if the file does not name them."""
+        items = self._dataset.tags()
+        return " ".join(filter(None, (items.get("MMOUT_MODEL"), items.get("MMOUT_PROCESSOR"))))
+
+    @property
+    def finest(self) -> int:
+        """Smallest zoom whose tiles show each pixel of the file."""
+        _, finer = self._density(*_centre(Metres.of(self.boxes[0])))
+        zoom = math.ceil(math.log2(2 * HALF / SIDE * finer) - 0.01) if math.isfinite(finer) and finer > 0 else 0
+        return min(max(zoom, 0), FINEST)
+
+    @property
+    def classes(self) -> list[tuple[int, str | None, str]] | None:
+        """Number, name and colour (#rrggbb) of each class, or None if the pixels are not classes."""
+        palette = self._palette()
+        if palette is None:
+            return None
+        names: list[str | None] = list(self._class_names())
+        names = names or [None] * min(len(palette), int(self.limits[1]) + 1)
+        colours = [bytes(colour).hex() for colour in palette.tolist()]
+        return [(i, name, f"#{colours[i] if i < len(colours) else '000000'}") for i, name in enumerate(names)]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Smallest and largest valid value of the drawn bands, by the file's statistics."""
+        items = [self._dataset.tags(band) for band in self.bands]
+        if all("STATISTICS_MINIMUM" in item for item in items):
+            lows, highs = ([float(item[f"STATISTICS_{end}"]) for item in items] for end in ("MINIMUM", "MAXIMUM"))
+            return min(lows), max(highs)
+        height, width = (min(side, _LARGEST) for side in self._dataset.shape)
+        pixels = self._dataset.read(self.bands, out_shape=(len(self.bands), height, width), masked=True)
+        values = np.ma.masked_invalid(pixels).compressed()
+        return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+
+    def tile(self, tile: Tile) -> bytes:
+        """Draw a tile as PNG. It is transparent outside of the result and at nodata."""
+        array, valid = np.zeros((1, tile.side, tile.side), np.uint8), np.zeros((tile.side, tile.side), np.bool_)
+        for box in self.boxes:
+            common = tile.extent.common(Metres.of(box))
+            if common is not None:
+                array, valid = self._warped(tile, self._level(tile, common))
+                break
+        palette = self._palette()
+        limits = None if palette is not None or not valid.any() else self.limits
+        return encode_picture(render(array, valid, palette, limits), "png")
+
+    def _boxes(self) -> tuple[Box, ...]:
+        dataset = self._dataset
+        if dataset.gcps[0]:
+            raise _unmapped(
+                "it is tied to the ground by control points alone; warp it first, for example with gdalwarp"
+            )
+        if dataset.crs is None or dataset.transform.is_identity:
+            raise _unmapped("it has no georeference; send an input that has one")
+        a, b, c, d, e, f = dataset.transform[:6]
+        xs = [c + a * col + b * row for col in (0, dataset.width) for row in (0, dataset.height)]
+        ys = [f + d * col + e * row for col in (0, dataset.width) for row in (0, dataset.height)]
+        try:
+            west, south, east, north = transform_bounds(dataset.crs, "EPSG:4326", min(xs), min(ys), max(xs), max(ys))
+        except (RasterioError, CPLE_BaseError) as error:
+            raise _unmapped(f"its coordinate system cannot be converted to Web Mercator: {error}") from error
+        south, north = max(south, -NORTH), min(north, NORTH)
+        if not all(map(math.isfinite, (west, south, east, north))) or south >= north:
+            raise _unmapped(f"it lies beyond Web Mercator, which ends at {NORTH:.2f} degrees north and south")
+        width = east - west if east > west else east - west + 360  # GDAL's west is larger if the box crosses 180
+        if width >= 360:
+            return (Box(-180.0, south, 180.0, north),)
+        west = (west + 180) % 360 - 180
+        if west + width <= 180:
+            return (Box(west, south, west + width, north),)
+        return Box(west, south, 180.0, north), Box(-180.0, south, west + width - 360, north)
+
+    def _class_names(self) -> list[str]:
+        items, names = self._dataset.tags(1), list[str]()
+        while (name := items.get(f"CLASS_{len(names)}")) is not None:
+            names.append(name)
+        return names
+
+    def _palette(self) -> NDArray[np.uint8] | None:
+        """Return the colours of the classes: of the file, or of the package if the file has only names, or None."""
+        dataset = self._dataset
+        if dataset.count != 1 or np.dtype(dataset.dtypes[0]).kind not in "iu":
+            return None
+        if dataset.colorinterp[0].name == "palette":
+            colours = dataset.colormap(1)
+            return np.array([colours.get(i, (0, 0, 0, 255))[:3] for i in range(max(colours) + 1)], np.uint8)
+        names = self._class_names()
+        return default_palette(len(names)) if names else None
+
+    def _density(self, x: float, y: float) -> tuple[float, float]:
+        """Return the pixels of the file per Web Mercator metre at a point, along the coarser and the finer axis."""
+        xs, ys = transform(CRS, self._dataset.crs, [x, x + 1, x], [y, y, y + 1])
+        a, b, _, d, e, _ = self._dataset.transform[:6]
+        steps = np.linalg.solve([[a, b], [d, e]], [np.subtract(xs[1:], xs[0]), np.subtract(ys[1:], ys[0])])
+        lengths = np.hypot(*steps).tolist()
+        return min(lengths), max(lengths)
+
+    def _level(self, tile: Tile, common: Metres) -> int | None:
+        """Return the number of the coarsest overview that is not coarser than the tile. None is the file itself."""
+        density = self._density(*_centre(common))[0] * tile.pixel
+        fitting = [level for level, factor in enumerate(self._factors) if not factor > density * 1.001]
+        return fitting[-1] if fitting else None
+
+    def _warped(self, tile: Tile, level: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the drawn bands [bands, height, width] in the tile, and the mask of valid pixels [height, width].
+
+        Single bands of integers, which may be classes, are resampled by nearest neighbour, and others bilinearly.
+        """
+        dtype, nodata = np.dtype(self._dataset.dtypes[0]), self._dataset.nodata
+        nearest = len(self.bands) == 1 and dtype.kind in "iu"
+        grid = {"width": tile.side, "height": tile.side, "count": len(self.bands) + 1, "dtype": dtype.name, "crs": CRS}
+        place = Affine(tile.pixel, 0, tile.extent.left, 0, -tile.pixel, tile.extent.top)
+        # The destination is a dataset: for arrays, rasterio changes Python's warning filters, which all threads share.
+        with (
+            _dataset(self._path, level) as source,
+            MemoryFile() as file,
+            file.open(driver="GTiff", transform=place, **grid) as drawn,
+        ):
+            reproject(
+                rasterio.band(source, self.bands),
+                rasterio.band(drawn, list(range(1, drawn.count))),
+                dst_alpha=drawn.count,
+                src_nodata=nodata,
+                UNIFIED_SRC_NODATA="NO",
+                resampling=Resampling.nearest if nearest else Resampling.bilinear,
+            )
+            array = drawn.read()
+        valid = Raster(array[:-1], nodata=nodata).valid()
+        inside: NDArray[np.bool_] = array[-1] > 0
+        return array[:-1], inside if valid is None else inside & valid
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[MapLayer]:
+    """Open a stored GeoTIFF as a map layer. Blocks.
+
+    Raises:
+        InputError: the file is damaged, has no overviews, or cannot be shown in Web Mercator.
+
+    """
+    with _dataset(path) as dataset:
+        layer = MapLayer(path, dataset)
+        smallest = max(dataset.shape) // max(dataset.overviews(1), default=1)
+        if smallest > _LARGEST:
+            raise _unmapped(
+                f"it has {dataset.height} x {dataset.width} pixels and no overviews; save it as GeoTIFF again"
+            )
+        yield layer
+
+
+@contextmanager
+def _dataset(path: Path, level: int | None = None) -> Iterator[Any]:
+    # rasterio attributes its warning to this module, so the filter affects no other code.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, module=__name__.replace(".", r"\."))
+    options = {} if level is None else {"overview_level": level}
+    try:
+        with Env(session=DummySession(), **_GDAL), DatasetReader(str(path), driver=["GTiff"], **options) as dataset:
+            yield dataset
+    except (RasterioError, CPLE_BaseError) as error:
+        raise InputError(f"the result cannot be read as GeoTIFF: {error.__cause__ or error}", param="name") from error
+
+
+def _centre(box: Metres) -> tuple[float, float]:
+    return (box.left + box.right) / 2, (box.bottom + box.top) / 2
+
+
+def _unmapped(why: str) -> InputError:
+    return InputError(f"the result has no map tiles: {why}", param="name")
