@@ -81,7 +81,8 @@ def names(folder):
 
 def with_names_of_classes(files):
     """The files, and what lies beside GeoTIFFs of classes."""
-    return sorted([*files, *(f"{file}.aux.xml" for file in files if file.endswith(".tif"))])
+    stems = [file.removesuffix(".tif") for file in files if file.endswith(".tif")]
+    return sorted([*files, *(f"{stem}{end}" for stem in stems for end in (".tif.aux.xml", ".qml"))])
 
 
 @pytest.mark.parametrize("start", [run, pytest.param(start_and_run, marks=pytest.mark.slow)])
@@ -92,7 +93,7 @@ def test_demo(tmp_path, start, demo_scene):
     rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
     status, printed, errors = start("demo", cwd=tmp_path)
     assert (status, errors) == (0, [])
-    written = ("scene.tif", "water.png", "water.tif", "water.tif.aux.xml")
+    written = ("scene.tif", "water.png", "water.qml", "water.tif", "water.tif.aux.xml")
     assert names(tmp_path) == [f"demo-output/{name}" for name in written]
     assert [line.split()[0] for line in printed] == ["scene", "GeoTIFF", "PNG", "IoU"]
     folder = tmp_path / "demo-output"

@@ -42,7 +42,7 @@ def test_flood(tmp_path):
     rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
     printed = run("flood.py", tmp_path)
     names = {file.name for file in tmp_path.iterdir()}
-    assert names == {"scene.tif", "water.tif", "water.tif.aux.xml", "water.png", "confidence.tif"}
+    assert names == {"scene.tif", "water.tif", "water.tif.aux.xml", "water.qml", "water.png", "confidence.tif"}
     with rasterio.open(tmp_path / "scene.tif") as scene, rasterio.open(tmp_path / "water.tif") as water:
         assert (water.crs, water.transform, water.shape) == (scene.crs, scene.transform, scene.shape)
         classes = water.read(1)

@@ -155,7 +155,7 @@ class TestRun:
     def test_writes_what_it_says(self, place):
         """The scene and the map, with the names of its classes beside it, lie in the folder, and nothing else."""
         written = {file.name for file in place.iterdir()} - {"ran.ipynb", "mark.json"}
-        assert written == {"scene.tif", "water.tif", "water.tif.aux.xml", "water.png"}
+        assert written == {"scene.tif", "water.tif", "water.tif.aux.xml", "water.qml", "water.png"}
 
     def test_is_quiet(self, cells):
         """No cell prints more than two lines: two of the engine's processes say one before they set up their log."""

@@ -26,7 +26,7 @@ def test_a_delivered_file_goes_with_its_sidecar_where_another_fails(tmp_path):
         if pick == "second":
             raise SaveError("no room")
         output.path = str(output.save(tmp_path / f"{pick}.tif"))
-        assert len(list(tmp_path.iterdir())) == 2
+        assert len(list(tmp_path.iterdir())) == 3
         return output
 
     params = OutputParams(path=str(tmp_path), processor=("first", "second"))

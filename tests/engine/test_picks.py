@@ -100,12 +100,12 @@ def read(path):
 
 
 def test_a_result_is_written_to_a_file(llm, path, tmp_path):
-    """``path`` names the file, ``outputs.path`` says so, and nothing but the names of its classes is left beside it."""
+    """``path`` names the file, ``outputs.path`` says so, and only names and style of the classes are left beside it."""
     wanted = tmp_path / "mask.tif"
     found = generate(llm, path, path=wanted)
     assert found.path == str(wanted)
     np.testing.assert_array_equal(read(wanted), found.array)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["mask.tif", "mask.tif.aux.xml"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
 
 
 def test_the_suffix_is_the_format(llm, path, tmp_path):
@@ -126,7 +126,9 @@ def test_a_result_in_a_folder_is_called_as_its_input(llm, path, tmp_path):
     unnamed = generate(llm, make_scene(64, 64).array, path=f"{made}/")
     assert unnamed.path == str(made / "output.tif")
     tiffs = ["output.tif", "scene.tif"]
-    assert sorted(file.name for file in made.iterdir()) == sorted([*tiffs, *(f"{name}.aux.xml" for name in tiffs)])
+    assert sorted(file.name for file in made.iterdir()) == sorted(
+        [*tiffs, *(f"{name}.aux.xml" for name in tiffs), "output.qml", "scene.qml"]
+    )
 
 
 def test_several_results_in_a_folder(llm, path, tmp_path):

@@ -378,7 +378,7 @@ async def test_thirty_ends_at_any_moment(engine, tmp_path):
         del ended, task, beside
         await assert_clean(engine, left)
         for file in folder.iterdir():
-            assert file.name in (f"{number}.tif", f"{number}.tif.aux.xml")
+            assert file.name in (f"{number}.tif", f"{number}.tif.aux.xml", f"{number}.qml")
             file.unlink()
     assert given_up >= 10
 

@@ -135,7 +135,7 @@ def test_a_path_names_the_file(llm, temporary, tmp_path):
     target.write_bytes(b"old")
     result = generate(llm, DUG, nodata=0, path=str(target))
     assert result.path == str(target)
-    assert files(target.parent) == ["mask.tif", "mask.tif.aux.xml"]
+    assert files(target.parent) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
     assert files(temporary) == []
     with rasterio.open(target) as file:
         np.testing.assert_array_equal(file.read(), MASK)
@@ -163,7 +163,9 @@ def test_a_path_may_be_a_folder(llm, temporary, tmp_path):
     results = llm.generate([*inputs, pixels(9, 20, 20)], params, use_tqdm=False)
     folder = tmp_path / "new" / "folder"
     names = ["a.tif", "b.tif", "c.tif", "output.tif"]
-    assert files(folder) == sorted([*names, *(f"{name}.aux.xml" for name in names)])
+    assert files(folder) == sorted(
+        f"{stem}{end}" for stem in ("a", "b", "c", "output") for end in (".tif", ".tif.aux.xml", ".qml")
+    )
     assert files(temporary) == []
     assert [result.outputs.path for result in results] == [str(folder / name) for name in names]
     for seed, name in enumerate("abc"):

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_what_belonged_to_an_older_file_goes(
     for suffix in ("", *STALE):
         (tmp_path / f"a.tif{suffix}").write_bytes(b"older")
     path = make(tmp_path, class_names=class_names).save(tmp_path / "a.tif")
-    assert names_in(tmp_path) == (["a.tif"] if class_names is None else ["a.tif", "a.tif.aux.xml"])
+    assert names_in(tmp_path) == (["a.tif"] if class_names is None else ["a.qml", "a.tif", "a.tif.aux.xml"])
     with rasterio.open(path) as file:
         np.testing.assert_array_equal(file.read(), IDS)
         assert file.overviews(1) == [2]
@@ -136,7 +137,7 @@ def test_other_formats_touch_no_sidecar(tmp_path: Path, make: Callable[..., Rast
 @MAKERS
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("links", [False, True])
-@pytest.mark.parametrize("failing", ["a.tif", "a.tif.aux.xml"])
+@pytest.mark.parametrize("failing", ["a.tif", "a.tif.aux.xml", "a.qml"])
 def test_a_sidecar_that_cannot_be_written_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -168,7 +169,7 @@ def test_a_sidecar_that_cannot_be_written_leaves_nothing(
     assert names_in(tmp_path) == sorted(names)
     assert all((tmp_path / name).read_bytes() == name.encode() for name in names)
     raster.save(tmp_path / "a.tif")
-    assert names_in(tmp_path) == ["a.tif", "a.tif.aux.xml"]
+    assert names_in(tmp_path) == ["a.qml", "a.tif", "a.tif.aux.xml"]
     np.testing.assert_array_equal(raster.array, IDS)
 
 
@@ -191,7 +192,7 @@ def test_two_may_save_under_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", meddling)
         RasterOutput(IDS, class_names=NAMES).save(path)
-    assert names_in(tmp_path) == ["a.tif", "a.tif.aux.xml"]
+    assert names_in(tmp_path) == ["a.qml", "a.tif", "a.tif.aux.xml"]
     assert f"<Category>{NAMES[2]}<" in sidecar.read_text()
 
 
@@ -220,7 +221,7 @@ def test_what_lies_beside_its_own_file_stays(tmp_path: Path) -> None:
     path = RasterOutput(IDS, class_names=NAMES).save(tmp_path / "own.tif")
     (tmp_path / "own.tif.ovr").write_bytes(b"overviews that somebody made")
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    assert set(before) == {"own.tif", "own.tif.aux.xml", "own.tif.ovr"}
+    assert set(before) == {"own.qml", "own.tif", "own.tif.aux.xml", "own.tif.ovr"}
     assert StoredRaster(path).save(path) == path
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
 
@@ -236,3 +237,55 @@ def test_the_message_of_a_full_disk_names_the_file_asked_for(tmp_path: Path, mon
         RasterOutput(IDS).save(tmp_path / "asked.tif")
     assert str(caught.value) == f"cannot write {tmp_path / 'asked.tif'}: No space left on device"
     assert not list(tmp_path.iterdir())
+
+
+def entries(style: Path) -> list[dict[str, str]]:
+    """The classes of a QGIS style: value, colour and label."""
+    return [dict(entry.attrib) for entry in ET.parse(style).iter("paletteEntry")]  # noqa: S314 - ours
+
+
+@MAKERS
+def test_a_style_for_qgis_has_the_classes_alone(tmp_path: Path, make: Callable[..., RasterOutput]) -> None:
+    """QGIS finds it by its name; the colour table of the GeoTIFF has 256 entries instead."""
+    make(tmp_path, class_names=NAMES, palette=PALETTE).save(tmp_path / "a.tif")
+    colours = ["#" + bytes(colour).hex() for colour in PALETTE.tolist()]
+    assert entries(tmp_path / "a.qml") == [
+        {"value": str(number), "color": colours[number], "alpha": "255", "label": NAMES[number]} for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "labels"),
+    [
+        ({"class_names": NAMES}, NAMES),
+        ({"palette": PALETTE}, ["0", "1", "2"]),
+        ({"class_names": [*NAMES, "bog"], "palette": PALETTE}, [*NAMES, "bog"]),
+    ],
+    ids=["names", "colours", "more names"],
+)
+def test_a_style_has_a_label_and_a_colour_for_each_class(
+    tmp_path: Path, known: dict[str, Any], labels: list[str]
+) -> None:
+    """Also of 16 bits, which have no colour table; what is unknown is the number, or the usual colour."""
+    RasterOutput(IDS.astype("uint16"), **known).save(tmp_path / "a.b.tif")
+    classes = entries(tmp_path / "a.b.qml")
+    assert [entry["label"] for entry in classes] == labels
+    assert len({entry["color"] for entry in classes}) == len(labels)
+
+
+def test_rasters_that_are_not_classes_have_no_style(tmp_path: Path) -> None:
+    """A style of this package goes, since it was that of an older raster."""
+    RasterOutput(IDS, **CLASSES).save(tmp_path / "a.tif")
+    RasterOutput(IDS.astype("float32"), class_names=NAMES).save(tmp_path / "a.tif")
+    assert names_in(tmp_path) == ["a.tif", "a.tif.aux.xml"]
+    RasterOutput(IDS.repeat(3, 0), palette=PALETTE).save(tmp_path / "a.tif")
+    assert names_in(tmp_path) == ["a.tif"]
+
+
+def test_a_style_that_a_user_saved_in_qgis_stays(tmp_path: Path) -> None:
+    """It is neither replaced nor removed."""
+    style = tmp_path / "a.qml"
+    style.write_text("<qgis><!-- mine --></qgis>")
+    remove_saved(RasterOutput(IDS, **CLASSES).save(tmp_path / "a.tif"))
+    assert names_in(tmp_path) == ["a.qml"]
+    assert "mine" in style.read_text()

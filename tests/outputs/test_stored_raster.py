@@ -107,7 +107,7 @@ def test_the_first_geotiff_takes_the_file_over_and_the_second_is_a_copy(raster: 
     assert temporary.stat().st_mode & 0o077 == 0
     inode, data = temporary.stat().st_ino, temporary.read_bytes()
     target = raster.save(tmp_path / "mask.tif")
-    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
+    assert names(tmp_path) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
     assert (raster.path, target.stat().st_ino, target.stat().st_nlink) == (str(target), inode, 1)
     again = raster.save(tmp_path / "again.TIFF")
     assert again.stat().st_ino != inode
@@ -131,7 +131,7 @@ def test_a_saved_file_outlives_the_raster(raster: StoredRaster, tmp_path: Path) 
         raster.read()
     del raster
     gc.collect()
-    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
+    assert names(tmp_path) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
     assert target.stat().st_size
 
 
@@ -166,7 +166,7 @@ def test_another_file_system_gets_a_copy(
 
     monkeypatch.setattr(os, "link", link)
     raster.save(tmp_path / "mask.tif")
-    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
+    assert names(tmp_path) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
     np.testing.assert_array_equal(raster.array, IDS)
 
 
@@ -190,7 +190,7 @@ def test_a_save_that_fails_loses_nothing(raster: StoredRaster, tmp_path: Path, m
     np.testing.assert_array_equal(raster.array, IDS)
     assert raster.path is None
     raster.save(tmp_path / "mask.tif")
-    assert names(tmp_path) == ["mask.tif", "mask.tif.aux.xml"]
+    assert names(tmp_path) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
 
 
 def test_a_picture_leaves_the_raster_where_it_is(raster: StoredRaster, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ class Savable:
         """Write the result to a file. The suffix of its name selects the format.
 
         The file appears only when it is complete. After an error an existing file is unchanged, and no new file is
-        left. A GeoTIFF of classes gets a second file, ``.aux.xml``, from which GDAL and QGIS read the names of the
-        classes. If a GeoTIFF is overwritten, its old ``.aux.xml`` is replaced or removed.
+        left. A GeoTIFF of classes gets a second file, ``.aux.xml``, from which GDAL reads the names of the classes.
+        On a local disk it also gets ``.qml``, the style that QGIS loads. If a GeoTIFF is overwritten, its old
+        ``.aux.xml`` and ``.qml`` are replaced or removed. A style that a user has saved in QGIS is kept.
 
         Args:
             path: path of the file, or its address in a bucket (``s3://bucket/mask.tif``, ``gs://``, ``az://``). A local
@@ -56,7 +57,7 @@ class Savable:
         target = place_of(path)
         if (name := self.formats.get(target.suffix.lower())) is None:
             raise unknown_suffix(target, self.formats)
-        with atomic_file(target, self._sidecars(name)) as part:
+        with atomic_file(target, self._sidecars(name, target)) as part:
             self._write(part, name, options)
         return target
 
@@ -95,10 +96,11 @@ class Savable:
         """Write the result to a new file. Classes that can write a format in chunks override this."""
         path.write_bytes(self._encode(name, options))
 
-    def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
-        """Return the sidecar files, such as GDAL's ``.aux.xml``, that belong to a file in the format ``name``.
+    def _sidecars(self, name: str, target: PurePath) -> Mapping[str, bytes | None]:
+        """Return the sidecar files, such as GDAL's ``.aux.xml``, that belong to the file ``target`` in a format.
 
-        The result maps a suffix, appended to the file's name, to the content, or to None for a file to be removed.
+        ``name`` is the format. The result maps the name of each file to its content, or to None for a file to be
+        removed.
         """
         return {}
 

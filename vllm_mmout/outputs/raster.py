@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 import numpy as np
@@ -202,10 +202,15 @@ class RasterOutput(MediaOutput):
     def _repr_png_(self) -> bytes:
         return self.to_bytes("png")
 
-    def _sidecars(self, name: str) -> Mapping[str, bytes | None]:
+    def _sidecars(self, name: str, target: PurePath) -> Mapping[str, bytes | None]:
+        if name != "tiff":
+            return {}
         from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
+        from vllm_mmout.outputs.formats.qgis_style import qgis_style
 
-        return geotiff_sidecars(self.class_names) if name == "tiff" else {}
+        styled = self.count == 1 and self.dtype.kind in "iu" and bool(self.class_names or self.palette is not None)
+        style = qgis_style(self.class_names, self.palette) if styled else None
+        return geotiff_sidecars(target, self.class_names, style)
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         if name == "tiff":

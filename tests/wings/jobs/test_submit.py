@@ -130,13 +130,15 @@ def test_the_key_goes_with_every_request(jobs, monkeypatch, capsys, arguments, v
 @pytest.mark.heavy
 def test_an_older_file_is_replaced_with_what_lay_beside_it(jobs, place):
     """As with ``run``: the new GeoTIFF has its classes' names beside it, and nothing of the old one."""
-    jobs.output = {"output_format": "tiff", "classes": [{"id": 0, "name": "land"}, {"id": 1, "name": "<water>"}]}
+    land, water = {"id": 0, "name": "land", "color": "#806000"}, {"id": 1, "name": "<water>", "color": "#0060ff"}
+    jobs.output = {"output_format": "tiff", "classes": [land, water]}
     for name in ("mask.tif", "mask.tif.aux.xml", "mask.tif.ovr"):
         (place / name).write_bytes(b"old")
     assert submit(jobs, "scene.tif", "-o", "mask.tif") == 0
     assert (place / "mask.tif").read_bytes() == RESULT
-    assert names(place) == ["mask.tif", "mask.tif.aux.xml", "scene.tif"]
+    assert names(place) == ["mask.qml", "mask.tif", "mask.tif.aux.xml", "scene.tif"]
     assert "<Category>&lt;water&gt;</Category>" in (place / "mask.tif.aux.xml").read_text()
+    assert 'value="1" color="#0060ff" alpha="255" label="&lt;water&gt;"' in (place / "mask.qml").read_text()
 
 
 @pytest.mark.heavy

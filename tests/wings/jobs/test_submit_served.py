@@ -70,7 +70,7 @@ def test_the_result_is_that_of_the_scene(water_server, array, scene, tmp_path, c
     expected = classes(array, (array != 0).all(axis=0))
     np.testing.assert_array_equal(found, expected)
     assert "<Category>water</Category>" in (tmp_path / "mask.tif.aux.xml").read_text()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["mask.tif", "mask.tif.aux.xml"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mask.qml", "mask.tif", "mask.tif.aux.xml"]
     assert listed(water_server) == before
 
 

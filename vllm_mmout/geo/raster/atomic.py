@@ -21,8 +21,7 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
 
     Args:
         target: path or address in a bucket.
-        sidecars: content of each sidecar file by the suffix appended to the name of ``target``. For None, an existing
-            sidecar file is removed.
+        sidecars: content of each sidecar file by its name. For None, an existing sidecar file is removed.
 
     Raises:
         SaveError: the file cannot be written.
@@ -39,7 +38,7 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
         raise SaveError(f"cannot write {path}: it is a folder; add a file name")
     if not path.parent.is_dir():
         raise SaveError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    beside = {path.with_name(path.name + suffix): content for suffix, content in (sidecars or {}).items()}
+    beside = {path.with_name(name): content for name, content in (sidecars or {}).items()}
     part = _hidden(path, "part")
     parts = {path: part}
     try:

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 from vllm_mmout.geo import checked_xml, place_of, remove_in_bucket, write_geotiff, write_geotiff_here
 from vllm_mmout.outputs.formats import FORMATS, Format
+from vllm_mmout.outputs.formats.qgis_style import STYLE, is_own_style
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs.formats.contents import ClassesContent, RasterContent
@@ -36,20 +37,30 @@ def write_classes(output: ClassesContent, file: BinaryIO, form: Format) -> None:
     file.write(output.classes.to_bytes(form.name))
 
 
-def geotiff_sidecars(class_names: Sequence[str] | None) -> dict[str, bytes | None]:
-    """Return the sidecar files of a GeoTIFF as suffix -> content. None marks an old sidecar file to remove.
+def geotiff_sidecars(
+    target: PurePath, class_names: Sequence[str] | None, style: bytes | None = None
+) -> dict[str, bytes | None]:
+    """Return the sidecar files of the GeoTIFF ``target`` as name -> content. None marks an old sidecar file to remove.
 
-    A suffix is appended to the name of the GeoTIFF.
+    ``style`` is written beside a local file as ``.qml``. QGIS does not look for styles in buckets.
     """
-    return {PAM: _categories(class_names) if class_names else None, **dict.fromkeys(_OTHERS)}
+    categories = _categories(class_names) if class_names else None
+    files = {target.name + PAM: categories, **{target.name + suffix: None for suffix in _OTHERS}}
+    style_file = target.with_suffix(STYLE)
+    if isinstance(style_file, Path) and is_own_style(style_file):
+        files[style_file.name] = style
+    return files
 
 
 def remove_saved(path: str | PurePath) -> None:
-    """Remove a file that `save` wrote and its ``.aux.xml`` sidecar file, if they exist."""
+    """Remove a file that `save` wrote and its sidecar files, if they exist."""
     saved = place_of(path)
     files = [saved]
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:
         files.append(saved.with_name(saved.name + PAM))
+        style = saved.with_suffix(STYLE)
+        if isinstance(style, Path) and is_own_style(style):
+            files.append(style)
     for file in files:
         if isinstance(file, Path):
             file.unlink(missing_ok=True)

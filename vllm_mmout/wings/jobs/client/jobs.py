@@ -8,6 +8,8 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from vllm_mmout.retries import call_with_retries
 from vllm_mmout.wings.jobs.client.form import MultipartForm
@@ -36,8 +38,9 @@ class Tiles(msgspec.Struct, frozen=True):
 class ResultClass(msgspec.Struct, frozen=True):
     """One class of a result."""
 
-    id: int
+    id: Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
     name: str | None = None
+    color: Annotated[str, msgspec.Meta(pattern="^#[0-9a-f]{6}$")] = "#000000"
 
 
 class JobOutput(msgspec.Struct, frozen=True):
@@ -54,6 +57,14 @@ class JobOutput(msgspec.Struct, frozen=True):
         class_names = {entry.id: entry.name for entry in self.classes or () if entry.name is not None}
         names = tuple(class_names[number] for number in range(len(class_names)) if number in class_names)
         return names if names and len(names) == len(self.classes or ()) else None
+
+    @property
+    def palette(self) -> NDArray[np.uint8]:
+        """Return the colour of each class from 0 to the largest id, uint8 [n, 3]. Ids that are missing are black."""
+        colours = np.zeros((max((entry.id for entry in self.classes or ()), default=-1) + 1, 3), np.uint8)
+        for entry in self.classes or ():
+            colours[entry.id] = list(bytes.fromhex(entry.color[1:]))
+        return colours
 
 
 class JobError(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import atomic_file
 from vllm_mmout.outputs.formats import SENT, Format, format_named
 from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
+from vllm_mmout.outputs.formats.qgis_style import qgis_style
 from vllm_mmout.wings.jobs.client.jobs import JobOutput
 
 
@@ -96,8 +97,11 @@ class DownloadTarget:
 
 
 def place(part: Path, target: Path, output: JobOutput) -> None:
-    """Rename a complete download to its target. Write the class names of a GeoTIFF to a sidecar file."""
-    sidecars = geotiff_sidecars(output.class_names) if output.output_format == "tiff" else None
+    """Rename a complete download to its target. Write the class names and colours of a GeoTIFF to sidecar files."""
+    sidecars = None
+    if output.output_format == "tiff":
+        style = qgis_style(output.class_names, output.palette) if output.classes else None
+        sidecars = geotiff_sidecars(target, output.class_names, style)
     with atomic_file(target, sidecars) as hidden:
         part.replace(hidden)
 

@@ -31,8 +31,8 @@ slow connection."""
 def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator[Path]:
     """Yield a temporary path to write to. When the block ends, the file there is uploaded to ``target``.
 
-    ``sidecars`` maps a suffix of the target's key to the content of a small file, or to None if that file is to be
-    removed. `atomic_file` has the same interface for local files. The sidecar files are uploaded first. If the upload
+    ``sidecars`` maps the name of a small file to its content, or to None if that file is to be removed.
+    `atomic_file` has the same interface for local files. The sidecar files are uploaded first. If the upload
     of the main file fails, they are restored to their previous content. The main file appears only when all of its
     parts are uploaded. After an error no part of it stays in the bucket.
     """
@@ -87,31 +87,32 @@ def _upload(place: FileAddress, file: Path, sidecars: Mapping[str, bytes | None]
     store = store_of(place)
     import obstore
 
+    folder = "".join(place.key.rpartition("/")[:2])
+    keys = {folder + name: content for name, content in sidecars.items()}
     before: dict[str, bytes | None] = {}
     try:
-        for suffix, content in sidecars.items():
+        for key, content in keys.items():
             if content is not None:
-                name = place.key + suffix
-                before[name] = bytes(obstore.get(store, name).bytes()) if _head(place, suffix) else None
-                obstore.put(store, name, content)
+                before[key] = bytes(obstore.get(store, key).bytes()) if _head(place, key) else None
+                obstore.put(store, key, content)
         obstore.put(store, place.key, file, chunk_size=_PART, max_concurrency=_AT_ONCE)
     except BaseException:
-        for name, content in before.items():
+        for key, content in before.items():
             with suppress(Exception):
-                obstore.delete(store, name) if content is None else obstore.put(store, name, content)
+                obstore.delete(store, key) if content is None else obstore.put(store, key, content)
         raise
-    for suffix, content in sidecars.items():
-        if content is None and _head(place, suffix):
-            obstore.delete(store, place.key + suffix)
+    for key, content in keys.items():
+        if content is None and _head(place, key):
+            obstore.delete(store, key)
 
 
-def _head(place: FileAddress, suffix: str = "") -> ObjectMeta | None:
-    """Return the metadata of an object, or None if the object is missing or access to it is denied."""
+def _head(place: FileAddress, key: str) -> ObjectMeta | None:
+    """Return the metadata of an object in a bucket, or None if the object is missing or access to it is denied."""
     store = store_of(place)
     import obstore
 
     try:
-        return obstore.head(store, place.key + suffix)
+        return obstore.head(store, key)
     except (FileNotFoundError, obstore.exceptions.PermissionDeniedError):
         return None
 
@@ -123,7 +124,7 @@ def identity_in_bucket(target: PurePath) -> tuple[object, ...]:
     """
     place = FileAddress.of(target)
     with errors_of(place):
-        meta = _head(place)
+        meta = _head(place, place.key)
     if meta is None:
         raise FileNotFoundError(place.name)
     return meta["e_tag"], meta["version"], meta["size"]
