@@ -150,6 +150,15 @@ def test_the_download_is_the_result(page, scene, mask):
         assert (made.transform, made.crs) == (given_.transform, given_.crs)
 
 
+def test_the_address_of_the_map_tiles_is_shown(page):
+    """A map client finds the tiles of the result there."""
+    pytest.importorskip("vllm_mmout.wings.map_tiles", reason="it serves the tiles")
+    shown = page.input_value("#tiles")
+    assert shown.startswith(f"{address(page)}/v1/images/results/")
+    assert [row["name"] for row in httpx.get(shown).json()["classes"]] == ["land", "water"]
+    assert page.locator("#tiles-part").is_visible()
+
+
 def rows_shown(page):
     """The table of a result that is data: a dict a row, as texts."""
     head, *rows = page.eval_on_selector_all(
@@ -165,6 +174,7 @@ def test_data_is_shown_as_a_table(ready, mask):
     rows = [(row["name"], int(row["pixels"])) for row in rows_shown(ready)]
     assert rows == list(zip(["land", "water"], counts, strict=True))
     assert ready.is_visible("#input")
+    assert ready.is_hidden("#tiles-part")
 
 
 def test_polygons_are_shown_on_the_map_and_as_rows(ready, mask):

@@ -1,5 +1,5 @@
 /** Functions that create jobs, poll them until they end, fetch their results and cancel them. */
-import { ApiError, ask, askJson, send } from "./api.js";
+import { ApiError, address, ask, askJson, send } from "./api.js";
 import { body } from "./options.js";
 
 const STATE_MS = 500;
@@ -27,6 +27,19 @@ export async function preview(id, options) {
     return await content(id, { ...options, variant: "preview" });
   } catch (error) {
     if (error instanceof ApiError && (error.status === 404 || error.status === 409)) return null;
+    throw error;
+  }
+}
+
+/** Return the address of the map tiles of a result, or null if the server has none for it. */
+export async function mapTiles(output) {
+  if (output.output_format !== "tiff") return null;
+  const path = `images/results/${output.stored}/tilejson.json`;
+  try {
+    await ask(path);
+    return address(path);
+  } catch (error) {
+    if (error instanceof ApiError) return null;
     throw error;
   }
 }

@@ -1,7 +1,7 @@
 /** The result of a job: its preview, its legend, its data and the download of its file. */
 import { byId, made } from "./elements.js";
 import { over } from "./frame.js";
-import { content, preview } from "./job.js";
+import { content, mapTiles, preview } from "./job.js";
 import { legend } from "./legend.js";
 import { showError } from "./notices.js";
 import { ofResult } from "./sources.js";
@@ -20,6 +20,7 @@ export class Result {
     this.which = byId("which");
     this.which.addEventListener("change", () => this.#output().catch(showError));
     byId("download").addEventListener("click", () => this.#save());
+    byId("tiles").addEventListener("focus", ({ target }) => target.select());
   }
 
   /** Hide the result. */
@@ -45,8 +46,10 @@ export class Result {
     const { job, fields, stage } = this;
     const output = job.outputs[Number(this.which.value)];
     const png = await preview(job.id, { processor: output.processor });
-    const data = await this.#data(job, output);
+    const [data, tiles] = await Promise.all([this.#data(job, output), mapTiles(output)]);
     if (job !== this.job) return;
+    byId("tiles-part").hidden = tiles === null;
+    byId("tiles").value = tiles ?? "";
     byId("result-facts").textContent = facts(job, output, fields !== null);
     byId("download").title = nameFor(job, output);
     byId("legend").replaceChildren(...(output.classes?.length ? legend(output.classes) : []));
