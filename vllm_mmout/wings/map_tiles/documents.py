@@ -77,7 +77,8 @@ def capabilities(layer: MapLayer, result: str) -> bytes:
         names = ("MinTileRow", "MaxTileRow", "MinTileCol", "MaxTileCol")
         entry = SubElement(limits, f"{{{_WMTS}}}TileMatrixLimits")
         _texts(entry, _WMTS, TileMatrix=str(zoom), **dict(zip(names, rows_and_columns, strict=True)))
-    return tostring(root, encoding="utf-8", xml_declaration=True)
+    document: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
 
 
 def _matrix(matrices: Element, zoom: int) -> None:

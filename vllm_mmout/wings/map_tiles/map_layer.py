@@ -79,7 +79,8 @@ class MapLayer:
             return min(lows), max(highs)
         height, width = (min(side, _LARGEST) for side in self._dataset.shape)
         pixels = self._dataset.read(self.bands, out_shape=(len(self.bands), height, width), masked=True)
-        values = np.ma.masked_invalid(pixels).compressed()
+        values = pixels.compressed()
+        values = values[np.isfinite(values)]
         return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
 
     def tile(self, tile: Tile) -> bytes:

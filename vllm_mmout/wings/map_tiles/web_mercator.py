@@ -84,7 +84,8 @@ class Tile:
     @property
     def pixel(self) -> float:
         """Side of a pixel in Web Mercator metres."""
-        return 2 * HALF / 2**self.zoom / self.side
+        side: float = 2 * HALF / 2**self.zoom
+        return side / self.side
 
 
 def metres(longitude: float, latitude: float) -> tuple[float, float]:
