@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(available)} (default: all but {', '.join(ELSEWHERE)})")
     parser.add_argument("--no-record", action="store_true", help="print the results, but do not record them")
-    parser.add_argument("--note", default="", help="text to record with the results, such as other work on the machine")
+    parser.add_argument("--note", default="", help="remarks on the machine or the run, separated by semicolons")
     parser.add_argument("--page", action="store_true", help="only write docs/benchmarks.md from the records")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in available]

@@ -56,7 +56,8 @@ def _found(row: Row) -> str:
 
 def _section(name: str, record: Record) -> str:
     plots = [f"![{drawing.title}](benchmarks/{drawing.file})" for drawing in _drawings(name, record)]
-    return "\n\n".join([f"## {name}", f"{record.about}.", _circumstances(record), *plots, *_tables(record.rows)])
+    about = [f"{record.about}.", _circumstances(record), *_remarks(record)]
+    return "\n\n".join([f"## {name}", *about, *plots, *_tables(record.rows)])
 
 
 def _circumstances(record: Record) -> str:
@@ -69,9 +70,14 @@ def _circumstances(record: Record) -> str:
         ", ".join(f"{name} {version}" for name, version in versions.items()),
         *[f"`{name}={value}`" for name, value in record.settings.items()],
         *[f"{record.seconds:.0f} s"] * bool(record.seconds),
-        *[record.note] * bool(record.note),
     ]
     return "; ".join(parts) + "."
+
+
+def _remarks(record: Record) -> Iterator[str]:
+    """Yield the note of a record as a list with an item for each remark. A semicolon ends a remark."""
+    if record.note:
+        yield "\n".join(f"- {remark[0].upper()}{remark[1:]}." for remark in record.note.split("; "))
 
 
 def _tables(rows: Iterable[Row]) -> Iterator[str]:

@@ -28,6 +28,14 @@ class TestCommitted:
         assert found == wanted
 
 
+class TestPage:
+    def test_a_semicolon_ends_a_remark(self):
+        """The note of a record becomes a list with an item for each remark."""
+        noted = record(Row("a", {"ms": 1.0}))
+        noted.note = "a shared machine; ours is in bfloat16"
+        assert "\n\n- A shared machine.\n- Ours is in bfloat16.\n\n" in page({"one": noted})
+
+
 class TestKept:
     def test_a_run_replaces_its_own_record_alone(self, tmp_path):
         """The records of other benchmarks stay as they are, spreads and bounds included."""
