@@ -140,6 +140,38 @@ def test_the_processor_that_averages_before_it_decides_does_so():
     assert np.array_equal(joined.array, whole.array)
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("size", [(60, 60), (24, 30)])
+def test_the_map_of_classes_is_cleaned_up(size):
+    """The subclass of docs/processors.md cleans scenes and single inputs, and polygons and areas agree with classes."""
+    torch = pytest.importorskip("torch", reason="processors are given torch tensors")
+    snippet = next(block for block in code_blocks(GUIDE, "python") if "sieve" in block)
+    names = {}
+    exec(compile(snippet, "<docs/processors.md>", "exec"), names)  # noqa: S102 - the snippet is our own
+    processor = names["CleanClasses"](least=9, class_names=["land", "water"])
+    water = np.zeros(size, bool)
+    water[2:4, 2:4] = water[10:20, 20:26] = True  # 4 pixels, and 60 across two tiles of the scene
+    logits = torch.from_numpy(np.stack([~water, water])[None].astype(np.float32))
+    grid = TileGrid(*size, 32, 8)
+
+    def result(output):
+        params = OutputParams(output=output, overlap=8)
+        if len(grid) == 1:
+            whole = processor.decode(processor.reduce(logits, params)[0], params)
+            return processor.assemble(iter([Part(0, None, whole)]), params)
+        params, parts = params.of_part(), []
+        for index in range(len(grid)):
+            window = grid.window(index)
+            raw = processor.reduce(logits[:, :, window.rows, window.cols], params)[0]
+            parts.append(Part(index, window, processor.decode(raw, params)))
+        return processor.assemble(Parts(parts, grid=grid, source=Source(size=size)), params)
+
+    water[2:4, 2:4] = False
+    assert np.array_equal(result("classes").array[0], water)
+    assert result("areas")["water"].pixels == 60
+    assert [each["properties"]["pixels"] for each in result("polygons").features()].count(60) == 1
+
+
 KINDS = {
     "image": "pictures",
     "structured": "data",
