@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from vllm_mmout.geo.raster.gdal import gdal_files
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
-    from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes
+    from vllm_mmout.geo.raster.geotiff import RasterMetadata, are_classes, block_limit
     from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid, PlacedRaster
     from vllm_mmout.geo.raster.mosaic.warped_raster import WarpedRaster, warped
@@ -85,15 +85,16 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.vectors.trace import trace_polygons
 
 __all__ = [
-    "BLOCK_SIDE", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
+    "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM", "RASTER_SUFFIXES",
     "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "Connections", "Contribution",
     "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
     "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours", "OpenArray", "OpenRaster", "OpenStack",
     "OpenUnpacked", "Packing", "PlacedArea", "PlacedRaster", "Plan", "Polygons", "Raster", "RasterMetadata",
     "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster", "Window", "address_fault",
     "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window",
-    "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file", "can_hold", "certificate_fault",
-    "check_bucket", "checked_xml", "date_of_file_item", "date_of_items", "date_of_name", "date_of_raster",
+    "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
+    "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item", "date_of_items", "date_of_name",
+    "date_of_raster",
     "declared_size", "download", "epsg_code", "errors_of", "extent_of", "file_stem", "first_of", "folders_in",
     "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name",
     "is_tiff", "key_fault", "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket", "open_raster",
@@ -123,7 +124,7 @@ _HOMES = {
     ),
     "vllm_mmout.geo.raster.gdal": "gdal_files",
     "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
-    "vllm_mmout.geo.raster.geotiff": "BLOCK_SIDE RasterMetadata are_classes",
+    "vllm_mmout.geo.raster.geotiff": "RasterMetadata are_classes block_limit",
     "vllm_mmout.geo.raster.ground_points": "Affine GroundControlPoint",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",

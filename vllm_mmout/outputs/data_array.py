@@ -56,6 +56,8 @@ def _attributes(raster: RasterContent, dtype: np.dtype[Any]) -> dict[str, Any]:
     attributes: dict[str, Any] = dict(raster.metadata)
     if raster.nodata is not None:
         attributes["_FillValue"] = dtype.type(raster.nodata)
+    if raster.scales:
+        attributes["scale_factor"] = raster.scales[0] if len(raster.scales) == 1 else raster.scales
     for name, texts in (("long_name", raster.band_names), ("units", raster.units)):
         if any(texts):
             attributes[name] = texts[0] if len(texts) == 1 else texts

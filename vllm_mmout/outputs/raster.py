@@ -35,6 +35,8 @@ class RasterOutput(MediaOutput):
         georeference: georeference of the raster. A processor omits it, since the engine sets it by `placed`.
         band_names: name of each band, or empty.
         units: unit of each band's values ("Mg/ha"), or empty.
+        scales: factor of each band, or empty: the pixel times the factor is the value.
+        nearest: whether overviews in files take the nearest pixel, since pixels must not be averaged.
         class_names: name of each class, from 0.
         palette: colour of each class from 0, uint8 [n, 3].
         metadata: metadata items that are written to the file.
@@ -56,6 +58,8 @@ class RasterOutput(MediaOutput):
         georeference: Georeference | None = None,
         band_names: Sequence[str | None] = (),
         units: Sequence[str | None] = (),
+        scales: Sequence[float] = (),
+        nearest: bool = False,
         class_names: Sequence[str] | None = None,
         palette: NDArray[np.uint8] | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -66,6 +70,8 @@ class RasterOutput(MediaOutput):
             georeference=georeference,
             band_names=band_names,
             units=units,
+            scales=scales,
+            nearest=nearest,
             class_names=class_names,
             palette=palette,
             metadata=metadata,
@@ -78,13 +84,15 @@ class RasterOutput(MediaOutput):
         self.georeference = known.get("georeference")
         self.band_names = tuple(known.get("band_names", ()))
         self.units = tuple(known.get("units", ()))
+        self.scales = tuple(known.get("scales", ()))
+        self.nearest = known.get("nearest", False)
         self.class_names = None if names is None else tuple(names)
         self.palette = None if palette is None else _checked_palette(as_numpy(palette))
         self.metadata: dict[str, str] = dict(known.get("metadata") or {})
         self.path = None
-        for name, texts in (("band_names", self.band_names), ("units", self.units)):
-            if texts and len(texts) != self.count:
-                raise InputError(f"{name} must have one entry per band, {self.count}, got {len(texts)}")
+        for name in ("band_names", "units", "scales"):
+            if (entries := getattr(self, name)) and len(entries) != self.count:
+                raise InputError(f"{name} must have one entry per band, {self.count}, got {len(entries)}")
 
     @property
     def count(self) -> int:

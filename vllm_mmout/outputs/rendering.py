@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.geo import BLOCK_SIDE, Raster, Window
+from vllm_mmout.geo import Raster, Window, block_limit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -162,17 +162,21 @@ class _PreviewAxis:
         edges = np.arange(new + 1) * old // new
         return cls(edges[:-1], edges[1:])
 
-    def groups(self) -> list[slice]:
-        """Divide the preview pixels into slices, one per raster block. A pixel belongs to the first block it covers."""
-        starts = np.unique(self.first // BLOCK_SIDE, return_index=True)[1].tolist()
+    def groups(self, block: int) -> list[slice]:
+        """Divide the preview pixels into slices, one per raster block of ``block`` pixels.
+
+        A pixel belongs to the first block it covers.
+        """
+        starts = np.unique(self.first // block, return_index=True)[1].tolist()
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 
 
 def _blocks(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
     """Yield the preview in blocks: slice of columns, slice of rows, and the raster pixels that they cover."""
-    for down in rows.groups():
+    block = block_limit(source.count)
+    for down in rows.groups(block):
         row, end = int(rows.first[down.start]), int(rows.last[down.stop - 1])
-        across = cols.groups()
+        across = cols.groups(block)
         spans = [(int(cols.first[group.start]), int(cols.last[group.stop - 1])) for group in across]
         windows = [Window(row, start, end - row, stop - start) for start, stop in spans]
         for group, raster in zip(across, source.windows(windows), strict=True):

@@ -51,6 +51,21 @@ def test_classes_have_colours_names_and_nodata() -> None:
         np.testing.assert_array_equal(file.dataset_mask() > 0, CLASSES[0] != 255)
 
 
+@pytest.mark.parametrize("nearest", [True, False])
+def test_many_bands_have_small_blocks_and_each_its_scale(nearest: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """Readers find the scales. Overviews hold single pixels if ``nearest`` says that pixels have no mean."""
+    array = np.random.default_rng(0).integers(-127, 128, (21, 520, 24), np.int8)
+    data = written(array, scales=[0.5 + band for band in range(21)], nearest=nearest)
+    with MemoryFile(data) as memory, memory.open() as file:
+        assert file.block_shapes[0] == (256, 256)  # 21 bands of 512 x 512 would be more than 2**22 values
+        assert file.scales == tuple(0.5 + band for band in range(21))
+        pixels, overview = file.read(), file.read(out_shape=(21, 260, 12))
+    np.testing.assert_array_equal(pixels, array)
+    assert any((overview == array[:, row::2, col::2]).all() for row, col in np.ndindex(2, 2)) == nearest
+    with pytest.raises(SaveError, match="scales must have one entry per band, 21, got 2"):
+        written(array, scales=[1.0, 2.0])
+
+
 def test_colours_span_the_sixteen_bits_of_tiff() -> None:
     """TIFF's colour tables have 65535 for full intensity, whatever readers make of fewer bits."""
     with tifffile.TiffFile(BytesIO(written(CLASSES, palette=COLOURS))) as tiff:

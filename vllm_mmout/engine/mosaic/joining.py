@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.geo import BLOCK_SIDE, PlacedRaster, Window, observed, warped
+from vllm_mmout.geo import PlacedRaster, Window, block_limit, observed, warped
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.processors.canvas import Canvas, difference
@@ -46,8 +46,9 @@ class SceneResult:
     def nodata_share(self) -> float:
         """Return the share of the pixels without data, from 0 to 1. Reads the whole raster by rows of blocks."""
         raster, missing = self.raster, 0
-        for row in range(0, raster.height, BLOCK_SIDE):
-            pixels = raster.read(Window(row, 0, min(BLOCK_SIDE, raster.height - row), raster.width))
+        block = block_limit(raster.count)
+        for row in range(0, raster.height, block):
+            pixels = raster.read(Window(row, 0, min(block, raster.height - row), raster.width))
             valid = observed(pixels, None, raster.nodata)
             missing += 0 if valid is None else int(valid.size - valid.sum())
         return missing / (raster.height * raster.width)
@@ -147,11 +148,12 @@ class Joining:
 
 def _windows(size: tuple[int, int], like: RasterOutput) -> Iterator[Window]:
     """Yield windows of whole blocks that cover a map of ``size``, row by row."""
-    block_bytes = BLOCK_SIDE * BLOCK_SIDE * like.count * like.dtype.itemsize
-    wide = BLOCK_SIDE * max(1, min(_MOST_BLOCKS, _WINDOW_BYTES // block_bytes))
+    block = block_limit(like.count)
+    block_bytes = block**2 * like.count * like.dtype.itemsize
+    wide = block * max(1, min(_MOST_BLOCKS, _WINDOW_BYTES // block_bytes))
     height, width = size
-    for row, col in product(range(0, height, BLOCK_SIDE), range(0, width, wide)):
-        yield Window(row, col, min(BLOCK_SIDE, height - row), min(wide, width - col))
+    for row, col in product(range(0, height, block), range(0, width, wide)):
+        yield Window(row, col, min(block, height - row), min(wide, width - col))
 
 
 def _touches(box: tuple[float, float, float, float], window: Window) -> bool:

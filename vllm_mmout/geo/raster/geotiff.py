@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 BLOCK_SIDE = 512
 """Height and width of a GeoTIFF's blocks in pixels, unless the whole raster is smaller."""
 
+_BLOCK_VALUES = 2**22
+"""Largest number of values in a block, as in 16 bands of 512 x 512 pixels. GDAL writes all bands of a COG's block
+together."""
+_LEAST_SIDE = 16
+"""Smallest side of a block in pixels, which TIFF sets."""
 _LARGEST = 8
 """Largest number of bytes of a pixel's value that GDAL can read."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
@@ -42,6 +47,10 @@ class RasterMetadata(TypedDict, total=False):
     """Name of each band, or None for a band without a name. GDAL calls the names descriptions."""
     units: Sequence[str | None]
     """Unit of each band's values ("Mg/ha"), or None for a band without a unit."""
+    scales: Sequence[float]
+    """Factor of each band: the pixel times the factor is the value. Empty if pixels are the values themselves."""
+    nearest: bool
+    """True if overviews must take the nearest pixel, since pixels must not be averaged."""
     class_names: Sequence[str] | None
     """Name of each class, from class 0. A GeoTIFF holds them as items CLASS_0, CLASS_1, ... of the first band."""
     palette: NDArray[np.uint8] | None
@@ -79,9 +88,17 @@ def stored_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return pixels.newbyteorder("=")
 
 
-def block_side(size: tuple[int, int]) -> int:
-    """Return the side of a raster's square blocks in pixels: a multiple of 16, from 128 to 512."""
-    return min(BLOCK_SIDE, max(128, -(-max(size) // 16) * 16))
+def block_limit(bands: int) -> int:
+    """Return the largest side of a block in pixels, so that a block of ``bands`` bands has at most 2**22 values."""
+    side = BLOCK_SIDE
+    while bands * side**2 > _BLOCK_VALUES and side > _LEAST_SIDE:
+        side //= 2
+    return side
+
+
+def block_side(shape: tuple[int, int, int]) -> int:
+    """Return the side in pixels of the square blocks of a raster (bands, height, width), a multiple of 16."""
+    return min(block_limit(shape[0]), max(128, -(-max(shape[1:]) // 16) * 16))
 
 
 def overview_sizes(size: tuple[int, int]) -> list[tuple[int, int]]:
@@ -105,14 +122,15 @@ def cog_options(shape: tuple[int, int, int], dtype: DTypeLike, metadata: RasterM
     """
     pixels = np.dtype(dtype)
     classes = are_classes(pixels, metadata.get("class_names"), metadata.get("palette"))
+    nearest = classes or metadata.get("nearest", False)
     half = pixels.kind == "f" and pixels.itemsize == 2 and shape[0] == 1  # GDAL 3.10 corrupts multi-band float16 tiles
     predicted = not half and (pixels.kind == "f" or pixels.itemsize < 8)  # supported by every GDAL version
     options = {
         "COMPRESS": "DEFLATE",
         "LEVEL": "3" if pixels.itemsize == 1 else "1",  # higher levels save a few percent and take 50 % longer
         "PREDICTOR": "YES" if predicted else "NO",
-        "BLOCKSIZE": str(block_side(shape[1:])),
-        "OVERVIEW_RESAMPLING": "NEAREST" if classes else "AVERAGE",
+        "BLOCKSIZE": str(block_side(shape)),
+        "OVERVIEW_RESAMPLING": "NEAREST" if nearest else "AVERAGE",
         "BIGTIFF": "IF_SAFER",
     }
     return {**options, "NBITS": "16"} if half else options
@@ -145,9 +163,14 @@ def source_xml(
     if unknown := metadata.keys() - RasterMetadata.__annotations__:
         known_keys = ", ".join(RasterMetadata.__annotations__)
         raise TypeError(f"unknown metadata of a GeoTIFF: {', '.join(sorted(unknown))}; known: {known_keys}")
-    for name, texts in (("band_names", metadata.get("band_names")), ("units", metadata.get("units"))):
-        if texts and len(texts) != bands:
-            raise SaveError(f"{name} must have one entry per band, {bands}, got {len(texts)}")
+    entries: dict[str, Sequence[Any] | None] = {
+        "band_names": metadata.get("band_names"),
+        "units": metadata.get("units"),
+        "scales": metadata.get("scales"),
+    }
+    for name, values in entries.items():
+        if values and len(values) != bands:
+            raise SaveError(f"{name} must have one entry per band, {bands}, got {len(values)}")
     root = Element("VRTDataset", rasterXSize=str(width), rasterYSize=str(height))
     items = {name: str(text) for name, text in (metadata.get("metadata") or {}).items() if name != "AREA_OR_POINT"}
     georeference = metadata.get("georeference")
@@ -194,13 +217,15 @@ def _band(
     root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], metadata: RasterMetadata
 ) -> Element:
     """Add the XML element of band ``number`` (from 0) to ``root``, without metadata items, and return it."""
-    nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape[1:]))
+    nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)
     for name, texts in (("Description", metadata.get("band_names")), ("UnitType", metadata.get("units"))):
         text = texts[number] if texts else None
         if text:
             SubElement(band, name).text = checked_xml(name.upper(), text)
+    if scales := metadata.get("scales"):
+        SubElement(band, "Scale").text = repr(float(scales[number]))
     if nodata is not None:
         SubElement(band, "NoDataValue").text = format_nodata(as_pixels_have_it(nodata, dtype), dtype)
     if palette is not None and shape[0] == 1 and dtype == np.uint8:

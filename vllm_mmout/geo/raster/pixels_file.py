@@ -49,7 +49,7 @@ class PixelsFile:
         self._given, self._dtype = dtype, stored_dtype(dtype)
         dtype = self._dtype
         self._kept = np.dtype(np.float32) if dtype == np.float16 else dtype
-        side, (count, height, width) = block_side(shape[1:]), shape
+        side, (count, height, width) = block_side(shape), shape
         compression = {} if dtype.kind == "f" else {"compress": "zstd", "zstd_level": 1}  # floats hardly compress
         with gdal_writes(name):
             self._file = rasterio.open(

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo.raster.atomic import atomic_file
 from vllm_mmout.geo.raster.compressed_tiles import CompressedTiles, compresses_at_once
-from vllm_mmout.geo.raster.geotiff import BLOCK_SIDE, RasterMetadata, are_classes, restore_names, stored_dtype
+from vllm_mmout.geo.raster.geotiff import RasterMetadata, are_classes, block_limit, restore_names, stored_dtype
 from vllm_mmout.geo.raster.pixels_file import PixelsFile
 from vllm_mmout.stopwatch import FILES
 
@@ -35,9 +35,6 @@ class GeoTiffBlocks:
     bits while further blocks arrive, which makes `finish` quick.
     """
 
-    block: int = BLOCK_SIDE
-    """Rows and columns of a block in pixels. Blocks at the lower and right edges of the raster may be smaller."""
-
     def __init__(
         self, folder: Path | None, *, bands: int, height: int, width: int, dtype: DTypeLike, classes: bool = False
     ) -> None:
@@ -50,7 +47,9 @@ class GeoTiffBlocks:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)
         self._classes = classes or are_classes(self._given)
-        self._grid = (-(-height // BLOCK_SIDE), -(-width // BLOCK_SIDE))
+        self.block = block_limit(bands)
+        """Rows and columns of a block in pixels. Blocks at the lower and right edges of the raster may be smaller."""
+        self._grid = (-(-height // self.block), -(-width // self.block))
         self._written: set[tuple[int, int]] = set()
         self._path = self.folder.absolute() / f".mmout-raster.{secrets.token_hex(8)}.part"
         with self._writing():
@@ -66,7 +65,7 @@ class GeoTiffBlocks:
         self._check(row, col, pixels)
         watch = FILES.get()
         with self._discarding(), self._writing(), nullcontext() if watch is None else watch.running():
-            self._pixels.write(row * BLOCK_SIDE, col * BLOCK_SIDE, pixels)
+            self._pixels.write(row * self.block, col * self.block, pixels)
         self._written.add((row, col))
 
     def finish(self, **metadata: Unpack[RasterMetadata]) -> Path:
@@ -94,12 +93,12 @@ class GeoTiffBlocks:
         _remove(self._pixels, self._path, os.getpid())
 
     def _check(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        (rows, cols), (bands, height, width) = self._grid, self.shape
+        (rows, cols), (bands, height, width), side = self._grid, self.shape, self.block
         if not self._forget.alive:
             raise SaveError(f"block ({row}, {col}) comes after the raster was finished or discarded")
         if not (0 <= row < rows and 0 <= col < cols):
             raise SaveError(f"there is no block ({row}, {col}), of {rows} x {cols} blocks")
-        expected = (bands, min(BLOCK_SIDE, height - row * BLOCK_SIDE), min(BLOCK_SIDE, width - col * BLOCK_SIDE))
+        expected = (bands, min(side, height - row * side), min(side, width - col * side))
         if pixels.shape != expected or stored_dtype(pixels.dtype) != self.dtype:
             raise SaveError(
                 f"block ({row}, {col}) must be {self.dtype} {list(expected)}, got {pixels.dtype} {list(pixels.shape)}"
@@ -129,7 +128,8 @@ def write_geotiff(target: str | Path | BinaryIO, array: NDArray[Any], **metadata
     """Write a cloud-optimised GeoTIFF with deflate compression, tiles, and statistics of each band.
 
     A raster larger than 512 pixels gets tiles of 512 x 512 and overviews, each half as large as the one before, until
-    one fits into a tile. A file appears under its path only once it is complete; after an error there is no file.
+    one has at most 512 pixels. Above 16 bands tiles are smaller (see `block_limit`). A file appears under its path only
+    once it is complete; after an error there is no file.
 
     Args:
         target: path, or a file open for writing bytes.
@@ -199,8 +199,9 @@ def _open_store(
 def _pixels_written(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
     """Write all pixels [bands, height, width] to a temporary file, and delete the file when the context ends."""
     try:
-        for row, col in product(range(0, pixels.shape[1], BLOCK_SIDE), range(0, pixels.shape[2], BLOCK_SIDE)):
-            store.write(row, col, pixels[:, row : row + BLOCK_SIDE, col : col + BLOCK_SIDE])
+        side = block_limit(len(pixels))
+        for row, col in product(range(0, pixels.shape[1], side), range(0, pixels.shape[2], side)):
+            store.write(row, col, pixels[:, row : row + side, col : col + side])
         yield
     finally:
         store.discard()

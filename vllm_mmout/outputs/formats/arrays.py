@@ -41,6 +41,7 @@ def write_raster_npz(output: RasterOutput, file: BinaryIO, _form: Format) -> Non
         "transform": output.transform,
         "band_names": [name or "" for name in output.band_names] or None,
         "units": [unit or "" for unit in output.units] or None,
+        "scales": output.scales or None,
         "class_names": output.class_names,
         "palette": output.palette,
     }

@@ -28,6 +28,7 @@ class RasterContent(Protocol):
     nodata: float | None
     band_names: tuple[str | None, ...]
     units: tuple[str | None, ...]
+    scales: tuple[float, ...]
     metadata: dict[str, str]
 
     @property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import Window, open_raster
+from vllm_mmout.geo import Window, block_limit, open_raster
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.processors.canvas import Canvas
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from vllm_mmout.geo import PlacedArea, TileGrid
     from vllm_mmout.outputs.stored import StoredRaster
-
-_ROWS = 512
-"""Number of rows of a window's result that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +68,20 @@ def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[t
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """Return units, class names and palette of a window's result as JSON values. Its GeoTIFF does not store them."""
+    """Return metadata of a window's result as JSON values: that which is not read from its GeoTIFF."""
     if not isinstance(output, RasterOutput):
         raise OptionError(
             f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"
             " that gives a raster"
         )
     palette = None if output.palette is None else output.palette.tolist()
-    return {"units": output.units, "class_names": output.class_names, "palette": palette}
+    return {
+        "units": output.units,
+        "scales": output.scales,
+        "nearest": output.nearest,
+        "class_names": output.class_names,
+        "palette": palette,
+    }
 
 
 def joined(
@@ -94,7 +97,7 @@ def joined(
         parts: path or address of each GeoTIFF, and its window. The first window is the upper left one. A result may
             have more or fewer pixels than its window.
         size: height and width of the scene, in pixels of the input.
-        facts: units, class names and palette, from `facts_of`.
+        facts: further metadata of the result, from `facts_of`.
         folder: folder in which the result is written.
         area: area of interest on the scene's pixels, to which the result is masked, or None.
 
@@ -109,6 +112,8 @@ def joined(
             nodata=_nodata(parts),
             band_names=first.descriptions,
             units=facts["units"],
+            scales=facts["scales"],
+            nearest=facts["nearest"],
             class_names=facts["class_names"],
             palette=None if facts["palette"] is None else np.array(facts["palette"], np.uint8),
         )
@@ -137,10 +142,8 @@ def _put(
     address, part = located
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))
     above, left = _scaled((part.window.row - origin.row, part.window.col - origin.col), scale)
-    strips = [
-        Window(row - above, own.col - left, min(_ROWS, own.row + own.height - row), own.width)
-        for row in range(own.row, own.row + own.height, _ROWS)
-    ]
+    rows, end = block_limit(like.count), own.row + own.height
+    strips = [Window(row - above, own.col - left, min(rows, end - row), own.width) for row in range(own.row, end, rows)]
     with open_raster(address) as raster:
         if raster.size != _scaled((part.window.height, part.window.width), scale):
             raise InputError(f"{address} has {raster.size} pixels, which are not {scale} of {part.window}")
