@@ -16,8 +16,9 @@ def test_processors_are_made_without_torch():
         "import sys; sys.modules['torch'] = sys.modules['vllm'] = None\n"
         "import vllm_mmout.processors as processors\n"
         "names = [name for name in processors.__all__ if name.endswith('Processor') and name != 'OutputProcessor']\n"
-        "assert len(names) == 8\n"
-        "print([getattr(processors, name)() for name in names])"
+        "assert len(names) == 9\n"
+        "options = {'EmbeddingGridProcessor': {'patch_size': 16}}\n"
+        "print([getattr(processors, name)(**options.get(name, {})) for name in names])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.classification import ClassificationProcessor
     from vllm_mmout.processors.detection import DetectionProcessor
     from vllm_mmout.processors.embedding import EmbeddingProcessor
+    from vllm_mmout.processors.embedding_grid import EmbeddingGridProcessor
     from vllm_mmout.processors.image import ImageProcessor
     from vllm_mmout.processors.part import Part
     from vllm_mmout.processors.regression import RegressionProcessor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClassificationProcessor",
     "DetectionProcessor",
+    "EmbeddingGridProcessor",
     "EmbeddingProcessor",
     "ImageProcessor",
     "OutputProcessor",
@@ -39,6 +41,7 @@ _HOMES = {
     "vllm_mmout.processors.classification": "ClassificationProcessor",
     "vllm_mmout.processors.detection": "DetectionProcessor",
     "vllm_mmout.processors.embedding": "EmbeddingProcessor",
+    "vllm_mmout.processors.embedding_grid": "EmbeddingGridProcessor",
     "vllm_mmout.processors.image": "ImageProcessor",
     "vllm_mmout.processors.part": "Part",
     "vllm_mmout.processors.regression": "RegressionProcessor",

@@ -40,6 +40,10 @@ class OutputProcessor:
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
     default `Binding`, for models that answer in a single forward pass."""
 
+    patch_size: int = 1
+    """Side in pixels of the square of the input that becomes one pixel of the output raster. If it is above 1, tiles
+    begin at multiples of it, and the output covers the input with whole patches."""
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
         """Create an instance for this process from the model's ``config.json`` and the processor's ``options``.

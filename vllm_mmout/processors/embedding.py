@@ -73,13 +73,13 @@ class EmbeddingProcessor(OutputProcessor):
         """
         import torch
 
-        features = self._features(output)
+        features = tensor_named(output, self._tensor, _TAKES)
         if not _VECTORS <= features.ndim <= _MAP or not features.is_floating_point() or 0 in features.shape[1:]:
             raise ReduceError(f"{_TAKES}, got {describe(features)}")
         self._check_pool(features)
         # One request at a time, with the same memory layout: the order of a sum, and so its last bits, depends on it.
         vectors = torch.stack([self._vector(request) for request in features])
-        return vectors if self._dtype == "float32" else _halved(vectors)
+        return vectors if self._dtype == "float32" else halved(vectors)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:
         """Build a `TensorOutput` from the vector [dim] of one request."""
@@ -88,20 +88,6 @@ class EmbeddingProcessor(OutputProcessor):
         if array.dtype != self._dtype or array.ndim != 1:
             raise not_of_reduce(f"an embedding must come as {self._dtype} [dim] from reduce", tensor)
         return TensorOutput(array)
-
-    def _features(self, output: Raw) -> torch.Tensor:
-        tensors = named(output)
-        if self._tensor is None:
-            if len(tensors) > 1:
-                raise ReduceError(
-                    f"{_TAKES}; the model emits {', '.join(tensors)}: set the option tensor to one of them"
-                )
-            return only_tensor(output, _TAKES, ReduceError)
-        if self._tensor not in tensors:
-            raise ReduceError(
-                f"the model emits {', '.join(filter(None, tensors)) or 'one tensor'}, not {self._tensor!r}"
-            )
-        return tensors[self._tensor]
 
     def _check_pool(self, features: torch.Tensor) -> None:
         if features.ndim == _VECTORS:
@@ -130,16 +116,39 @@ class EmbeddingProcessor(OutputProcessor):
             rows = rows.mean(dim=0)
         elif self._pool == "max":
             rows = rows.amax(dim=0)
-        if not self._normalize:
-            return rows
-        # Scale by the largest component first, so that its square neither overflows nor underflows.
-        largest = rows.abs().amax()
-        scaled = rows / torch.where(largest > 0, largest, 1)
-        length: torch.Tensor = torch.linalg.vector_norm(scaled)
-        return scaled / length.clamp_min(1)
+        return unit_vectors(rows, dim=0) if self._normalize else rows
 
 
-def _halved(vectors: torch.Tensor) -> torch.Tensor:
+def tensor_named(output: Raw, name: str | None, takes: str, default: str | None = None) -> torch.Tensor:
+    """Return the output of the model called ``name``, or its only output if ``name`` is None.
+
+    If there are several, the output called ``default`` is used. ``takes`` says what the processor takes, for the
+    ReduceError that is raised if no output is found.
+    """
+    tensors = named(output)
+    if name is None and default in tensors:
+        name = default
+    if name is None:
+        if len(tensors) > 1:
+            raise ReduceError(f"{takes}; the model emits {', '.join(tensors)}: set the option tensor to one of them")
+        return only_tensor(output, takes, ReduceError)
+    if name not in tensors:
+        raise ReduceError(f"the model emits {', '.join(filter(None, tensors)) or 'one tensor'}, not {name!r}")
+    return tensors[name]
+
+
+def unit_vectors(vectors: torch.Tensor, dim: int) -> torch.Tensor:
+    """Divide float32 vectors along the axis ``dim`` by their length. Zero vectors are unchanged."""
+    import torch
+
+    # Scale by the largest component first, so that its square neither overflows nor underflows.
+    largest = vectors.abs().amax(dim=dim, keepdim=True)
+    scaled = vectors / torch.where(largest > 0, largest, 1)
+    length: torch.Tensor = torch.linalg.vector_norm(scaled, dim=dim, keepdim=True)
+    return scaled / length.clamp_min(1)
+
+
+def halved(vectors: torch.Tensor) -> torch.Tensor:
     """Convert vectors to float16. Raise ReduceError if a component is too large."""
     import torch
 

@@ -138,7 +138,7 @@ class _Joining:
             raise DecodeError("no tile of the scene has an observation; there is nothing to make a raster of")
         georeference = source.georeference
         if georeference is not None:
-            georeference = georeference.resized((self._grid.height, self._grid.width), self._plan.size)
+            georeference = georeference.resized(self._grid.covered, self._plan.size)
         own = {**dict(sorted(self._metadata.items())), **self._finished_metadata}
         return self._canvas.finish(georeference, merged(source.metadata, own))
 
@@ -148,10 +148,10 @@ class _Joining:
         if self._canvas is not None:
             self._canvas.discard()
 
-    def _begin(self, index: int, output: RasterOutput) -> Canvas:
+    def _begin(self, output: RasterOutput) -> Canvas:
         """Create the canvas from the first tile that has an output, and add the empty tiles that arrived before."""
         shape = self._blend if output.dtype.kind == "f" else "none"
-        self._plan = Plan.make(self._grid, index, (output.height, output.width), shape)
+        self._plan = Plan.make(self._grid, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)
         self._metadata = self._like.metadata
         pixel = self._finished(self._like.array)
@@ -164,7 +164,7 @@ class _Joining:
         return self._canvas
 
     def _take(self, index: int, output: RasterOutput, valid: NDArray[np.bool_] | None) -> None:
-        canvas = self._canvas or self._begin(index, output)
+        canvas = self._canvas or self._begin(output)
         check_alike(self._like, output)
         if (output.height, output.width) != self._plan.output_size:
             raise DecodeError(
@@ -173,7 +173,7 @@ class _Joining:
             )
         self._metadata = dict(self._metadata.items() & output.metadata.items())
         if valid is not None:
-            valid = None if valid.all() else resized_mask(valid, self._plan.visible(index))
+            valid = None if valid.all() else self._mask_of_result(valid, self._plan.visible(index))
         for cell in self._plan.cells(index):
             here = self._plan.within(index, cell)
             values, shown = output.array[:, *here], None if valid is None else valid[here]
@@ -182,6 +182,15 @@ class _Joining:
             else:
                 shown = None if shown is None or shown.all() else shown.copy()
                 self._wait(canvas, cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
+
+    def _mask_of_result(self, valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+        """Resize a tile's mask to the result's pixels. A patch is valid if any of its pixels is."""
+        patch = self._grid.patch
+        if patch == 1:
+            return resized_mask(valid, size)
+        rows, cols = (range(0, length, patch) for length in valid.shape)
+        any_in_rows = np.logical_or.reduceat(valid, rows, axis=0)
+        return np.logical_or.reduceat(any_in_rows, cols, axis=1)
 
     def _leave_out(self, canvas: Canvas, index: int) -> None:
         for cell in self._plan.cells(index):

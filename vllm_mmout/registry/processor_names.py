@@ -20,6 +20,7 @@ BUILT_IN = {
     "classification": "vllm_mmout.processors.classification:ClassificationProcessor",
     "detection": "vllm_mmout.processors.detection:DetectionProcessor",
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
+    "embedding_grid": "vllm_mmout.processors.embedding_grid:EmbeddingGridProcessor",
 }
 """Output processors of this package by name. They are listed here so that they work even if the package is on the path
 but not installed."""

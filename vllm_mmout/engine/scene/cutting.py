@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError
@@ -23,7 +24,8 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
     """Return the tile grid of an input, or None if the input fits one forward.
 
     Raises:
-        OptionError: the overlap is too large, or a processor cannot join tiles of the requested size.
+        OptionError: the overlap is too large, a processor cannot join tiles of the requested size, or the patches of a
+            processor do not divide the tiles.
         InputError: the input does not fit one forward, and a processor cannot join tiles.
 
     """
@@ -35,13 +37,32 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
             f" smaller overlap or a larger tile, up to {mapper.max_size}",
             param="overlap",
         )
-    if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile):
+    picks = binding.choice.pick(params.processor)
+    patch = math.lcm(*(binding.processors[name].patch_size for name in picks))
+    if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile) and patch == 1:
         return None
-    for name in binding.choice.pick(params.processor):
+    for name in picks:
         if not binding.processors[name].joins_parts:
             raise _not_joined(name, view, params)
     (tile, tile_width), edge = mapper.tiled(view.size, params)
-    return TileGrid(*view.size, tile, params.overlap, edge, tile_width)
+    if patch > 1:
+        tile, tile_width = _sides_of_patches(view, params, patch)
+        if view.size[0] < tile or view.size[1] < tile_width:
+            edge = "pad"
+    return TileGrid(*view.size, tile, params.overlap, edge, tile_width, patch)
+
+
+def _sides_of_patches(view: RasterView, params: OutputParams, patch: int) -> tuple[int, int]:
+    """Return the (height, width) of tiles for a result with a pixel for each patch.
+
+    They are square if the model's tiles are, since the patches' rows are found by their number. An input that is
+    smaller than the model's tiles gets a tile of its own size, rounded up to whole patches, if the model takes it.
+    """
+    mapper = view.mapper
+    sides = mapper.tile_sides(params.tile)
+    least = -(-max(*view.size, 2 * params.overlap) // patch) * patch
+    fits = params.tile is None and least < min(sides) and mapper.fits((least, least))
+    return (least, least) if fits else sides
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:

@@ -59,11 +59,7 @@ class Scene(Run):
             reopen: function that opens the input again, or None if it can be read only once.
 
         """
-        height, width = grid.sides
-        if grid.edge == "shift":
-            height, width = min(height, view.size[0]), min(width, view.size[1])
-        self.tile_size = (height, width)
-        """Height and width of a tile as the model sees it, in pixels."""
+        height, width = grid.fed
         super().__init__(
             request,
             binding.choice.pick(request.params.processor),
@@ -136,7 +132,7 @@ class Scene(Run):
         with self._opened() as view:
             for group in self.grid.groups(columns_at_once(self.grid, view)):
                 windows = [self.grid.window(index) for index in group]
-                with closing(view.tiles(windows, size=self.tile_size, count=count)) as blocks:
+                with closing(view.tiles(windows, size=self.grid.fed, count=count)) as blocks:
                     for start in range(0, len(group), count):
                         indices = group[start : start + count]
                         if not self.reserve(len(indices)):

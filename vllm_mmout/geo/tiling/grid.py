@@ -23,7 +23,8 @@ class TileGrid:
 
     Raises:
         InputError: the scene has no pixels.
-        OptionError: a tile has no pixels, or the overlap is negative or more than half a tile.
+        OptionError: a tile has no pixels, the overlap is negative or more than half a tile, or a tile or the overlap is
+            not a multiple of ``patch``.
 
     """
 
@@ -39,6 +40,9 @@ class TileGrid:
     """Handling of tiles that would reach beyond the scene: "shift" moves them inward, "pad" fills by reflection."""
     tile_width: int | None = None
     """Width of a tile in pixels. If None, tiles are square."""
+    patch: int = 1
+    """Side in pixels of a patch, which is one pixel of the result. Tiles begin at multiples of it. A patch at the lower
+    or right edge may reach beyond the scene."""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
@@ -53,6 +57,27 @@ class TileGrid:
             )
         if self.edge not in ("shift", "pad"):
             raise OptionError(f'edge must be "shift" or "pad", got {self.edge!r}')
+        for name, length in (("tile", self.sides[0]), ("tile", self.sides[1]), ("overlap", self.overlap)):
+            if length % self.patch:
+                below = length - length % self.patch
+                sizes = " or ".join(str(size) for size in (below, below + self.patch) if size or name == "overlap")
+                raise OptionError(
+                    f"{name} is {length}, which is not a multiple of the patches of {self.patch} pixels that the result"
+                    f" has a pixel for; the nearest sizes are {sizes}",
+                    param=name,
+                )
+
+    @property
+    def covered(self) -> tuple[int, int]:
+        """Height and width of the scene in pixels, rounded up to whole patches."""
+        return -(-self.height // self.patch) * self.patch, -(-self.width // self.patch) * self.patch
+
+    @property
+    def fed(self) -> tuple[int, int]:
+        """Height and width in pixels of a tile as the model sees it, padding included."""
+        if self.edge == "pad":
+            return self.sides
+        return min(self.sides[0], self.covered[0]), min(self.sides[1], self.covered[1])
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -68,12 +93,12 @@ class TileGrid:
     @cached_property
     def rows(self) -> tuple[int, ...]:
         """Pixel row of the scene where each row of tiles begins."""
-        return self._starts(self.height, self.sides[0])
+        return self._starts(self.height, self.sides[0], self.covered[0])
 
     @cached_property
     def cols(self) -> tuple[int, ...]:
         """Pixel column of the scene where each column of tiles begins."""
-        return self._starts(self.width, self.sides[1])
+        return self._starts(self.width, self.sides[1], self.covered[1])
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.cols)
@@ -86,9 +111,8 @@ class TileGrid:
 
     def padding(self, index: int) -> tuple[int, int]:
         """Return the (rows, columns) of padding that a tile needs below and to the right, beyond the scene's edge."""
-        window = self.window(index)
-        height, width = self.sides
-        return (0, 0) if self.edge == "shift" else (height - window.height, width - window.width)
+        window, (height, width) = self.window(index), self.fed
+        return height - window.height, width - window.width
 
     def groups(self, columns: int) -> Iterator[list[int]]:
         """Yield tile indices in groups for reading. A group has ``columns`` columns of tiles, listed row by row.
@@ -104,12 +128,12 @@ class TileGrid:
             group = range(first, min(first + columns, across))
             yield [row * across + col for row in range(len(self.rows)) for col in group]
 
-    def _starts(self, size: int, tile: int) -> tuple[int, ...]:
+    def _starts(self, size: int, tile: int, covered: int) -> tuple[int, ...]:
         if size <= tile:
             return (0,)
         stride = tile - self.overlap
         starts = range(0, size - self.overlap, stride)  # without a last tile that lies entirely within its neighbour
-        return (*starts[:-1], size - tile) if self.edge == "shift" else tuple(starts)
+        return (*starts[:-1], covered - tile) if self.edge == "shift" else tuple(starts)
 
     def _start(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
@@ -195,16 +219,20 @@ class Plan:
     cols: Axis
 
     @classmethod
-    def make(cls, grid: TileGrid, index: int, got: tuple[int, int], blend: Blend) -> Plan:
+    def make(cls, grid: TileGrid, got: tuple[int, int], blend: Blend) -> Plan:
         """Compute where the outputs of all tiles go in the result, from the output size of a single tile.
 
-        ``got`` is the (height, width) of the output of tile ``index``, padding included. Raise DecodeError if a tile
-        would not begin and end at whole pixels of the result.
+        ``got`` is the (height, width) of a tile's output, padding included. Raise DecodeError if a tile would not begin
+        and end at whole pixels of the result, or if the output does not have one pixel for each patch of the grid.
         """
-        window, padding = grid.window(index), grid.padding(index)
-        fed = (window.height + padding[0], window.width + padding[1])
+        fed = grid.fed
+        if grid.patch > 1 and (got[0] * grid.patch, got[1] * grid.patch) != fed:
+            raise DecodeError(
+                f"the model makes {got[0]} x {got[1]} pixels of a tile of {fed[0]} x {fed[1]}, which are not the"
+                f" patches of {grid.patch} x {grid.patch} pixels that its output processor states; correct patch_size"
+            )
         axes, sizes = [], []
-        along = zip((grid.rows, grid.cols), grid.sides, (grid.height, grid.width), got, fed, strict=True)
+        along = zip((grid.rows, grid.cols), grid.sides, grid.covered, got, fed, strict=True)
         for starts, side, size, new, old in along:
             pixels = [position * Fraction(new, old) for position in (*starts, min(side, size), size)]
             if any(pixel.denominator > 1 for pixel in pixels):
