@@ -30,6 +30,7 @@ pytestmark = [
 ]
 
 ELSEWHERE = {
+    ("embeddings.md", ""): "wings/transformers/engine/test_embedding_grids.py",
     ("formats.md", ""): "test_docs.py",
     ("inputs.md", "MyLlava"): "engine/test_generating_guide.py",
     ("inputs.md", ""): "engine/test_inputs_guide.py",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vllm_mmout.wings.transformers.heads import KEY, head_of
+from vllm_mmout.wings.transformers.heads import KEY, NATIVE, head_of
 from vllm_mmout.wings.transformers.left_to_vllm import is_left
+from vllm_mmout.wings.transformers.patches import makes_patches, patches_of
 
 NAME: Final = "transformers"
 """Value of the engine option ``output_processor`` that makes this package serve folders that vLLM could serve too."""
@@ -26,14 +27,19 @@ def as_ours(
     if not isinstance(first, str) or not isinstance(config.get("model_type"), str) or config.get("auto_map"):
         return None
     head = head_of(first)
-    if head is None or (asked != NAME and is_left(first, head, folder)):
+    if head is None:
+        return None
+    patches = makes_patches(config, None if asked == NAME else asked)
+    if asked != NAME and not patches and is_left(first, head, folder):
         return None
     table = config.get("mmout")
     settings_table = {
         "output_processor": head.processor,
+        **(patches_of(config) if patches else {}),
         **(table if isinstance(table, Mapping) else {}),
         "model": _MODEL,
     }
     if "output_processor" in config:
         settings_table["output_processor"] = config["output_processor"]
-    return {**config, "mmout": settings_table, KEY: {"model_type": config["model_type"], "folder": folder}}
+    entries = {"model_type": config["model_type"], "folder": folder, **({NATIVE: True} if patches else {})}
+    return {**config, "mmout": settings_table, KEY: entries}

@@ -12,6 +12,9 @@ from vllm_mmout.errors import OptionError
 KEY: Final = "transformers"
 """Key in ``config.json`` for the folder and the original ``model_type`` of a transformers model."""
 
+NATIVE: Final = "native"
+"""Key in this table. True if the model sees pictures at full resolution, in tiles of the size that it takes."""
+
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,12 @@ from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.inputs.unpacking import has_numbers
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.features import FeaturesMapper, check_length, least_samples
-from vllm_mmout.wings.transformers.heads import Head, described
+from vllm_mmout.wings.transformers.heads import NATIVE, Head, described
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network, processor_of
 from vllm_mmout.wings.transformers.prompts import IMAGE, PICTURES, TEXTS, as_tensor, checked, example, processed
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import OpenRaster
 
 SIZE: Final = "target_sizes"
 """Name of the tensor with the input's (height, width) in pixels, as in transformers' ``post_process_*`` methods."""
@@ -50,7 +53,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
     processor = image_processor_of(table["folder"])
     crop = _sides(getattr(processor, "crop_size", None)) if getattr(processor, "do_center_crop", False) else None
     resized = _sides(getattr(processor, "size", None)) if getattr(processor, "do_resize", False) else None
-    return PictureMapper(
+    mapper = PictureMapper(
         model=config["architectures"][0],
         bands=_BANDS,
         max_size=_LARGEST,
@@ -60,6 +63,7 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
         cropped=crop,
         longest=_longest(config),
     )
+    return NativePictureMapper.of(mapper, _native_side(config, crop or resized)) if table.get(NATIVE) else mapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +126,17 @@ class PictureMapper(RasterMapper):
         prompt = {name: self._picture(name, value) if name in PICTURES else value for name, value in prompt.items()}
         raster, planes, noted = opened_planes(beside.get(IMAGE, data), params, self)
         try:
-            whole = not self.head.tiled or (raster.georeference is None and params.tile is None)
+            whole = self._goes_whole(raster, params)
             view = RasterView(raster, planes, params, replace(self, whole_only=whole, prompt=prompt), noted)
             _check_values(view)
         except BaseException:
             raster.close()
             raise
         return view
+
+    def _goes_whole(self, raster: OpenRaster, params: OutputParams) -> bool:
+        """Return whether an input goes through the processor whole, whatever its size."""
+        return not self.head.tiled or (raster.georeference is None and params.tile is None)
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether a picture of ``size`` (height, width) can be processed without tiles."""
@@ -186,6 +194,28 @@ class PictureMapper(RasterMapper):
         return picture.convert("L") if name == "trimaps" else picture
 
 
+@dataclass(frozen=True, slots=True)
+class NativePictureMapper(PictureMapper):
+    """Mapper that gives the model every picture at full resolution, in tiles of exactly the size that it takes.
+
+    The processor then scales nothing, so that each of the model's patches covers whole pixels of the input.
+    """
+
+    @classmethod
+    def of(cls, mapper: PictureMapper, side: int) -> Self:
+        """Create the mapper from another one, for square tiles of ``side`` pixels."""
+        settings = {each.name: getattr(mapper, each.name) for each in fields(mapper)}
+        return cls(**{**settings, "min_size": side, "max_size": side, "tile_size": side})
+
+    def _goes_whole(self, raster: OpenRaster, params: OutputParams) -> bool:
+        """Return False: no picture is scaled to the size that the model takes."""
+        return False
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Return whether a size (height, width) is that of the model's tiles."""
+        return size == (self.max_size, self.max_size)
+
+
 def _picture(planes: NDArray[Any]) -> Any:
     """Convert an array [3, height, width] to an image of Pillow."""
     from PIL import Image
@@ -215,12 +245,29 @@ def _check_values(view: RasterView) -> None:
         )
 
 
+def _native_side(config: Mapping[str, Any], processed_size: tuple[int, int] | None) -> int:
+    """Return the side of the square tiles that a model takes without scaling.
+
+    It is the size that the folder's processor makes, else ``image_size`` of ``config.json``. Raise OptionError if the
+    size is not square.
+    """
+    sides = processed_size or _sides(config.get("image_size")) or (_SIDE, _SIDE)
+    if sides[0] != sides[1]:
+        raise OptionError(
+            f"the processor makes pictures of {sides[0]} x {sides[1]} pixels, and a result for each patch needs square"
+            " ones; set another size in preprocessor_config.json"
+        )
+    return sides[0]
+
+
 def _sides(size: Any) -> tuple[int, int] | None:
     """Return (height, width) from an image processor's setting of a size, or None if the setting is missing."""
     if size is None:
         return None
     if isinstance(size, int):
         return size, size
+    if isinstance(size, list | tuple):
+        return int(size[0]), int(size[-1])
     sizes = dict(size)
     edge = sizes.get("shortest_edge") or sizes.get("longest_edge")
     height, width = sizes.get("height", edge), sizes.get("width", edge)
