@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.terratorch.patches import patches_of
 from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, ImageScaling, nested, scaling_of
 
 ARCHITECTURE: Final = "Terratorch"
@@ -115,8 +116,16 @@ def is_terratorch(config: Mapping[str, Any]) -> bool:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config.json`` with the task's output processor and class names, unless it names a processor."""
-    if not is_terratorch(config) or "output_processor" in config:
+    """Return ``config.json`` with the task's output processor and class names, unless it names a processor.
+
+    For an embedding task it also gets the backbone's ``patch_size`` and ``prefix_tokens``.
+    """
+    if not is_terratorch(config):
+        return config
+    model = nested(config["pretrained_cfg"], "model")
+    if str(model.get("class_path")).endswith("EmbeddingGenerationTask"):
+        config = {**patches_of(nested(model, "init_args")), **config}
+    if "output_processor" in config:
         return config
     table = config.get("mmout")
     if table is not None and (not isinstance(table, Mapping) or "output_processor" in table):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import rasterio
@@ -107,3 +110,23 @@ class TestOtherTasks:
         vector = start(folder).generate(tile, OutputParams(location=place))[0].outputs
         model = plain(folder)
         close(np.asarray(vector.array).ravel(), model.forward(model.standardised(tile), place)[0].numpy())
+
+    @pytest.mark.parametrize("output_format", ["tiff", "parquet"])
+    def test_a_map_of_embeddings(self, start, model_folder, plain, scene, tmp_path, output_format):
+        """A scene of four tiles: TerraTorch's feature maps, or its tokens without the class token, row by row."""
+        folder = tmp_path / "embedding"
+        shutil.copytree(model_folder(Recipe(task="embedding")), folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["pretrained_cfg"]["model"]["init_args"] |= {"embedding_pooling": None, "output_format": output_format}
+        config["mmout"] = {"output_processor": "embedding_grid", "dtype": "float32"}
+        (folder / "config.json").write_text(json.dumps(config))
+        raster = start(folder).generate(str(scene))[0].outputs
+        model, pixels, place, side = plain(folder), read(scene), location_of(scene), TILE // 16
+        expected = np.empty((raster.count, 2 * side, 2 * side), np.float32)
+        for row, col in np.ndindex(2, 2):
+            tile = pixels[:, row * TILE : (row + 1) * TILE, col * TILE : (col + 1) * TILE]
+            output = model.forward(model.standardised(tile), place)[0].numpy()
+            grid = output if output.ndim == 3 else output[1:].T.reshape(-1, side, side)
+            expected[:, row * side : (row + 1) * side, col * side : (col + 1) * side] = grid
+        close(raster.array, expected)
+        assert raster.transform == (160, 0, 700_000, 0, -160, 4_400_000)

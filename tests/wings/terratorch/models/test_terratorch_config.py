@@ -118,6 +118,25 @@ def test_the_task_chooses_the_processor(task, processor):
 
 
 @pytest.mark.parametrize(
+    ("entries", "patches"),
+    [
+        ({"model_args": {"backbone": "prithvi_eo_v2_300_tl"}, "has_cls": True}, (16, 1)),
+        ({"model_args": {"backbone": "terratorch_prithvi_eo_v2_600"}}, (14, 1)),
+        ({"model_args": {"backbone": "prithvi_eo_v2_300", "backbone_patch_size": [1, 8, 8]}}, (8, 1)),
+        ({"model_args": {"backbone": "terramind_v1_base"}, "has_cls": False}, (16, 0)),
+        ({"model": "prithvi_eo_v1_100", "model_args": {}}, (16, 1)),
+        ({"model_args": {"backbone": "timm_resnet50"}}, (None, None)),
+    ],
+)
+def test_the_patches_of_known_backbones_need_no_option(entries, patches):
+    """Their size and the number of class tokens are found by the backbone's name, and what the folder sets wins."""
+    config = flood_config(output_processor="embedding_grid")
+    config["pretrained_cfg"]["model"] = {"class_path": "terratorch.tasks.EmbeddingGenerationTask", "init_args": entries}
+    described = completed(config)
+    assert (described.get("patch_size"), described.get("prefix_tokens")) == patches
+
+
+@pytest.mark.parametrize(
     "said",
     [
         {"output_processor": "none"},
