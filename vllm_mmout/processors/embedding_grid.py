@@ -158,7 +158,10 @@ class EmbeddingGridProcessor(OutputProcessor):
         """Return the vectors of all requests as [n, dim, rows, columns]."""
         features = tensor_named(output, self._tensor, _TAKES, default=_HIDDEN)
         if features.ndim not in (_TOKENS, _MAP) or not features.is_floating_point() or 0 in features.shape[1:]:
-            raise ReduceError(f"{_TAKES}, got {describe(features)}")
+            pooled = (
+                "; the model pools its patches to one vector, which must be switched off" if features.ndim == 2 else ""
+            )
+            raise ReduceError(f"{_TAKES}, got {describe(features)}{pooled}")
         if features.ndim == _MAP:
             return features
         patches = features.shape[1] - self._prefix
