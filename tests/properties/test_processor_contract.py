@@ -14,6 +14,7 @@ from vllm_mmout import OutputParams  # noqa: E402 - needs torch
 from vllm_mmout.processors.classification import ClassificationProcessor  # noqa: E402
 from vllm_mmout.processors.detection import DetectionProcessor  # noqa: E402
 from vllm_mmout.processors.embedding import EmbeddingProcessor  # noqa: E402
+from vllm_mmout.processors.embedding_grid import EmbeddingGridProcessor  # noqa: E402
 from vllm_mmout.processors.image import ImageProcessor  # noqa: E402
 from vllm_mmout.processors.regression import RegressionProcessor  # noqa: E402
 from vllm_mmout.processors.segmentation import SegmentationProcessor  # noqa: E402
@@ -107,6 +108,10 @@ OPTIONS = {
         ({"pool": "max"}, maps("channels")),
         ({"pool": "mean", "normalize": True}, maps("channels")),
     ],
+    "embedding_grid": [
+        ({"patch_size": 2, "dtype": "float32"}, maps("channels")),
+        ({"patch_size": 2, "normalize": True, "dtype": "int8"}, maps("channels")),
+    ],
 }
 """Built-in processor -> options of its constructor, each with what a model may emit for it."""
 
@@ -115,6 +120,7 @@ PROCESSORS = {
     for processor in (
         ClassificationProcessor,
         DetectionProcessor,
+        EmbeddingGridProcessor,
         EmbeddingProcessor,
         ImageProcessor,
         RegressionProcessor,

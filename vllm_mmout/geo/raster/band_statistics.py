@@ -32,7 +32,12 @@ def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> li
 
     with rasterio.open(name) as file, np.errstate(all="ignore"):
         hidden = _stored_nodata(nodata, dtype, np.dtype(file.dtypes[0]))
-        return [_items(_of_windows(file, band, hidden), file.height * file.width) for band in file.indexes]
+        moments: list[list[Moments | None]] = [[] for _ in file.indexes]
+        # All bands of a window at once: rasterio lists the blocks of all bands for each band that is asked for.
+        for _, window in file.block_windows(1):
+            for band, plane in zip(moments, file.read(window=window), strict=True):
+                band.append(_of_plane(plane, hidden))
+        return [_items(parts, file.height * file.width) for parts in moments]
 
 
 def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
@@ -54,14 +59,12 @@ def _stored_nodata(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[An
     return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
 
 
-def _of_windows(file: Any, band: int, hidden: float | np.generic) -> Iterable[Moments | None]:
-    for _, window in file.block_windows(band):
-        plane = file.read(band, window=window)
-        values, times = plane.ravel(), np.ones(1, np.int64)
-        if plane.dtype == np.uint8:
-            times = histogram(plane)
-            values, times = np.flatnonzero(times), times[times > 0]
-        yield _moments(values, times, hidden)
+def _of_plane(plane: NDArray[Any], hidden: float | np.generic) -> Moments | None:
+    values, times = plane.ravel(), np.ones(1, np.int64)
+    if plane.dtype == np.uint8:
+        times = histogram(plane)
+        values, times = np.flatnonzero(times), times[times > 0]
+    return _moments(values, times, hidden)
 
 
 def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.generic) -> Moments | None:
