@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import msgspec
 import numpy as np
@@ -246,8 +246,8 @@ def _checked_prefix(prefix_tokens: object) -> int:
 
 
 def _checked_scale(scale: object) -> tuple[float, ...]:
-    numbers = scale if isinstance(scale, list | tuple) else [scale]
+    numbers: Sequence[Any] = scale if isinstance(scale, list | tuple) else [scale]
     are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
     if not numbers or not are_numbers or not all(0 < number <= np.finfo(np.float32).max for number in numbers):
         raise OptionError(f"scale must be a number above 0, or a list with one for each component, got {scale!r}")
-    return tuple(float(number) for number in cast("Sequence[float]", numbers))
+    return tuple(float(number) for number in numbers)
