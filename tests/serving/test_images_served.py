@@ -125,6 +125,20 @@ def test_several_processors_give_several_entries(client, scene):
     assert [entry.processor for entry in answer.data] == ["segmentation"]
 
 
+def test_several_kinds_give_several_entries(client, scene):
+    """A list of kinds gives an entry for each; the format goes to the kind that can have it."""
+    asked = {"output": ["classes", "polygons", "areas"], "output_format": "tiff"}
+    answer = client.images.edit(image=scene, prompt="", extra_body=asked)
+    named = {entry.output: entry for entry in answer.data}
+    formats = {name: entry.output_format for name, entry in named.items()}
+    assert formats == {"classes": "tiff", "polygons": "geojson", "areas": "json"}
+    np.testing.assert_array_equal(opened(base64.b64decode(named["classes"].b64_json))[0], classes(ARRAY))
+    counted = json.loads(base64.b64decode(named["areas"].b64_json))["classes"]
+    assert sum(row["pixels"] for row in counted) == classes(ARRAY).size
+    with pytest.raises(openai.BadRequestError, match="cannot be 'mp4'"):
+        client.images.edit(image=scene, prompt="", extra_body={**asked, "output_format": "mp4"})
+
+
 def test_options_travel_in_extra_body(client, scene):
     """Bands, a window and kinds of output are those of ``OutputParams``."""
     answer = client.images.edit(

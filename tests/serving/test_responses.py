@@ -125,9 +125,10 @@ def test_json_of_any_size(size, temporary):
 
 def test_several_processors():
     """Each place names its processor and says what it is itself, in the order asked."""
+    labels = [{"processor": name} for name in ("classes", 'a "raw" tensor')]
 
     def make():
-        return json_response([png(), on_disk(b"abc", "npz")], tiles=2, processors=["classes", 'a "raw" tensor'])
+        return json_response([png(), on_disk(b"abc", "npz")], tiles=2, labels=labels)
 
     body = App(make).get().json()
     assert [one["processor"] for one in body["data"]] == ["classes", 'a "raw" tensor']
@@ -145,8 +146,12 @@ def test_urls_in_place_of_bytes():
         answer = client.images.edit(image=b"x", prompt="p")
     assert [one.url for one in answer.data] == [url]
     assert answer.data[0].b64_json is None
-    two = App(lambda: json_response([png(), png()], tiles=1, urls=["a", "b"], processors=["c", "d"])).get().json()
-    assert [(one["url"], one["processor"]) for one in two["data"]] == [("a", "c"), ("b", "d")]
+    labels = [{"processor": "c"}, {"output": "d"}]
+    two = App(lambda: json_response([png(), png()], tiles=1, urls=["a", "b"], labels=labels)).get().json()
+    assert [(one["url"], one.get("processor"), one.get("output")) for one in two["data"]] == [
+        ("a", "c", None),
+        ("b", None, "d"),
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)

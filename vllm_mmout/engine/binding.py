@@ -16,7 +16,7 @@ from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
 from vllm_mmout.log import logger
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.base import OwnInputsProcessor
+from vllm_mmout.processors.base import OwnInputsProcessor, check_output
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
 from vllm_mmout.wing import extensions
 
@@ -162,10 +162,7 @@ class Binding(EngineBinding):
                 )
         self._check_own_inputs(params)
         for name in self.choice.pick(params.processor):
-            choices = self.processors[name].outputs
-            if params.output is not None and params.output not in choices:
-                has = f"known: {', '.join(choices)}" if choices else "it has one kind of output; leave the option out"
-                raise OptionError(f"output processor {name!r} has no output {params.output!r} ({has})", param="output")
+            check_output(name, self.processors[name], params.output)
 
     def _check_own_inputs(self, params: OutputParams) -> None:
         own = self.own_inputs(params)

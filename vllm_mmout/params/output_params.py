@@ -89,7 +89,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
     ] = None
 
     def __post_init__(self) -> None:
-        for name in ("processor", "bands", "indices", "scale", "offset", "bbox", "grid", *OF_MODELS):
+        for name in ("processor", "output", "bands", "indices", "scale", "offset", "bbox", "grid", *OF_MODELS):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
@@ -157,13 +157,18 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
         """True if values of this request are averaged with overlapping tiles before the final result is computed."""
         return self.part and self.overlap > 0 and self.blend != "none"
 
+    @property
+    def of_run(self) -> OutputParams:
+        """Options for the model's run. Several kinds of result are all made of the processor's default kind."""
+        return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
+
     def of_part(self, **changes: Any) -> OutputParams:
         """Return a copy of the options for one part of the request, such as a tile, with the given changes."""
-        return _PartParams(**{**msgspec.structs.asdict(self), **changes})
+        return _PartParams(**{**msgspec.structs.asdict(self.of_run), **changes})
 
     def to_wire(self) -> dict[str, Any]:
         """Return the options as plain data to send to the engine. Options with default values are left out."""
-        return {name: value for name, value in self.to_mapping().items() if name not in STAYS}
+        return {name: value for name, value in self.of_run.to_mapping().items() if name not in STAYS}
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the options except `LOCAL_ONLY` as plain data. Options with default values are left out."""

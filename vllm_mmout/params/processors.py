@@ -22,9 +22,11 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         ),
     ] = None
     output: Annotated[
-        str | None,
+        str | tuple[str, ...] | None,
         said(
-            "kind of result, such as classes, probabilities, confidence, polygons, areas. For a model that generates"
+            "kind of result, such as classes, probabilities, confidence, polygons, areas, or several of those that are"
+            " made of one result, as classes, polygons and areas are. Several give a dict of results by kind, from one"
+            " run of the model. For a model that generates"
             ' tokens: "none" leaves media tokens undecoded in the text, "media" makes the model write one whole medium,'
             ' "mixed" text and whole media.',
             metavar="KIND",
@@ -32,17 +34,30 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     ] = None
 
     def _check_picks(self) -> None:
-        if not isinstance(self.processor, tuple):
-            return
-        if not self.processor:
-            raise wrong("processor", "is an empty list; name at least one output processor, or leave it out")
-        if len(set(self.processor)) < len(self.processor):
-            raise wrong("processor", f"names one output processor twice: {list(self.processor)}")
+        for name, value, kind in (
+            ("processor", self.processor, "output processor"),
+            ("output", self.output, "kind of result"),
+        ):
+            if value == ():
+                raise wrong(name, f"is an empty list; name at least one {kind}, or leave it out")
+            if isinstance(value, tuple) and len(set(value)) < len(value):
+                raise wrong(name, f"names one {kind} twice: {list(value)}")
+        if isinstance(self.output, tuple) and isinstance(self.processor, tuple):
+            raise wrong(
+                "output",
+                f"names the kinds {', '.join(self.output)} and processor the processors {', '.join(self.processor)};"
+                " give several of one of them",
+            )
 
     @property
     def picks(self) -> tuple[str, ...] | None:
         """Names of the requested output processors, or None for the model's first."""
         return (self.processor,) if isinstance(self.processor, str) else self.processor
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Names of the results of a request for several. Empty if the request asks for a single result."""
+        return next((names for names in (self.processor, self.output) if isinstance(names, tuple)), ())
 
 
 def wrong(name: str, problem: str) -> OptionError:

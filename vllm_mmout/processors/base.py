@@ -36,6 +36,10 @@ class OutputProcessor:
     """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if it has a single kind
     of output."""
 
+    products: ClassVar[tuple[str, ...]] = ()
+    """Kinds in ``outputs`` that a request may ask for together: the default kind, and the kinds that `product` makes of
+    it. Empty if each kind needs a run of its own."""
+
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
     default `Binding`, for models that answer in a single forward pass."""
@@ -174,6 +178,20 @@ class OutputProcessor:
         """True if `assemble` can join the outputs of tiles. If False, inputs that need tiles are refused."""
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
+    def product(self, output: Any, kind: str, params: OutputParams) -> Any:
+        """Make a kind of `products` of the default output, if a request asks for several kinds.
+
+        It runs in a thread of the frontend process. The products of a request share ``output``, so it must not be
+        changed or closed.
+
+        Args:
+            output: the finished result of the default kind, which lies where its input lies.
+            kind: the kind to make, which may be the default itself.
+            params: options of the request.
+
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define product(output, kind, params)")
+
     def begin(self, params: OutputParams) -> Any:
         """Return the state that ``decode`` receives with each chunk of a request that is decoded in chunks.
 
@@ -194,6 +212,27 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
     except BaseException as error:
         raise_interrupt(error)
         raise DecodeError(f"{type(processor).__name__} failed in formats(): {type_and_message(error)}") from error
+
+
+def check_output(name: str, processor: OutputProcessor, output: str | tuple[str, ...] | None) -> None:
+    """Raise OptionError if the processor called ``name`` does not have the requested kinds of output."""
+    if output is None:
+        return
+    kinds = output if isinstance(output, tuple) else (output,)
+    for kind in kinds:
+        if kind not in processor.outputs:
+            known = ", ".join(processor.outputs)
+            has = f"known: {known}" if known else "it has one kind of output; leave the option out"
+            raise OptionError(f"output processor {name!r} has no output {kind!r} ({has})", param="output")
+    apart = [kind for kind in kinds if kind not in processor.products]
+    if isinstance(output, tuple) and apart:
+        together = ", ".join(processor.products)
+        has = f"it makes {together} together" if together else "it makes one kind in a run"
+        raise OptionError(
+            f"output processor {name!r} does not make {' and '.join(apart)} together with other kinds ({has}); ask for"
+            " each in a request of its own",
+            param="output",
+        )
 
 
 class OwnInputsProcessor(OutputProcessor):

@@ -77,6 +77,7 @@ class SegmentationProcessor(OutputProcessor):
     name: ClassVar[str] = "segmentation"
     modality: ClassVar[str] = "raster"
     outputs: ClassVar[tuple[str, ...]] = ("classes", "probabilities", "confidence", "polygons", "areas")
+    products: ClassVar[tuple[str, ...]] = ("classes", "polygons", "areas")
 
     def __init__(self, *, class_names: Sequence[str] | None = None, palette: PaletteOption | None = None) -> None:
         self._class_names = None if class_names is None else checked_names(class_names)
@@ -175,6 +176,14 @@ class SegmentationProcessor(OutputProcessor):
         if output == "probabilities":
             return None
         return self._finished_confidence if output == "confidence" else self._finished_classes
+
+    def product(self, output: Any, kind: str, params: OutputParams) -> Any:
+        """Return the polygons or the areas of a finished raster of classes, or the raster itself."""
+        if kind == "areas":
+            from vllm_mmout.outputs import AreasOutput
+
+            return AreasOutput.of(output)
+        return as_vectors(output, kind, params)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:
         planes = probabilities.array

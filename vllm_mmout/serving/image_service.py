@@ -76,9 +76,9 @@ async def answered_images(
 def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
     """Check a request of OpenAI's image API, and create the `Work` that runs the model for it."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
-    processor = fields.options.processor
+    options = fields.options
     for needs_json, param in (
-        (isinstance(processor, tuple) and len(processor) > 1, "processor"),
+        (len(options.named) > 1, "output" if isinstance(options.output, tuple) else "processor"),
         (fields.response_format == "url", "response_format"),
         (fields.stream, "stream"),
         (fields.options.path is not None, "path"),
@@ -109,8 +109,8 @@ async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
     if last is None:
         return
     entries = await work.encoded(last)
-    for name, entry in zip(work.names, entries, strict=True):
-        own: dict[str, Any] = {"processor": name} if work.named else {}
+    for label, entry in zip(work.labels or [{}], entries, strict=True):
+        own: dict[str, Any] = {**label}
         own |= {"warnings": list(last.assumed)} if last.assumed else {}
         yield completed(kind, entry, used=usage(tiles_of(last)), **own)
 
@@ -128,14 +128,14 @@ async def answer(work: Work, request: Request) -> Response:
     if work.request.response_format == "url":
         names = await kept(work.service.store, entries)
         urls = [str(request.url_for("mmout_result", name=name)) for name in names]
-    return json_response(entries, tiles=tiles_of(last), processors=work.named, urls=urls, warnings=last.assumed)
+    return json_response(entries, tiles=tiles_of(last), labels=work.labels, urls=urls, warnings=last.assumed)
 
 
 async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
     """Return descriptions (format, size) and addresses of the results that the engine wrote to a bucket."""
     urls: list[str] = []
 
-    def describe(output: MediaOutput, _: Any) -> Encoded:
+    def describe(output: MediaOutput, *_: Any) -> Encoded:
         urls.append(str(output.path))
         name = output.formats[PurePath(urls[-1]).suffix.lower()]
         return Encoded(b"", name, size=size_of(output, name))

@@ -56,6 +56,7 @@ _IMAGES: Final = {
                     "b64_json": {"type": "string", "contentEncoding": "base64"},
                     "url": {"type": "string"},
                     "processor": {"type": "string"},
+                    "output": {"type": "string"},
                     "partial": {"type": "boolean"},
                 },
             },

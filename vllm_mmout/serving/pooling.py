@@ -140,7 +140,7 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
     work = Work.of(service, fields, given["data"], name, "data", trace_headers=headers)
     entries = await work.encoded(await work.last())
     try:
-        parts = await asyncio.to_thread(_json, name, work.named, entries)
+        parts = await asyncio.to_thread(_json, name, work.params.named, entries)
     finally:
         await close_all(entries)
     return PiecesResponse([Encoded(parts, "json")], MEDIA_TYPES["json"], as_text=False)

@@ -7,11 +7,12 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+import msgspec
+
+from vllm_mmout.engine.request.results import AskedResult, asked_results, check_suffix_of
 from vllm_mmout.engine.threads import entered, in_thread
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.geo import FileAddress, in_bucket, place_of
-from vllm_mmout.outputs.base import unknown_suffix
-from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import client_errors
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.metrics import count_refusal
@@ -19,7 +20,7 @@ from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.asked_limits import check_request
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
-from vllm_mmout.serving.response.format_choice import chosen_format
+from vllm_mmout.serving.response.format_choice import FormatChoice, agreed, chosen_format
 from vllm_mmout.serving.response.responses import close_entries
 from vllm_mmout.serving.response.result_files import Encoded
 
@@ -78,10 +79,10 @@ class Work:
         work = cls(service, request, data, request_id, adapter, field, trace_headers=trace_headers, checked=True)
         service.binding.check_params(work.params)
         work.check_limits()
-        for name in work.names:
-            formats = formats_for(service.binding.processors[name], work.params)
+        for result in work.results:
+            formats = result.formats
             if formats is not None:
-                chosen_format(formats, request)
+                chosen_format(formats, work.format_of(result))
         return work
 
     @property
@@ -90,14 +91,32 @@ class Work:
         return self.request.options
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the output processors that the client chose."""
-        return self.service.binding.choice.pick(self.params.processor)
+    def results(self) -> tuple[AskedResult, ...]:
+        """Return the results that the client asked for."""
+        return asked_results(self.service.binding, self.params)
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """Return the processor names that label the results, or () if the client did not send a list of processors."""
-        return self.names if isinstance(self.params.processor, tuple) else ()
+    def labels(self) -> list[dict[str, str]]:
+        """Return the fields that tell the results apart, empty if the client did not ask for several.
+
+        A field is ``processor``, or ``output`` if the client asked for several kinds of output.
+        """
+        key = "output" if isinstance(self.params.output, tuple) else "processor"
+        return [{key: name} for name in self.params.named]
+
+    def format_of(self, result: AskedResult) -> FormatChoice:
+        """Return the file format that the client requests for a result.
+
+        Of several kinds of output, those that the format cannot hold get their usual one. OptionError is raised if no
+        kind can have it.
+        """
+        asked = agreed(self.request)
+        if not result.is_kind or asked is None:
+            return self.request
+        having = [each.name for each in self.results if asked in (each.formats or {}).values()]
+        if not having or result.name in having:
+            return self.request
+        return msgspec.structs.replace(self.request, output_format=None, accept=None, output_compression=None)
 
     def check_limits(self) -> None:
         """Check the result's path, and the requested size, steps and seconds, against the server's limits."""
@@ -145,20 +164,23 @@ class Work:
                 last = output
         return last
 
-    def made(self, outputs: Any, make: Callable[[Any, ToResponse | None], Made]) -> dict[str, Made]:
-        """Call ``make(output, to_response)`` for each processor's output. Return the results by processor name.
+    def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[str, Made]:
+        """Call ``make(output, format, to_response)`` for each output. Return the results by name.
 
         The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
         earlier results are closed too. The call blocks while ``make`` runs.
         """
-        by_name: Mapping[str, Any] = outputs if self.named else {self.names[0]: outputs}
+        asked = {result.name: result for result in self.results}
+        by_name: Mapping[str, Any] = outputs if self.params.named else dict.fromkeys(asked, outputs)
         with ExitStack() as used, ExitStack() as unfinished:
             for output in by_name.values():
                 if hasattr(output, "close"):
                     used.callback(output.close)
             results: dict[str, Made] = {}
             for name, output in by_name.items():
-                results[name] = make(output, response_of(self.service.binding.processors[name], self.params))
+                result = asked[name]
+                respond = response_of(result.processor, result.params)
+                results[name] = make(output, self.format_of(result), respond)
                 unfinished.callback(results[name].close)
             unfinished.pop_all()
             return results
@@ -172,7 +194,7 @@ class Work:
         folder, budget = self.service.store.shared.work, self.budget or self.new_budget()
 
         def entries() -> list[Encoded]:
-            made = self.made(output.outputs, lambda one, respond: encode(one, self.request, respond, folder, budget))
+            made = self.made(output.outputs, lambda one, form, respond: encode(one, form, respond, folder, budget))
             return list(made.values())
 
         with client_errors(self.request_id):
@@ -203,9 +225,8 @@ def _check_path(work: Work) -> None:
     inputs = work.data if isinstance(work.data, list) else [work.data]
     if any(in_bucket(source) and FileAddress.of(source).name == FileAddress.of(path).name for source in inputs):
         raise OptionError("the result would be written over its own input; choose another path", param="path")
-    for name in work.names:
-        formats = formats_for(work.service.binding.processors[name], work.params)
-        if formats is not None and place_of(path).suffix.lower() not in formats:
-            unknown = unknown_suffix(place_of(path), formats)
-            unknown.param = "path"
-            raise unknown
+    try:
+        check_suffix_of(work.results, place_of(path))
+    except SaveError as error:
+        error.param = "path"
+        raise

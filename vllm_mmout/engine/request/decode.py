@@ -135,7 +135,7 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
     """Decode the reduced output of processor ``name`` for a whole input, then georeference and save the result."""
-    processor, params = decoding.binding.processors[name], decoding.request.params
+    processor, params = decoding.binding.processors[name], decoding.request.params.of_run
     started = time.monotonic()
     with _blamed(processor, name):
         with stage("decode", processor=name):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine import wire
 from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.request.results import AskedResult, asked_results
 from vllm_mmout.engine.request.target import check_place, check_suffix, finishing, spare_the_input, target_of
 from vllm_mmout.engine.scene.cutting import cut
 from vllm_mmout.engine.scene.scene import Scene
@@ -62,11 +63,14 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
         run: Run = processor.request(name, data, request, binding.settings.decode_timeout_s)
         return run
     target = target_of(params.path, data)
+    kinds = asked_results(binding, params) if isinstance(params.output, tuple) else ()
+    if kinds:
+        check_suffix(binding, params, target)
     spare_the_input(binding, params, target, data)
     inputs = binding.inputs
     if inputs is None:
         request.prompt, request.mark = _renderable(data, params), wire.mark(params)
-        request.finish = finishing(None, target)
+        request.finish = finishing(None, target, kinds=kinds)
         return request
     media = media_of(data, several=inputs.rasters is not None, fields=inputs.fields)
     opened = inputs.open(media, params)
@@ -77,7 +81,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
             opened.close()
             raise
         reopen = None if read_once(media) else partial(inputs.open, media, params)
-        scene = _scene(binding, opened, request, target, reopen)
+        scene = _scene(binding, opened, request, target, reopen, kinds=kinds)
         if scene is not None:
             return scene
         opened = inputs.whole(opened)
@@ -88,12 +92,21 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
     request.prompt = inputs.render(opened, tokens)
     request.nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     request.mark = wire.mark(params, reports=moments(params.partial_images, tokens))
-    request.finish = finishing(opened.source, target, binding.model, binding.choice.pick(params.processor)[0])
+    first_pick = binding.choice.pick(params.processor)[0]
+    request.finish = finishing(opened.source, target, binding.model, first_pick, kinds)
     request.assumed = opened.source.assumed
     return request
 
 
-def _scene(binding: Binding, view: RasterView, request: Request, target: Target | None, reopen: Any) -> Scene | None:
+def _scene(
+    binding: Binding,
+    view: RasterView,
+    request: Request,
+    target: Target | None,
+    reopen: Any,
+    *,
+    kinds: Sequence[AskedResult],
+) -> Scene | None:
     """Return the scene of an input that is too large for one forward, or None if the input fits."""
     params = request.params
     try:
@@ -102,7 +115,7 @@ def _scene(binding: Binding, view: RasterView, request: Request, target: Target 
             return None
         check_suffix(binding, params, target)
         check_place(binding, params, target, view.georeference, tiles=True)
-        request.finish = finishing(None, target)
+        request.finish = finishing(None, target, kinds=kinds)
         folder = None if target is None else target.folder_here
         return Scene(request, view, grid, binding, folder=folder, reopen=reopen)
     except BaseException:

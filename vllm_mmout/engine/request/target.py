@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.request.request import Finish, as_it_is
+from vllm_mmout.engine.request.results import AskedResult, asked_results, check_suffix_of, make_kinds
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import check_bucket, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of
-from vllm_mmout.outputs.base import unknown_suffix
+from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
+from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.processors.base import formats_for
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ class Target:
         folder = self.path if self.folder else self.path.parent
         return folder if isinstance(folder, Path) else None
 
+    @property
+    def suffix(self) -> str | None:
+        """Suffix that the caller chose, or None for a folder, where each file gets the first suffix of its formats."""
+        return None if self.folder else self.path.suffix
+
     def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
         """Return the path of the file for an output.
 
@@ -46,9 +53,14 @@ class Target:
             pick: name of the processor to add to the file's name, or None if the result has only one output.
 
         """
-        if self.folder:
-            return self.path / f"{self.stem}{'' if pick is None else f'-{pick}'}{next(iter(formats))}"
-        return self.path if pick is None else self.path.with_name(f"{self.path.stem}-{pick}{self.path.suffix}")
+        if pick is None and not self.folder:
+            return self.path
+        return self.named(pick, next(iter(formats)) if self.suffix is None else self.suffix)
+
+    def named(self, name: str | None, suffix: str) -> Path | BucketPath:
+        """Return the path of a file whose name has the name of a processor or of a kind of output, if one is given."""
+        file = f"{self.stem if self.folder else self.path.stem}{'' if name is None else f'-{name}'}{suffix}"
+        return self.path / file if self.folder else self.path.with_name(file)
 
 
 def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
@@ -88,8 +100,8 @@ def target_of(path: str | None, data: Any) -> Target | None:
 
 def spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
     """Raise SaveError if the result would overwrite its own input."""
-    if target is None or isinstance(params.processor, tuple):
-        return  # with several processors each file's name has the name of its processor
+    if target is None or params.named:
+        return  # the name of each file then has the name of its processor or kind
     (name,) = binding.choice.pick(params.processor)
     file = target.file(formats_for(binding.processors[name], params) or {"": ""})
     for source in paths_of(data) if not isinstance(file, Path) or file.is_file() else ():
@@ -97,31 +109,58 @@ def spare_the_input(binding: Binding, params: OutputParams, target: Target | Non
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
 
 
-def finishing(source: Source | None, target: Target | None, model: str = "", first_pick: str = "") -> Finish:
-    """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given."""
-    if source is None and target is None:
+def finishing(
+    source: Source | None,
+    target: Target | None,
+    model: str = "",
+    first_pick: str = "",
+    kinds: Sequence[AskedResult] = (),
+) -> Finish:
+    """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given.
+
+    If the request asks for several ``kinds``, the function makes them of the output, and returns them by name.
+    """
+    if source is None and target is None and not kinds:
         return as_it_is
 
     def finish(output: Any, pick: str | None) -> Any:
         if source is not None:
             output = source.made_by(model, pick or first_pick).lay(output)
+        if kinds:
+            made = make_kinds(kinds, output, source)
+            return made if target is None else _save_kinds(made, kinds, target)
         if target is not None:
-            if not hasattr(output, "save"):
-                raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
-            output.path = str(output.save(target.file(getattr(output, "formats", {".npz": ""}), pick)))
+            _save(output, target.file(getattr(output, "formats", {".npz": ""}), pick))
         return output
 
     return finish
 
 
+def _save(output: Any, file: Path | BucketPath) -> None:
+    if not hasattr(output, "save"):
+        raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
+    output.path = str(output.save(file))
+
+
+def _save_kinds(made: dict[str, Any], kinds: Sequence[AskedResult], target: Target) -> dict[str, Any]:
+    """Save each kind of output to its own file. If one cannot be saved, remove the files of the others."""
+    saved: list[Any] = []
+    try:
+        # A raster is saved last: it may move to a bucket, where tracing polygons would be slow.
+        for kind in sorted(kinds, key=lambda kind: isinstance(made[kind.name], RasterOutput)):
+            _save(made[kind.name], target.named(kind.name, kind.suffix(target.suffix)))
+            saved.append(made[kind.name])
+    except BaseException:
+        for output in saved:
+            remove_saved(output.path)
+        raise
+    return made
+
+
 def check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
     """Raise if the result cannot be saved with the suffix of ``target``. Called before the model runs on a scene."""
-    if target is None or target.folder:
-        return
-    for name in binding.choice.pick(params.processor):
-        formats = formats_for(binding.processors[name], params)
-        if formats is not None and target.path.suffix.lower() not in formats:
-            raise unknown_suffix(target.path, formats, "; a folder ends with /")
+    if target is not None and not target.folder:
+        check_suffix_of(asked_results(binding, params), target.path, "; a folder ends with /")
 
 
 def check_place(
@@ -132,20 +171,18 @@ def check_place(
     Called before the model runs. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever the result's
     format is, so a GeoTIFF must be able to store the georeference then.
     """
-    for name in binding.choice.pick(params.processor):
-        processor = binding.processors[name]
-        format_ = _checked_format(formats_for(binding.processors[name], params), target, place)
-        if place is not None and processor.modality == "raster" and (tiles or format_ == "tiff"):
+    for result in asked_results(binding, params):
+        format_ = _checked_format(result, target, place)
+        if place is not None and result.processor.modality == "raster" and (tiles or format_ == "tiff"):
             place.to_rasterio()
 
 
-def _checked_format(formats: Mapping[str, str] | None, target: Target | None, place: Georeference | None) -> str | None:
+def _checked_format(result: AskedResult, target: Target | None, place: Georeference | None) -> str | None:
     """Return the name of the result's format. Raise if the format cannot store `place`, or needs a missing package."""
     if target is None:
         return None
-    formats = formats or {"": ""}
-    suffix = next(iter(formats)) if target.folder else target.path.suffix.lower()  # a folder uses the default format
-    format_ = formats.get(suffix)
+    formats = result.formats or {"": ""}
+    format_ = formats.get(result.suffix(target.suffix).lower())
     if format_ is not None and format_ in FORMATS:
         FORMATS[format_].check_place(place, other_suffix(formats, format_))
     return format_

@@ -87,13 +87,13 @@ def json_response(
     tiles: int = 0,
     used: Mapping[str, Any] | None = None,
     notes: Sequence[Mapping[str, Any]] = (),
-    processors: Sequence[str] = (),
+    labels: Sequence[Mapping[str, str]] = (),
     urls: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> PiecesResponse:
     """Return the JSON response of OpenAI's image routes, with the results as base64 or as URLs.
 
-    Format and size at the top are those of the first result. With ``processors`` each result has its own, beside its
+    Format and size at the top are those of the first result. With ``labels`` each result has its own, beside its
     ``notes``. With ``urls`` the response has these addresses in place of the results, else it closes the results when
     they have been sent. ``tiles`` is the number of model forwards, for the usage if ``used`` is None.
     """
@@ -102,7 +102,7 @@ def json_response(
     head |= {"warnings": list(warnings)} if warnings else {}
     parts: list[Part] = [_json(head)[:-1] + b',"data":[']
     for place, entry in enumerate(entries):
-        own: dict[str, Any] = {"processor": processors[place], **described(entry)} if processors else {}
+        own: dict[str, Any] = {**labels[place], **described(entry)} if labels else {}
         own |= notes[place] if notes else {}
         if place:
             parts.append(b",")

@@ -28,11 +28,11 @@ def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams)
     """Return the columns that `vllm_mmout.ray.predict` adds to a batch.
 
     These are ``error``, and ``path`` if files were written, otherwise ``output`` (bytes of a file) and ``format``. With
-    several processors each name gets the processor's name appended, such as ``output_mask``.
+    several processors, or kinds of output, each name gets the name of one appended, such as ``output_mask``.
     """
-    several = isinstance(params.processor, tuple)
+    several = bool(params.named)
     columns: dict[str, list[Any]] = {"error": [None if r.error is None else str(r.error) for r in results]}
-    for pick in (params.processor or ()) if several else ("",):
+    for pick in params.named or ("",):
         end = f"_{pick}" if several else ""
         outputs = [None if r.error is not None else r.outputs[pick] if several else r.outputs for r in results]
         if params.path is not None:

@@ -162,8 +162,9 @@ def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None
         raise ApiError(400, f"data must be an object such as {example}, got {shown(data)}", param="data")
     fields = {name: value for name, value in data.items() if not _is_unset(name, value)}
     options = FIELDS.of_object(fields)
-    if isinstance(options.get("processor"), tuple):
-        raise ApiError(400, "processor must be one name: an answer of the plugin holds one result", param="processor")
+    for name in ("processor", "output"):
+        if isinstance(options.get(name), tuple):
+            raise ApiError(400, f"{name} must be one name: an answer of the plugin holds one result", param=name)
     out_formats = OUT_FORMATS if served is None else (*OUT_FORMATS, "url")
     out_data_format = _choice(fields, "out_data_format", out_formats, "b64_json")
     root = None if served is None else served.output_root

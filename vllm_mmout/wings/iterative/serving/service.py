@@ -109,7 +109,7 @@ async def _answer(works: Sequence[Work], request: Request) -> Response:
     return json_response(
         entries,
         tiles=sum(tiles_of(last) for last, _ in results),
-        processors=works[0].named * len(works),
+        labels=works[0].labels * len(works),
         urls=urls,
         warnings=list(dict.fromkeys(text for last, _ in results for text in last.assumed)),
     )

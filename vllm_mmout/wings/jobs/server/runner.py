@@ -204,8 +204,8 @@ class SceneRunner:
     def _store(self, job_id: str, work: Work, last: MultimodalRequestOutput) -> None:
         folder, budget = self.board.store.shared.work, work.new_budget()
 
-        def make(output: Any, respond: ToResponse | None) -> JobResult:
-            return make_result(output, work.request, respond, folder, last.assumed, budget=budget)
+        def make(output: Any, file_format: FormatChoice, respond: ToResponse | None) -> JobResult:
+            return make_result(output, file_format, respond, folder, last.assumed, budget=budget)
 
         results = work.made(last.outputs, make)
         self.board.complete(job_id, results, tiles_of(last))

@@ -53,6 +53,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
 
     name: ClassVar[str] = "image-segmentation"
     outputs: ClassVar[tuple[str, ...]] = ("segments", "classes", "polygons", "areas")
+    products: ClassVar[tuple[str, ...]] = ("segments", "polygons", "areas")
 
     def __init__(
         self,

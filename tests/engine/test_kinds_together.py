@@ -1,0 +1,108 @@
+"""Several kinds of output of one request, which are made of one decoded result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scene_generator import make_scene, write_scene
+
+from vllm_mmout import OutputParams, RasterOutput
+from vllm_mmout.errors import MMOutError, OptionError, SaveError
+from vllm_mmout.processors import SegmentationProcessor
+
+pytestmark = pytest.mark.engine
+KINDS = ("areas", "classes", "polygons")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_scene(tmp_path_factory.mktemp("scene") / "scene.tif", make_scene(72, 80))
+
+
+def generate(llm, scene, **options):
+    (result,) = llm.generate(scene, OutputParams(**options), use_tqdm=False)
+    return result.outputs
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The number of decoded requests and of joined scenes."""
+    counts = {"decode": 0, "assemble": 0}
+    for name in counts:
+        method = getattr(SegmentationProcessor, name)
+
+        def counting(self, *args, name=name, method=method):
+            counts[name] += 1
+            return method(self, *args)
+
+        monkeypatch.setattr(SegmentationProcessor, name, counting)
+    return counts
+
+
+@pytest.mark.parametrize("tile", [None, 64])
+def test_kinds_are_made_of_one_decode(llm, path, decoded, tile):
+    """Classes, polygons and areas of one request equal those of three, in the order asked, from one decoded result."""
+    results = generate(llm, path, output=list(KINDS), tile=tile)
+    assert tuple(results) == KINDS
+    assert decoded["assemble"] == 1
+    assert tile is not None or decoded["decode"] == 1
+    alone = {kind: generate(llm, path, output=kind, tile=tile) for kind in KINDS}
+    assert isinstance(results["classes"], RasterOutput)
+    np.testing.assert_array_equal(results["classes"].array, alone["classes"].array)
+    assert results["areas"].classes == alone["areas"].classes
+    assert list(results["polygons"].features()) == list(alone["polygons"].features())
+    assert results["areas"].assumed == results["polygons"].assumed == alone["classes"].assumed
+
+
+@pytest.mark.parametrize("tile", [None, 64])
+@pytest.mark.parametrize(
+    ("place", "files"),
+    [
+        ("maps/", ["scene-areas.csv", "scene-classes.tif", "scene-polygons.geojson"]),
+        ("map.geojson", ["map-areas.csv", "map-classes.tif", "map-polygons.geojson"]),
+        ("map.png", ["map-areas.csv", "map-classes.png", "map-polygons.geojson"]),
+    ],
+)
+def test_each_kind_has_its_file(llm, path, tmp_path, tile, place, files):
+    """The path's suffix is that of the kinds that can have it, and the others get their usual one."""
+    results = generate(llm, path, output=KINDS, path=f"{tmp_path}/{place}", tile=tile)
+    assert [Path(result.path).name for result in results.values()] == files
+
+
+def test_a_file_that_fails_takes_the_others_with_it(llm, path, tmp_path, monkeypatch):
+    """If one kind cannot be saved, no file of the others is left."""
+    monkeypatch.setattr(RasterOutput, "save", lambda *_: (_ for _ in ()).throw(SaveError("the disk is full")))
+    with pytest.raises(SaveError, match="disk is full"):
+        generate(llm, path, output=KINDS, path=f"{tmp_path}/maps/")
+    assert list((tmp_path / "maps").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"output": ["classes", "confidence"]}, "does not make confidence together with other kinds"),
+        ({"output": ["classes", "depth"]}, "no output 'depth'"),
+        ({"output": KINDS, "processor": "tensor"}, "it has one kind of output"),
+        ({"output": KINDS, "path": "map.xyz"}, "'.xyz' is unknown"),
+    ],
+)
+def test_kinds_that_do_not_go_together_are_refused(llm, path, options, says):
+    """The message names the kind and what the processor has, before the model runs."""
+    with pytest.raises(MMOutError, match=says):
+        generate(llm, path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"output": []}, "output is an empty list"),
+        ({"output": ["areas", "areas"]}, "names one kind of result twice"),
+        ({"output": ["areas"], "processor": ["segmentation"]}, "give several of one of them"),
+    ],
+)
+def test_a_list_of_kinds_is_checked(options, says):
+    """Lists without a kind, with a kind twice, or beside a list of processors are refused."""
+    with pytest.raises(OptionError, match=says):
+        OutputParams(**options)

@@ -1,0 +1,88 @@
+"""The results that a request asks for: one of each processor, or several kinds made of one decoded output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllm_mmout.outputs.base import MediaOutput, Source, unknown_suffix
+from vllm_mmout.processors.base import formats_for
+
+if TYPE_CHECKING:
+    from pathlib import PurePath
+
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import OutputProcessor
+
+
+@dataclass(frozen=True, slots=True)
+class AskedResult:
+    """A result that a request asks for."""
+
+    name: str
+    """Name of the result: its kind if the request asks for several kinds, else the name of its processor."""
+    processor: OutputProcessor
+    params: OutputParams
+    """Options of the request, with one kind of output."""
+    is_kind: bool = False
+    """Whether the request asks for several kinds of output, of which this is one."""
+
+    @property
+    def formats(self) -> Mapping[str, str] | None:
+        """File formats of the result, as `OutputProcessor.formats`.
+
+        Beside the default kind, other kinds leave out its formats: the file of the polygons is not another raster.
+        """
+        formats = formats_for(self.processor, self.params)
+        if formats is None or not self.is_kind or self.name == self.processor.products[0]:
+            return formats
+        default = msgspec.structs.replace(self.params, output=None)
+        taken = set((formats_for(self.processor, default) or {}).values())
+        return {suffix: name for suffix, name in formats.items() if name not in taken}
+
+    def suffix(self, asked: str | None) -> str:
+        """Return the suffix of the result's file: ``asked``, or the default if it is None or cannot hold this kind."""
+        formats = self.formats or {"": ""}
+        if asked is None or (self.is_kind and asked.lower() not in formats):
+            return next(iter(formats))
+        return asked
+
+
+def asked_results(binding: Binding, params: OutputParams) -> tuple[AskedResult, ...]:
+    """Return the results that a request asks for, in its order."""
+    picks = binding.choice.pick(params.processor)
+    if not isinstance(params.output, tuple):
+        return tuple(AskedResult(name, binding.processors[name], params) for name in picks)
+    processor = binding.processors[picks[0]]
+    return tuple(
+        AskedResult(kind, processor, msgspec.structs.replace(params, output=kind), is_kind=True)
+        for kind in params.output
+    )
+
+
+def check_suffix_of(results: Sequence[AskedResult], path: PurePath, hint: str = "") -> None:
+    """Raise SaveError if a result cannot be saved with the suffix of ``path``. Of several kinds one must fit."""
+    suffix = path.suffix.lower()
+    formats = [result.formats for result in results]
+    lacking = [known for known in formats if known is not None and suffix not in known]
+    if not lacking or (results[0].is_kind and len(lacking) < len(results)):
+        return
+    raise unknown_suffix(path, dict.fromkeys(chain(*lacking) if results[0].is_kind else lacking[0]), hint)
+
+
+def make_kinds(results: Sequence[AskedResult], output: Any, source: Source | None) -> dict[str, Any]:
+    """Make the requested kinds of a processor's finished default output, by name."""
+    made: dict[str, Any] = {}
+    for result in results:
+        kind = result.processor.product(output, result.name, result.params)
+        if isinstance(kind, MediaOutput):
+            kind.assumed = output.assumed
+        elif hasattr(kind, "placed"):
+            kind = kind.placed(source or Source(assumed=output.assumed))
+        made[result.name] = kind
+    return made
