@@ -18,9 +18,11 @@ from vllm_mmout.models.embedded.folders import found_model
 
 if TYPE_CHECKING:
     from vllm import LLM
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
     from vllm_mmout.engine.binding import EngineBinding
+    from vllm_mmout.engine.model_info import ModelInfo
     from vllm_mmout.engine.request.llm import BoundLLM
 
 
@@ -77,18 +79,44 @@ def engine(
 
 def binding_of(model: str, flags: Sequence[str]) -> EngineBinding:
     """Return the output processors and settings of an engine with these flags, without starting it."""
+    return _bound(_configured(model, flags))
+
+
+def info_of(model: str, flags: Sequence[str]) -> ModelInfo:
+    """Describe a model, as an engine with these flags would serve it, without starting the engine."""
+    try:
+        config = _configured(model, flags)
+    except MMOutError:
+        raise
+    except (OSError, ValueError) as error:  # vLLM's, of a folder or hub id that it cannot read
+        raise MMOutError(
+            f"{model} cannot be described: {_reason(error)}\nA model of the hub must be in the cache; HF_HUB_OFFLINE=0"
+            " in the environment fetches its files"
+        ) from error
+    from vllm_mmout.engine.model_info import model_info
+
+    return model_info(_bound(config), config.model_config)
+
+
+def _configured(model: str, flags: Sequence[str]) -> VllmConfig:
+    """Return vLLM's config for an engine with these flags, whose model has an output processor."""
     folder = found_model(model)
     prepare_environment()
     check_installed()
     from vllm.engine.arg_utils import EngineArgs
 
-    from vllm_mmout.engine.binding import make_binding
     from vllm_mmout.engine.hooks.install import install
 
     install()
     engine_args = EngineArgs.from_cli_args(_parsed(folder, flags))
     _check_processor(model, engine_args)
-    return cast("EngineBinding", make_binding(engine_args.create_engine_config()))
+    return engine_args.create_engine_config()
+
+
+def _bound(config: VllmConfig) -> EngineBinding:
+    from vllm_mmout.engine.binding import make_binding
+
+    return cast("EngineBinding", make_binding(config))
 
 
 def check_installed() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.option_values import ModelClass
 
     Raw: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 
@@ -56,6 +57,11 @@ class OutputProcessor:
         engine argument or from the ``mmout`` table of ``config.json``; unknown options have already been refused.
         """
         return cls(**options)
+
+    @property
+    def classes(self) -> Sequence[ModelClass]:
+        """Classes that the model can find, in its order. Empty if there are none, or their names are unknown."""
+        return ()
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:
         """Return the file formats of the output, as suffix -> name of the format, the default first.

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.errors import DecodeError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
+from vllm_mmout.processors.option_values import (
+    Labels,
+    ModelClass,
+    checked_count,
+    checked_names,
+    checked_part,
+    checked_switch,
+)
 from vllm_mmout.processors.raw import describe, not_of_reduce, only_tensor
 
 if TYPE_CHECKING:
@@ -54,6 +61,11 @@ class ClassificationProcessor(OutputProcessor):
         self._top_k = checked_count("top_k", top_k)
         self._multi_label = None if multi_label is None else checked_switch("multi_label", multi_label)
         self._threshold = None if threshold is None else checked_part("threshold", threshold)
+
+    @property
+    def classes(self) -> Sequence[ModelClass]:
+        """Classes whose names are known."""
+        return self._labels.classes
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.processors.base import OutputProcessor, Parts
 from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
-from vllm_mmout.processors.option_values import Labels, checked_count, checked_names, checked_part, checked_switch
+from vllm_mmout.processors.option_values import (
+    Labels,
+    ModelClass,
+    checked_count,
+    checked_names,
+    checked_part,
+    checked_switch,
+)
 from vllm_mmout.processors.raw import describe, not_of_reduce
 from vllm_mmout.processors.scene_boxes import joined_boxes
 
@@ -95,6 +102,11 @@ class DetectionProcessor(OutputProcessor):
         self._threshold = checked_part("threshold", threshold)
         self._most = None if max_detections is None else checked_count("max_detections", max_detections)
         self._iou_threshold = None if iou_threshold is None else checked_part("iou_threshold", iou_threshold)
+
+    @property
+    def classes(self) -> Sequence[ModelClass]:
+        """Classes whose names are known."""
+        return self._labels.classes
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +18,17 @@ PaletteOption: TypeAlias = Sequence[str | Sequence[int]]
 """Colour of each class, as "#rrggbb" or three integers from 0 to 255."""
 
 _SAMPLES = 3
+
+
+class ModelClass(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A class that a model can find."""
+
+    id: int
+    """Index of the class in the model, from 0."""
+    name: str | None = None
+    """Name of the class, or None."""
+    colour: str | None = None
+    """Colour of the class in pictures, as "#rrggbb", or None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,12 @@ class Labels:
         if self.names is not None and 0 <= number < len(self.names):
             return self.names[number]
         return self.by_id.get(number, str(number))
+
+    @property
+    def classes(self) -> tuple[ModelClass, ...]:
+        """The classes whose names are known, by id."""
+        names = self.by_id if self.names is None else dict(enumerate(self.names))
+        return tuple(ModelClass(number, names[number]) for number in sorted(names))
 
     def check_count(self, classes: int) -> None:
         """Raise ReduceError if ``class_names`` was set, and its length is not the model's number of classes."""

@@ -14,7 +14,7 @@ from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput
 from vllm_mmout.outputs.rendering import default_palette
 from vllm_mmout.processors.base import OutputProcessor, Parts
-from vllm_mmout.processors.option_values import PaletteOption, checked_names, parse_palette
+from vllm_mmout.processors.option_values import ModelClass, PaletteOption, checked_names, parse_palette
 from vllm_mmout.processors.raw import (
     asked_output,
     decoded_tiles,
@@ -89,6 +89,18 @@ class SegmentationProcessor(OutputProcessor):
                 f"palette has {len(self._palette)} colours for {len(self._class_names)} class_names;"
                 " give one colour a class"
             )
+
+    @property
+    def classes(self) -> Sequence[ModelClass]:
+        """Classes with their colours. Empty if neither names nor colours were set."""
+        if self._class_names is None and self._palette is None:
+            return ()
+        colours = self._colours(0).tolist()
+        names = self._class_names or (None,) * len(colours)
+        return [
+            ModelClass(number, name, "#{:02x}{:02x}{:02x}".format(*colour))
+            for number, (name, colour) in enumerate(zip(names, colours, strict=True))
+        ]
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
         """Return the file formats of the output that the request asks for, as suffix -> name of the format."""

@@ -19,6 +19,7 @@ from vllm_mmout.serving.image_routes import Slots
 from vllm_mmout.serving.image_service import ImageService
 from vllm_mmout.serving.inputs.sources import Sources
 from vllm_mmout.serving.metrics import observe
+from vllm_mmout.serving.model_cards import describe_models
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.response.store import ResultStore
 from vllm_mmout.serving.service import Service
@@ -85,7 +86,11 @@ class ServingPlugin:
         # Slow uploads and hanging mappers must not take the threads of other requests.
         threads = ThreadPoolExecutor(2 * options.max_waiting + _SPARE, thread_name_prefix="mmout-serve")
         asyncio.get_running_loop().set_default_executor(threads)
-        state.mmout = await asyncio.to_thread(self._service, engine_client, state.openai_serving_models, args, options)
+        models = state.openai_serving_models
+        state.mmout = await asyncio.to_thread(self._service, engine_client, models, args, options)
+        await asyncio.to_thread(
+            describe_models, models, engine_client.output_processor.binding, engine_client.model_config
+        )
         for extension in self._extensions:
             await extension.start(state.mmout, state)
 

@@ -130,6 +130,11 @@ NAMES: tuple[Contact, ...] = (
         "start vLLM's own server",
     ),
     _names(
+        "vllm.entrypoints.openai.models.serving",
+        "OpenAIServingModels.show_available_models OpenAIServingModels.is_base_model",
+        "describe the model in /v1/models",
+    ),
+    _names(
         "vllm.entrypoints.serve.middleware.authenticate",
         "AuthenticationMiddleware",
         "verify the API key of a request",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,9 @@ class AutoProcessorMapper:
     processor only scales, the output gets the input's size and georeference; if it crops or pads, it does not.
     """
 
+    reads: ClassVar[frozenset[str]] = frozenset({"bands", "indices", "nodata"})
+    """Names of the options about reading that requests may set."""
+
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
         remedy = "decorate its class with @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)"
         self._processor = _processor_of(context, remedy)
@@ -99,7 +102,7 @@ class AutoProcessorMapper:
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
         """Map one input to the tensors of the model's ``forward``."""
-        for option in set(params.reads) - {"bands", "indices", "nodata"}:
+        for option in set(params.reads) - self.reads:
             raise OptionError(
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
                 param=option,

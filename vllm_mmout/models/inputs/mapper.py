@@ -117,6 +117,16 @@ class RasterMapper:
         return cls((config.get("architectures") or ["model"])[0], tuple(bands), edge=edge, **sizes)
 
     @property
+    def images_of_bands(self) -> tuple[str, ...]:
+        """The name of each band's image if the model takes several images, otherwise empty."""
+        return ()
+
+    @property
+    def scaling(self) -> tuple[str, ...]:
+        """How the values of each band are scaled for the network. Empty if the model's own code scales them."""
+        return ()
+
+    @property
     def inputs(self) -> dict[str, TensorSpec]:
         """Shape and allowed dtypes of each tensor that the mapper returns, by keyword of ``forward``."""
         size = (max(self.min_size, self.multiple_of), self.max_size)

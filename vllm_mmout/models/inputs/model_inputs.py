@@ -111,6 +111,11 @@ class ModelInputs:
         )
 
     @property
+    def reads(self) -> frozenset[str]:
+        """Options about reading that a mapper of pictures accepts. A `RasterMapper` accepts all."""
+        return getattr(self._mapper, "reads", frozenset())
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """Keys that a dict input may have, the required key first. Empty if the mapper takes other data."""
         return getattr(self._mapper, "fields", ())

@@ -93,6 +93,16 @@ class TerratorchMapper(RasterMapper):
         return tuple(image.name for image in self.images) if len(self.images) > 1 else ()
 
     @property
+    def images_of_bands(self) -> tuple[str, ...]:
+        """The name of each band's image if the model takes several images, otherwise empty."""
+        return tuple(image.name for image in self.images for _ in image.bands) if self.modalities else ()
+
+    @property
+    def scaling(self) -> tuple[str, ...]:
+        """How the values of each band are scaled for the network, as formulas."""
+        return tuple(text for image in self.images for text in image.scaling.formulas(len(image.bands)))
+
+    @property
     def sizes(self) -> str:
         """The model's fixed image size, as text for error messages."""
         return f"{self.crop[0]} x {self.crop[1]} pixels"

@@ -30,12 +30,27 @@ class ImageScaling:
     sure: bool = False
     """Whether the ``mmout`` table sets the scale. A scale of 1 is then intended, for example for masks."""
 
+    def formulas(self, bands: int) -> list[str]:
+        """Return how the values of each band are scaled, as text. Statistics of several dates are not repeated."""
+        scale = "scaled by TerraTorch's data module" if self.scale is None else f"integers * {self.scale:g}"
+        scale = "value" if self.scale == 1 else scale
+        if self.means is None or self.stds is None:
+            return [f"{scale}, then standardised by TerraTorch's data module"] * bands
+        means, stds = (_for_bands(numbers, bands) for numbers in (self.means, self.stds))
+        return [f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(means, stds, strict=True)]
+
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
         """Return whether integers would be standardised without a scale, although the statistics are of reflectance."""
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.sure or means is None or stds is None:
             return False
         return of_reflectance(means, stds)
+
+
+def _for_bands(numbers: Sequence[float], bands: int) -> Sequence[float]:
+    """Return one number for each band, of the first date, from statistics for each band and date."""
+    dates = len(numbers) // bands
+    return [numbers[0]] * bands if len(numbers) < bands else numbers[:: max(1, dates)][:bands]
 
 
 def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:

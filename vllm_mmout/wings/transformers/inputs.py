@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
+from vllm_mmout.models.inputs.picture_scaling import picture_scaling
 from vllm_mmout.models.inputs.raster_view import RasterView
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.inputs.unpacking import has_numbers
@@ -87,6 +88,11 @@ class PictureMapper(RasterMapper):
     """Prompt fields of this request by name, such as ``text`` or ``input_points``."""
     longest: int | None = None
     """Maximum number of tokens in a text beside the picture. None without a limit."""
+
+    @property
+    def scaling(self) -> tuple[str, ...]:
+        """How the folder's image processor scales the values of each colour."""
+        return picture_scaling(image_processor_of(self.folder)) if self.folder else ()
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, cast
 
 from vllm_mmout.processors.base import OutputProcessor
-from vllm_mmout.processors.option_values import Labels
+from vllm_mmout.processors.option_values import Labels, ModelClass
 from vllm_mmout.wings.transformers.heads import folder_of
 from vllm_mmout.wings.transformers.loading import image_processor_of, processor_of
 
@@ -16,6 +16,11 @@ class OfFolder(OutputProcessor):
 
     _folder = ""
     _labels = Labels()
+
+    @property
+    def classes(self) -> Sequence[ModelClass]:
+        """Classes whose names are known."""
+        return self._labels.classes
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:

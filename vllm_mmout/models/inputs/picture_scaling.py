@@ -1,0 +1,24 @@
+"""How an image processor of transformers scales the values of a picture, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_COLOURS = 3
+
+
+def picture_scaling(images: Any) -> tuple[str, ...]:
+    """Return how an image processor scales red, green and blue, as formulas of the value from 0 to 255."""
+    factor = getattr(images, "rescale_factor", None) if getattr(images, "do_rescale", False) else None
+    scale = "value" if factor is None else f"value * {factor:.6g}"
+    means, stds = getattr(images, "image_mean", None), getattr(images, "image_std", None)
+    if not getattr(images, "do_normalize", False) or means is None or stds is None:
+        return (scale,) * _COLOURS
+    return tuple(f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(_each(means), _each(stds), strict=True))
+
+
+def _each(numbers: float | Sequence[float]) -> Sequence[float]:
+    """Return a number for each colour from a single number or a list of one or three."""
+    listed = [numbers] if isinstance(numbers, int | float) else list(numbers)
+    return listed * _COLOURS if len(listed) == 1 else listed

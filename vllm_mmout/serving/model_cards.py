@@ -1,0 +1,44 @@
+"""Add the description of the model, as ``vllm-mmout info --json`` prints it, to its entry in ``/v1/models``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+
+from vllm_mmout.engine.binding import rebase
+from vllm_mmout.engine.model_info import model_info
+from vllm_mmout.errors import MMOutError
+from vllm_mmout.log import logger
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+
+    from vllm_mmout.engine.binding import EngineBinding
+
+
+class DescribedModels(OpenAIServingModels):
+    """vLLM's list of the served models, whose entries of the base model have the field ``mmout``."""
+
+    mmout_info: dict[str, Any]
+    """Description of the base model, as plain data."""
+
+    async def show_available_models(self) -> Any:
+        """Return vLLM's list of the served models, with the description of the base model."""
+        models = await super().show_available_models()
+        for card in models.data:
+            if self.is_base_model(card.id):
+                card.mmout = self.mmout_info  # vLLM's cards accept further fields
+        return models
+
+
+def describe_models(models: Any, binding: EngineBinding, model_config: ModelConfig) -> None:
+    """Have ``/v1/models`` describe the model. An author's faulty output processor leaves it out, with a log line."""
+    try:
+        info = model_info(binding, model_config)
+    except MMOutError as error:
+        logger.error("/v1/models does not describe the model: %s", error)
+        return
+    rebase(models, DescribedModels)
+    models.mmout_info = msgspec.to_builtins(info)
