@@ -208,11 +208,11 @@ def test_every_block_is_run_by_a_test():
         assert page in (tests / file).read_text(), (page, file)
     assert {block.page for block in here("json")} == {"own-models.md"}
     assert {block.page for block in here("python")} == {
-        *("README.md", "io-plugins.md", "mosaics.md", "own-models.md", "scenes.md", "serving.md", "use.md")
+        *("README.md", "io-plugins.md", "mosaics.md", "own-models.md", "report.md", "scenes.md", "serving.md", "use.md")
     }
 
 
-OFFLINE = ("vllm-mmout run", "vllm-mmout processors", "vllm-mmout doctor", "make demo")
+OFFLINE = ("vllm-mmout run", "vllm-mmout info", "vllm-mmout processors", "vllm-mmout doctor", "make demo")
 COMMANDS = [
     pytest.param(block, command, printed, id=f"{block}-{command.split('#')[0].strip()[:40]}")
     for block, command, printed in commands_here()
@@ -330,7 +330,7 @@ def run(block, walk, monkeypatch, **names):
     return names
 
 
-@pytest.mark.parametrize("page", ["use.md", "scenes.md", "mosaics.md"])
+@pytest.mark.parametrize("page", ["use.md", "scenes.md", "mosaics.md", "report.md"])
 def test_python_with_an_engine(page, walk, llm, monkeypatch):
     """Each block of a page but the one of AsyncLLM, in order."""
     from vllm_mmout import OutputParams
@@ -339,10 +339,12 @@ def test_python_with_an_engine(page, walk, llm, monkeypatch):
     for block in here("python"):
         if block.page == page and "async for" not in block.text:
             names = run(block, walk, monkeypatch, **names)
+    report = ("scene-classes.tif", "scene-polygons.geojson", "scene-areas.csv", "figure.pdf")
     wanted = {
         "mosaics.md": ["map.tif"],
         "use.md": ["mask.tif"],
         "scenes.md": ["out/scene.tif", "fields.csv", "masked/scene.tif", "flood.geojson", "flood.gpkg", "mask.tif"],
+        "report.md": [f"report/{name}" for name in report],
     }
     assert [file for file in wanted[page] if not (walk.folder / file).is_file()] == []
 

@@ -1,4 +1,4 @@
-"""`ModelInfo`: what a model takes, what it answers with, and the options of its requests."""
+"""`ModelInfo`, the description of a model: its inputs, its results and the options of its requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BandInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     image: str | None = None
     """Name of the band's image if the model takes several images."""
     scaling: str | None = None
-    """How values are scaled for the network, as a formula of the value. None if the model's own code scales them."""
+    """Formula that scales the values for the network. None if the model's own code scales them."""
 
 
 class TileInfo(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class ProcessorInfo(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """What a model takes, what it answers with, and the options of its requests."""
+    """Description of a model: its inputs, its results and the options of its requests."""
 
     model: str
     """Name under which the model is served."""
@@ -87,23 +87,23 @@ class ModelInfo(msgspec.Struct, frozen=True):
     served_by: str
     """Import path of the model's class, as "module:Class", or "vLLM" for a model whose class is vLLM's own."""
     provided_by: str
-    """What serves the model: "vllm_mmout", the name of one of its wings, "vLLM", or the top package of the class."""
+    """Name of the wing that serves the model, else of the package of the model's class."""
     takes: str
     """Description of the inputs."""
     bands: tuple[BandInfo, ...]
-    """Bands of the input in the model's order. Empty if the model takes no rasters."""
+    """Bands of the input in the model's order. Empty if the model does not take rasters."""
     dates: int | None
     """Number of dates that the model takes, or None if its input lacks an axis of dates."""
     tile: TileInfo | None
-    """Size of the input, or None if the model takes no rasters."""
+    """Size of the input, or None if the model does not take rasters."""
     processors: tuple[ProcessorInfo, ...]
     """Output processors, the default first."""
     chosen_by: str
-    """Where the output processors are chosen: the engine argument, ``config.json``, or the model's class."""
+    """Setting that chose the output processors: the engine argument, ``config.json``, or the model's class."""
     options: tuple[str, ...]
     """Names of the options that requests may set."""
     assumes: tuple[str, ...]
-    """Sentences about what is assumed about an input that does not state it."""
+    """Sentences about the assumptions that are made if an input leaves something open."""
 
 
 def model_info(binding: EngineBinding, model_config: ModelConfig) -> ModelInfo:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference, epsg_code
     from vllm_mmout.geo.raster.geotiff import RasterMetadata, are_classes, block_limit
     from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
+    from vllm_mmout.geo.raster.ground_steps import ground_steps
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid, PlacedRaster
     from vllm_mmout.geo.raster.mosaic.warped_raster import WarpedRaster, warped
     from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, observed
@@ -96,13 +97,13 @@ __all__ = [
     "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item", "date_of_items", "date_of_name",
     "date_of_raster",
     "declared_size", "download", "epsg_code", "errors_of", "extent_of", "file_stem", "first_of", "folders_in",
-    "format_nodata", "gdal_files", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name",
-    "is_tiff", "key_fault", "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket", "open_raster",
-    "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of", "placed_area",
-    "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in", "rasters_of", "read_directories",
-    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "says_nothing", "scenes_below",
-    "sensor_of", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped",
-    "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
+    "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket", "is_address", "is_folder",
+    "is_gdal_name", "is_tiff", "key_fault", "meanings", "nearest_pixels", "object_store", "observed",
+    "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas",
+    "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasters_in",
+    "rasters_of", "read_directories", "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file",
+    "says_nothing", "scenes_below", "sensor_of", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band",
+    "understood", "warped", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here",
 ]  # fmt: skip
 
 _HOMES = {
@@ -126,6 +127,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.georeference": "Georeference epsg_code",
     "vllm_mmout.geo.raster.geotiff": "RasterMetadata are_classes block_limit",
     "vllm_mmout.geo.raster.ground_points": "Affine GroundControlPoint",
+    "vllm_mmout.geo.raster.ground_steps": "ground_steps",
     "vllm_mmout.geo.raster.opened": "declared_size open_raster read_raster",
     "vllm_mmout.geo.raster.packing": "Packing",
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster",

@@ -6,44 +6,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import pixel_areas
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.formats import formats_of
-from vllm_mmout.outputs.raster import check_classes, class_rows
-from vllm_mmout.outputs.rendering import class_colour
+from vllm_mmout.outputs.rendering import colour_of_class
 from vllm_mmout.outputs.structured import StructuredOutput
 from vllm_mmout.outputs.zonal import count_features, features_geojson
 
 from pydantic import BaseModel, Field, PrivateAttr  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
+from vllm_mmout.outputs.class_areas import ClassArea, class_table, count_areas  # isort: skip - imports pydantic
+
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from PIL.Image import Image
 
     from vllm_mmout.geo import PlacedArea
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
-
-
-_AT_ONCE = 2**20
-"""Number of pixels counted at a time, which bounds the memory: NumPy converts them to int64."""
-
-
-class ClassArea(BaseModel):
-    """Area that one class covers in a raster."""
-
-    id: int
-    """Index of the class in the model, from 0."""
-    name: str | None
-    """Name of the class, or None."""
-    pixels: int
-    """Number of pixels of the class."""
-    share: float
-    """Fraction of the classified pixels that belong to this class, from 0 to 1."""
-    area_m2: float | None
-    """Area in square metres, or None if the raster's georeference does not determine it."""
 
 
 class FeatureAreas(BaseModel):
@@ -78,12 +60,16 @@ class AreasOutput(StructuredOutput):
     _palette: Any = PrivateAttr(default=None)
 
     @classmethod
-    def of(cls, raster: RasterOutput) -> Self:
+    def of(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
         """Count the pixels of each class of a raster in a single pass.
+
+        If ``area``, the area of interest on the raster, has several features, `features` are counted, too.
 
         Raises InputError unless the raster is a single band of uint8 or uint16.
         """
-        areas = cls(classes=_counted(raster))
+        areas = cls(classes=count_areas(raster))
+        if area is not None and len(area.polygons) > 1:
+            areas.features = _by_feature(raster, area)
         areas._palette = raster.palette
         return areas
 
@@ -96,12 +82,11 @@ class AreasOutput(StructuredOutput):
         """
         from vllm_mmout.outputs.stored import StoredRaster
 
-        areas = cls.of(raster)
         if isinstance(raster, StoredRaster):
-            if area is not None and len(area.polygons) > 1:
-                areas.features = _by_feature(raster, area)
+            areas = cls.of(raster, area)
             raster.close()
         else:
+            areas = cls.of(raster)
             areas._raster = raster  # noqa: SLF001 - of our own object
         return areas
 
@@ -111,16 +96,13 @@ class AreasOutput(StructuredOutput):
         If the request has an area of interest of several features, `features` are counted, too.
         """
         raster = None if self._raster is None else self._raster.placed(source)
-        counted = self if raster is None else self.of(raster)
-        if source.area is not None and len(source.area.polygons) > 1:
-            if raster is not None:
-                counted.features = _by_feature(raster, source.area)
-            elif not counted.features:
-                raise InputError(
-                    "the areas of the features of aoi were not counted; in assemble() call AreasOutput.taking(raster,"
-                    " parts.source.area)",
-                    param="aoi",
-                )
+        counted = self if raster is None else self.of(raster, source.area)
+        if source.area is not None and len(source.area.polygons) > 1 and not counted.features:
+            raise InputError(
+                "the areas of the features of aoi were not counted; in assemble() call AreasOutput.taking(raster,"
+                " parts.source.area)",
+                param="aoi",
+            )
         return super(AreasOutput, counted).placed(source)
 
     @property
@@ -134,10 +116,16 @@ class AreasOutput(StructuredOutput):
 
     def colour_of(self, number: int) -> tuple[int, int, int]:
         """Return the (red, green, blue) colour of a class, each 0 to 255, as in pictures of the raster."""
-        if self._palette is None or number >= len(self._palette):
-            return class_colour(number)
-        red, green, blue = self._palette[number].tolist()
-        return red, green, blue
+        return colour_of_class(self._palette, number)
+
+    def figure(self, *, title: str | None = None) -> Figure:
+        """Draw the areas of the classes that occur as bars, the largest first, as a matplotlib ``Figure``.
+
+        Needs ``pip install "vllm-mmout[figure]"``.
+        """
+        from vllm_mmout.outputs.figure import areas_figure
+
+        return areas_figure(self.classes, self.colour_of, title=title)
 
     def __getitem__(self, key: int | str) -> ClassArea:
         """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
@@ -170,44 +158,6 @@ def _by_feature(raster: RasterOutput, area: PlacedArea) -> dict[str, FeatureArea
         sums = np.zeros(len(counts))
         for number, pixels in counted.pixels.items():
             counts[number], sums[number] = pixels, counted.area_m2[number]
-        classes = _table(raster, counts, sums if has_areas else None)
+        classes = class_table(raster, counts, sums if has_areas else None)
         features[feature.name] = FeatureAreas(properties=dict(feature.properties), classes=classes)
     return features
-
-
-def _counted(raster: RasterOutput) -> list[ClassArea]:
-    check_classes(raster)
-    areas = pixel_areas(raster.georeference, raster.height)
-    even = areas is None or bool((areas == areas[0]).all())
-    step = max(1, _AT_ONCE // raster.width) if even else 1
-    counts = np.zeros(np.iinfo(raster.dtype).max + 1, np.int64)
-    sums = np.zeros(len(counts))
-    row = 0
-    for rows in class_rows(raster):
-        for start in range(0, len(rows), step):
-            part = np.bincount(rows[start : start + step].ravel())
-            counts[: len(part)] += part
-            if areas is not None and not even:
-                sums[: len(part)] += part * areas[row + start]
-        row += len(rows)
-    if areas is not None and even:
-        sums = counts * areas[0]
-    return _table(raster, counts, None if areas is None else sums)
-
-
-def _table(raster: RasterOutput, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
-    names = raster.class_names or ()
-    if raster.nodata is not None and raster.nodata in range(len(counts)):
-        counts[int(raster.nodata)] = 0
-    occurring = np.flatnonzero(counts).tolist()
-    total = max(1, int(counts.sum()))
-    return [
-        ClassArea(
-            id=number,
-            name=names[number] if number < len(names) else None,
-            pixels=int(counts[number]),
-            share=int(counts[number]) / total,
-            area_m2=None if areas is None else float(areas[number]),
-        )
-        for number in sorted({*occurring, *range(len(names))})
-    ]

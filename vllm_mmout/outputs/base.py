@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vllm_mmout.geo import Georeference, PlacedArea
+    from vllm_mmout.outputs.input_picture import InputPicture
 
 
 class Savable:
@@ -140,6 +141,8 @@ class MediaOutput(Savable):
     assumed: tuple[str, ...] = ()
     """Assumptions made about the input, such as the scale of its values. Each sentence names the assumed value, and how
     to state another value."""
+    input_picture: InputPicture | None = None
+    """Function that reads the picture of the input again, for figures, or None if the input can be read only once."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
@@ -191,6 +194,8 @@ class Source:
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
     """Function that returns the input as an RGB picture of ``size``. It is called to draw an output over its input."""
+    input_picture: InputPicture | None = None
+    """Function that reads the picture of the input again, which `lay` copies to the output, or None."""
     assumed: tuple[str, ...] = ()
     """Assumptions made about the input, one sentence each. `lay` copies them to the output."""
 
@@ -233,7 +238,7 @@ class Source:
         if hasattr(output, "placed"):
             output = output.placed(self)
         if isinstance(output, MediaOutput):
-            output.assumed = self.assumed
+            output.assumed, output.input_picture = self.assumed, self.input_picture
         return output
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePath
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo import PIXEL_TRANSFORM, Lattice, pixel_areas, trace_polygons
 from vllm_mmout.outputs.base import MediaOutput
+from vllm_mmout.outputs.class_rows import check_classes, class_rows
 from vllm_mmout.outputs.formats import FORMATS, formats_of
-from vllm_mmout.outputs.raster import check_classes, class_rows
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
+    from matplotlib.figure import Figure
     from PIL.Image import Image
 
     from vllm_mmout.geo import Georeference, Polygons
@@ -77,6 +79,13 @@ class PolygonsOutput(MediaOutput):
     def image(self) -> Image:
         """Picture of the class raster from which the polygons are traced."""
         return self.classes.image
+
+    def figure(self, *, title: str | None = None, picture: Any = None, opacity: float | None = None) -> Figure:
+        """Draw the regions over the picture of the input, as a matplotlib ``Figure``. See `RasterOutput.figure`."""
+        classes = copy(self.classes)  # a copy reads the same file
+        classes.input_picture = self.classes.input_picture or self.input_picture
+        classes.assumed = self.classes.assumed or self.assumed
+        return classes.figure(title=title, picture=picture, opacity=opacity)
 
     def features(self) -> Iterator[dict[str, Any]]:
         """Iterate over the polygons as GeoJSON features (dicts), ordered by the last raster row of each polygon.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
@@ -16,14 +16,12 @@ from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from PIL.Image import Image
     from xarray import DataArray
 
     from vllm_mmout.geo import Affine, Georeference
     from vllm_mmout.outputs.base import Source
-
-_ROWS = 512
-"""Number of rows of a class raster that are read at a time. It equals the height of a block in a stored raster."""
 
 
 class RasterOutput(MediaOutput):
@@ -186,6 +184,30 @@ class RasterOutput(MediaOutput):
         """Keyword arguments of `RasterOutput` that describe the raster: everything except its pixels."""
         return cast("RasterMetadata", {name: getattr(self, name) for name in RasterMetadata.__annotations__})
 
+    def figure(self, *, title: str | None = None, picture: Any = None, opacity: float | None = None) -> Figure:
+        """Draw the raster over the picture of its input, as a matplotlib ``Figure`` for reports.
+
+        Classes get a legend with their shares and areas, other values a colour bar. A raster with a georeference gets a
+        scale bar and an arrow to true north. A footer names the model, the coordinate system and the assumptions about
+        the input. The figure is not registered with pyplot, so that threads and servers can make figures:
+        ``result.figure().savefig("report.pdf")``. Needs ``pip install "vllm-mmout[figure]"``.
+
+        Args:
+            title: heading; by default the name of the model. "" for none.
+            picture: picture below the raster: a PIL image, or uint8 [height, width, 3], of the raster's extent; False
+                for none. By default the input is read again, if it was given as a path or an address.
+            opacity: opacity of the raster over the picture, above 0 and at most 1. By default 0.6 for classes, and 1
+                for values, which would lose the colours of their colour bar.
+
+        Raises:
+            InputError: the input's file is gone, or ``picture`` is no picture.
+            OptionError: ``opacity`` is out of range.
+
+        """
+        from vllm_mmout.outputs.figure import raster_figure
+
+        return raster_figure(self, title=title, picture=picture, opacity=opacity)
+
     def to_xarray(self) -> DataArray:
         """Return an xarray ``DataArray`` with dimensions band, y, x, as rioxarray would read the raster's GeoTIFF.
 
@@ -234,21 +256,6 @@ class RasterOutput(MediaOutput):
                 f" within the raster of {self.height} x {self.width}"
             )
         return window
-
-
-def check_classes(raster: RasterOutput) -> None:
-    """Raise InputError unless a raster consists of a single band of classes, uint8 or uint16."""
-    if raster.count != 1 or raster.dtype.name not in ("uint8", "uint16"):
-        raise InputError(
-            "polygons and areas are made of one band of classes, uint8 or uint16; got"
-            f" {raster.count} of {raster.dtype}; ask for another output"
-        )
-
-
-def class_rows(raster: RasterOutput) -> Iterator[NDArray[np.unsignedinteger]]:
-    """Yield a class raster in blocks of rows [rows, width], from top to bottom."""
-    for row in range(0, raster.height, _ROWS):
-        yield raster.read(Window(row, 0, min(_ROWS, raster.height - row), raster.width))[0]
 
 
 def _checked_array(array: NDArray[Any]) -> NDArray[Any]:

@@ -5,10 +5,10 @@ A raster on disk is reduced without having more than a few of its blocks in memo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from vllm_mmout.geo import Raster, Window, block_limit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-    from vllm_mmout.geo import OpenRaster
 
 # Okabe & Ito (2008), "Color Universal Design": colours that people with any kind of colour vision can distinguish.
 _OKABE_ITO = (
@@ -35,6 +33,25 @@ _GOLDEN = 0.6180339887498949
 
 PREVIEW = 2048
 """Maximum length in pixels of the longer side of a preview."""
+
+
+class PreviewSource(Protocol):
+    """Interface of an open raster, as far as a preview reads it."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+
+    @property
+    def count(self) -> int:
+        """Number of bands."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the pixels."""
+
+    def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
+        """Yield the pixels of windows in turn."""
 
 
 def render(
@@ -92,13 +109,21 @@ def class_colour(number: int) -> tuple[int, int, int]:
     return colours[number % len(colours)]
 
 
+def colour_of_class(palette: NDArray[np.uint8] | None, number: int) -> tuple[int, int, int]:
+    """Return the (red, green, blue) colour of class ``number`` in a palette, or in the default palette beyond it."""
+    if palette is None or number >= len(palette):
+        return class_colour(number)
+    red, green, blue = palette[number].tolist()
+    return red, green, blue
+
+
 @cache
 def _colours() -> list[tuple[int, int, int]]:
     return [(int(red), int(green), int(blue)) for red, green, blue in default_palette(1024)]
 
 
 def preview(
-    source: OpenRaster, nodata: float | None, *, classes: bool
+    source: PreviewSource, nodata: float | None, *, classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Read a raster reduced so that its longer side has `PREVIEW` pixels.
 
@@ -131,7 +156,7 @@ def preview(
     return reduced, None if seen.all() else seen
 
 
-def valid_mask(source: OpenRaster, nodata: float | None) -> NDArray[np.bool_] | None:
+def valid_mask(source: PreviewSource, nodata: float | None) -> NDArray[np.bool_] | None:
     """Read the validity mask of a raster, bool [height, width]. Return None if all pixels are valid.
 
     The mask is False where a band is nodata or NaN.
@@ -171,7 +196,7 @@ class _PreviewAxis:
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]
 
 
-def _blocks(source: OpenRaster, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
+def _blocks(source: PreviewSource, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
     """Yield the preview in blocks: slice of columns, slice of rows, and the raster pixels that they cover."""
     block = block_limit(source.count)
     for down in rows.groups(block):

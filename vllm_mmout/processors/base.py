@@ -39,7 +39,7 @@ class OutputProcessor:
 
     products: ClassVar[tuple[str, ...]] = ()
     """Kinds in ``outputs`` that a request may ask for together: the default kind, and the kinds that `product` makes of
-    it. Empty if each kind needs a run of its own."""
+    it. Empty if each kind needs its own run."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By

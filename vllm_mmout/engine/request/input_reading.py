@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ from vllm_mmout.engine.scene.scene import Scene
 from vllm_mmout.engine.trace import add_stage, seconds_on_files, tracing
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_km2
-from vllm_mmout.models.inputs.input_forms import read_once
+from vllm_mmout.models.inputs.input_forms import is_named, read_once
+from vllm_mmout.models.inputs.input_picture import read_picture
 from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.outputs.input_picture import InputPicture
 from vllm_mmout.outputs.partial_images import moments
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.target import Target
     from vllm_mmout.engine.scene.run import Run
     from vllm_mmout.geo import Georeference
+    from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.params import OutputParams
 
@@ -81,7 +85,8 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
             opened.close()
             raise
         reopen = None if read_once(media) else partial(inputs.open, media, params)
-        scene = _scene(binding, opened, request, target, reopen, kinds=kinds)
+        picture = _input_picture(inputs, media, params)
+        scene = _scene(binding, opened, request, target, reopen, kinds=kinds, picture=picture)
         if scene is not None:
             return scene
         opened = inputs.whole(opened)
@@ -93,7 +98,8 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
     request.nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     request.mark = wire.mark(params, reports=moments(params.partial_images, tokens))
     first_pick = binding.choice.pick(params.processor)[0]
-    request.finish = finishing(opened.source, target, binding.model, first_pick, kinds)
+    source = replace(opened.source, input_picture=_input_picture(inputs, media, params))
+    request.finish = finishing(source, target, binding.model, first_pick, kinds)
     request.assumed = opened.source.assumed
     return request
 
@@ -106,6 +112,7 @@ def _scene(
     reopen: Any,
     *,
     kinds: Sequence[AskedResult],
+    picture: InputPicture | None,
 ) -> Scene | None:
     """Return the scene of an input that is too large for one forward, or None if the input fits."""
     params = request.params
@@ -117,10 +124,18 @@ def _scene(
         check_place(binding, params, target, view.georeference, tiles=True)
         request.finish = finishing(None, target, kinds=kinds)
         folder = None if target is None else target.folder_here
-        return Scene(request, view, grid, binding, folder=folder, reopen=reopen)
+        return Scene(request, view, grid, binding, folder=folder, reopen=reopen, picture=picture)
     except BaseException:
         view.close()
         raise
+
+
+def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> InputPicture | None:
+    """Return a function that reads the picture of an input again, or None for an input that holds its pixels.
+
+    Results do not keep the pixels of their inputs alive.
+    """
+    return InputPicture(partial(read_picture, partial(inputs.open, media, params))) if is_named(media) else None
 
 
 def check_area(place: Georeference | None, size: tuple[int, int], most: float | None, what: str = "the input") -> None:

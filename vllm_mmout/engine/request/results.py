@@ -30,7 +30,7 @@ class AskedResult:
     params: OutputParams
     """Options of the request, with one kind of output."""
     is_kind: bool = False
-    """Whether the request asks for several kinds of output, of which this is one."""
+    """Whether the request asks for several kinds of output, and this result has one of these kinds."""
 
     @property
     def formats(self) -> Mapping[str, str] | None:
@@ -46,7 +46,7 @@ class AskedResult:
         return {suffix: name for suffix, name in formats.items() if name not in taken}
 
     def suffix(self, asked: str | None) -> str:
-        """Return the suffix of the result's file: ``asked``, or the default if it is None or cannot hold this kind."""
+        """Return the suffix of the result's file: ``asked`` if it is given and can hold this kind, else the default."""
         formats = self.formats or {"": ""}
         if asked is None or (self.is_kind and asked.lower() not in formats):
             return next(iter(formats))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.request import Request
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.models.inputs.raster_view import RasterView, TilePixels
+    from vllm_mmout.outputs.input_picture import InputPicture
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 _MOST_TILES = 128
@@ -47,6 +48,7 @@ class Scene(Run):
         *,
         folder: Path | None = None,
         reopen: Callable[[], RasterView] | None = None,
+        picture: InputPicture | None = None,
     ) -> None:
         """Set up a scene without starting it.
 
@@ -57,6 +59,7 @@ class Scene(Run):
             binding: processors and settings of the engine.
             folder: folder for a result on disk until it is finished, or None for the system's temporary folder.
             reopen: function that opens the input again, or None if it can be read only once.
+            picture: function that reads the picture of the input, for figures of the result, or None.
 
         """
         height, width = grid.fed
@@ -74,6 +77,7 @@ class Scene(Run):
         self.binding = binding
         self.folder = folder
         self.reopen = reopen
+        self.picture = picture
         self.pixels = grid.height * grid.width
         self.can_wait = reopen is not None
 
@@ -212,6 +216,7 @@ class Scene(Run):
             georeference=view.georeference,
             area=view.area,
             metadata=view.raster.metadata,
+            input_picture=self.picture,
             assumed=view.assumed,
         )
         first = self.binding.choice.pick(self.request.params.processor)[0]

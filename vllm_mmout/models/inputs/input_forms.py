@@ -95,6 +95,11 @@ def read_once(data: Any) -> bool:
     return is_open_file(data) or any(map(read_once, parts))
 
 
+def is_named(data: Any) -> bool:
+    """Return whether an input is given by paths and addresses alone, so that it can be read again at any time."""
+    return isinstance(data, str | os.PathLike) or ((parts := parts_of(data)) != [] and all(map(is_named, parts)))
+
+
 def parts_of(data: Any) -> list[Any]:
     """Return the items of a list, or the files of a dict of band names and files. Other inputs give an empty list."""
     if are_named_files(data):

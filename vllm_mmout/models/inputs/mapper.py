@@ -7,28 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import meanings, possible_sensors
+from vllm_mmout.models.inputs.input_picture import picture_of_planes
 from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
 from vllm_mmout.outputs.base import Source
-from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from vllm_mmout.geo import Layer
     from vllm_mmout.params import OutputParams
-
-
-_SHOWN = (2, 98)
-"""Percentiles of the pixel values that are drawn as black and white in a picture of the input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +115,7 @@ class RasterMapper:
 
     @property
     def scaling(self) -> tuple[str, ...]:
-        """How the values of each band are scaled for the network. Empty if the model's own code scales them."""
+        """Formula that scales the values of each band for the network. Empty if the model's own code scales them."""
         return ()
 
     @property
@@ -189,7 +181,7 @@ class RasterMapper:
             valid=pixels.valid,
             area=view.area,
             metadata=view.raster.metadata,
-            picture=partial(_picture, first, pixels.valid, self.bands),
+            picture=partial(picture_of_planes, first, pixels.valid, self.bands),
             assumed=view.assumed,
         )
         return MappedInput(self.tensors(view, pixels.array), source)
@@ -270,18 +262,3 @@ def nothing_observed(nodata: float | None, where: str = "") -> InputError:
         f"no pixel of the input holds an observation{where}: all are NaN or nodata ({nodata}); choose other bands=[...]"
         " or set nodata=..."
     )
-
-
-def _picture(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: tuple[str, ...]) -> Image:
-    """Draw the input as an RGB picture of the model's red, green and blue bands, else of its first band in grey."""
-    band_meanings = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
-    colours = [
-        band_meanings.index(colour)
-        for colour in map(frozenset, (["red"], ["green"], ["blue"]))
-        if colour in band_meanings
-    ]
-    shown = array[colours] if len(colours) == 3 else array if len(array) == 3 else array[:1]
-    if shown.dtype != np.uint8:  # without clipping, clouds and glints would leave all else in one grey
-        low, high = np.percentile(shown if valid is None else shown[:, valid], _SHOWN)
-        shown = shown.clip(low, high)
-    return render(shown, valid, None).convert("RGB")

@@ -1,4 +1,4 @@
-"""How an image processor of transformers scales the values of a picture, as text."""
+"""Describe the scaling of an image processor of transformers as formulas."""
 
 from __future__ import annotations
 

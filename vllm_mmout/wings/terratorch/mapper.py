@@ -99,7 +99,7 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def scaling(self) -> tuple[str, ...]:
-        """How the values of each band are scaled for the network, as formulas."""
+        """Formula that scales the values of each band for the network."""
         return tuple(text for image in self.images for text in image.scaling.formulas(len(image.bands)))
 
     @property

@@ -91,7 +91,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def scaling(self) -> tuple[str, ...]:
-        """How the folder's image processor scales the values of each colour."""
+        """Formula that scales the values of each colour in the folder's image processor."""
         return picture_scaling(image_processor_of(self.folder)) if self.folder else ()
 
     @property

@@ -1,0 +1,73 @@
+"""`ClassArea`, the area of a class of a raster, and the function that counts the areas of all classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from vllm_mmout.geo import pixel_areas
+from vllm_mmout.outputs.class_rows import check_classes, class_rows
+
+if TYPE_CHECKING:
+    from vllm_mmout.outputs.class_rows import ClassRaster
+
+_AT_ONCE = 2**20
+"""Number of pixels counted in a single call. NumPy converts them to int64."""
+
+
+class ClassArea(BaseModel):
+    """Area that one class covers in a raster."""
+
+    id: int
+    """Index of the class in the model, from 0."""
+    name: str | None
+    """Name of the class, or None."""
+    pixels: int
+    """Number of pixels of the class."""
+    share: float
+    """Fraction of the classified pixels that belong to this class, from 0 to 1."""
+    area_m2: float | None
+    """Area in square metres, or None if the raster's georeference does not determine it."""
+
+
+def count_areas(raster: ClassRaster) -> list[ClassArea]:
+    """Count the pixels of each class of a raster in a single pass. Raise InputError unless it is a class raster."""
+    check_classes(raster)
+    areas = pixel_areas(raster.georeference, raster.height)
+    even = areas is None or bool((areas == areas[0]).all())
+    step = max(1, _AT_ONCE // raster.width) if even else 1
+    counts = np.zeros(np.iinfo(raster.dtype).max + 1, np.int64)
+    sums = np.zeros(len(counts))
+    row = 0
+    for rows in class_rows(raster):
+        for start in range(0, len(rows), step):
+            part = np.bincount(rows[start : start + step].ravel())
+            counts[: len(part)] += part
+            if areas is not None and not even:
+                sums[: len(part)] += part * areas[row + start]
+        row += len(rows)
+    if areas is not None and even:
+        sums = counts * areas[0]
+    return class_table(raster, counts, None if areas is None else sums)
+
+
+def class_table(raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
+    """Return the classes that occur or have a name, given pixels and square metres by class id."""
+    names = raster.class_names or ()
+    if raster.nodata is not None and raster.nodata in range(len(counts)):
+        counts[int(raster.nodata)] = 0
+    occurring = np.flatnonzero(counts).tolist()
+    total = max(1, int(counts.sum()))
+    return [
+        ClassArea(
+            id=number,
+            name=names[number] if number < len(names) else None,
+            pixels=int(counts[number]),
+            share=int(counts[number]) / total,
+            area_m2=None if areas is None else float(areas[number]),
+        )
+        for number in sorted({*occurring, *range(len(names))})
+    ]

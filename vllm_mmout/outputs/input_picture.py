@@ -1,0 +1,26 @@
+"""`InputPicture`: reads the picture of a result's input again, to draw the result over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class InputPicture:
+    """Function that reads an input again, and returns a picture of it, or None if it cannot be read.
+
+    Results keep this function in place of the pixels of their input. A copy in another process does not know the input.
+    """
+
+    def __init__(self, read: Callable[[], Image | None] | None = None) -> None:
+        self._read = read
+
+    def __call__(self) -> Image | None:
+        """Read the input, and return its picture. Raise InputError if its file is gone or damaged."""
+        return None if self._read is None else self._read()
+
+    def __reduce__(self) -> tuple[type[InputPicture], tuple[()]]:
+        return InputPicture, ()

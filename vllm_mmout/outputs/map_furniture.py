@@ -1,0 +1,100 @@
+"""Scale bar and north arrow below a map that is drawn by matplotlib."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BELOW = 14.0
+"""Distance of the scale bar from the lower edge of the map, in points."""
+_THICK = 5.0
+"""Height of the scale bar in points."""
+_ARROW = 22.0
+"""Length of the north arrow in points."""
+_LONGEST = 0.35
+"""Largest part of the map's width that the scale bar takes."""
+
+
+def draw_scale(axes: Axes, width: int, step: float) -> None:
+    """Draw a scale bar below the left corner of a map of ``width`` columns, each ``step`` metres long."""
+    from matplotlib.patches import Rectangle
+    from matplotlib.transforms import blended_transform_factory
+
+    length = round_length(width * step * _LONGEST)
+    columns = length / step
+    place = blended_transform_factory(axes.transData, _points_from(axes, 0))  # columns across, points down
+    for half, colour in enumerate(("black", "white")):
+        axes.add_patch(
+            Rectangle(
+                (half * columns / 2, -_BELOW - _THICK),
+                columns / 2,
+                _THICK,
+                transform=place,
+                facecolor=colour,
+                edgecolor="black",
+                linewidth=0.7,
+                clip_on=False,
+            )
+        )
+    for column, text in ((0.0, "0"), (columns, length_text(length))):
+        axes.text(column, -_BELOW - _THICK - 3, text, transform=place, ha="center", va="top", fontsize=8)
+
+
+def draw_north(axes: Axes, steps: NDArray[np.float64]) -> None:
+    """Draw an arrow to the north below the right corner of a map. ``steps`` is the matrix of `geo.ground_steps`."""
+    from matplotlib.patches import FancyArrowPatch
+
+    right, up = north_on_page(steps)
+    place = _points_from(axes, 1)
+    x, y = -_ARROW, -_BELOW - 0.75 * _ARROW
+    half = _ARROW / 2
+    arrow = FancyArrowPatch(
+        (x - right * half, y - up * half),
+        (x + right * half, y + up * half),
+        transform=place,
+        arrowstyle="-|>",
+        mutation_scale=11,
+        color="black",
+        linewidth=1.2,
+        shrinkA=0,
+        shrinkB=0,
+        clip_on=False,
+    )
+    axes.add_patch(arrow)
+    reach = half + 6
+    axes.text(
+        x + right * reach, y + up * reach, "N", transform=place, ha="center", va="center", fontsize=9, weight="bold"
+    )
+
+
+def _points_from(axes: Axes, corner: float) -> Any:
+    """Return the transform of points (1/72 inch) from the lower left (0) or lower right (1) corner of a map."""
+    from matplotlib.transforms import Affine2D, ScaledTranslation
+
+    figure: Any = axes.get_figure(root=True)
+    return Affine2D().scale(1 / 72) + figure.dpi_scale_trans + ScaledTranslation(corner, 0, axes.transAxes)
+
+
+def north_on_page(steps: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the direction of north on a map whose rows run down the page, as (right, up) of length 1."""
+    column, row = np.linalg.solve(steps, np.array([0.0, 1.0]))
+    right, up = column * np.hypot(*steps[:, 0]), -row * np.hypot(*steps[:, 1])
+    length = math.hypot(right, up)
+    return float(right / length), float(up / length)
+
+
+def round_length(most: float) -> float:
+    """Return the largest length of 1, 2 or 5 times a power of ten that is not above ``most``, in metres."""
+    power = 10.0 ** math.floor(math.log10(most))
+    return next(number * power for number in (5, 2, 1) if number * power <= most * (1 + 1e-9))
+
+
+def length_text(metres: float) -> str:
+    """Return a length as text, such as "500 m" or "2 km"."""
+    return f"{metres / 1000:g} km" if metres >= 1000 else f"{metres:g} m" if metres >= 1 else f"{metres * 100:g} cm"
