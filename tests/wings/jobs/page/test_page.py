@@ -159,6 +159,15 @@ def test_the_address_of_the_map_tiles_is_shown(page):
     assert page.locator("#tiles-part").is_visible()
 
 
+def test_the_figure_is_saved(page):
+    """The button saves the server's figure of the raster as PNG, under the input's name."""
+    pytest.importorskip("matplotlib", reason="it draws the figure")
+    with page.expect_download() as download:
+        page.click("#figure")
+    assert download.value.suggested_filename == "scene-segmentation-figure.png"
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+
+
 def rows_shown(page):
     """The table of a result that is data: a dict a row, as texts."""
     head, *rows = page.eval_on_selector_all(
@@ -194,3 +203,4 @@ def test_polygons_are_shown_on_the_map_and_as_rows(ready, mask):
     with ready.expect_download() as download:
         ready.click("#download")
     assert download.value.suggested_filename == "scene-segmentation.geojson"
+    assert not ready.is_visible("#figure")

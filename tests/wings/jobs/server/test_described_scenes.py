@@ -17,9 +17,9 @@ from schemathesis_apart import GenerationMode, described, schemathesis
 rasterio = pytest.importorskip("rasterio", reason="it writes the files")
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SCENES, PREVIEW, ONE = "/v1/scenes", "/v1/scenes/preview", "/v1/scenes/{scene_id}"
-CONTENT, PIXEL = f"{ONE}/content", f"{ONE}/pixel"
+CONTENT, PIXEL, FIGURE = (f"{ONE}/{below}" for below in ("content", "pixel", "figure"))
 WITH_BODY = (("POST", SCENES), ("POST", PREVIEW))
-OF_ONE = (("GET", ONE), ("GET", CONTENT), ("GET", PIXEL), ("DELETE", ONE))
+OF_ONE = (("GET", ONE), ("GET", CONTENT), ("GET", PIXEL), ("GET", FIGURE), ("DELETE", ONE))
 ROUTES = (*WITH_BODY, ("GET", SCENES), *OF_ONE)
 GENERATED = 80
 """Requests a route and kind."""
@@ -147,17 +147,18 @@ def test_every_described_status_of_jobs_is_answered(seen):
     """Each route gives each answer that is described of it, in the form that is."""
     for route in WITH_BODY:
         seen.bodies(route)
-    done, _, failed = seen.ids[2:]
+    done, polygons, failed = seen.ids[2:]
     running = seen.sent(LONG, tile="16")
     seen.ask(("POST", SCENES), json={"image": f"data:;base64,{base64.b64encode(SMALL).decode()}", "model": "none"})
     for query in ({}, {"limit": 0}, {"after": NONE}):
         seen.ask(("GET", SCENES), params=query)
     seen.ask(("GET", SCENES), by=seen.guarded)
-    for route in OF_ONE[:3]:
+    for route in OF_ONE[:4]:
         for one in (done, failed, running, NONE):
             seen.ask(route, one, params={"row": 1, "col": 2})
         seen.ask(route, by=seen.guarded, params={"row": 1, "col": 2})
     seen.ask(("GET", PIXEL), done)
+    seen.ask(("GET", FIGURE), polygons)
     for query, header in (
         ({"variant": "other"}, None),
         ({"variant": "preview"}, None),

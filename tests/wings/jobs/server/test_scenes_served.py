@@ -135,7 +135,7 @@ def test_the_life_of_a_job(server, tmp_path):
         "object": "scene.deleted",
         "deleted": True,
     }
-    for below in ("", "/content", "/pixel"):
+    for below in ("", "/content", "/pixel", "/figure"):
         refused(get(server, last, below, row=0, col=0), 404, "there is no such job", "scene_id")
     refused(server.delete(f"/v1/scenes/{last['id']}"), 404, "there is no such job", "scene_id")
 
@@ -278,7 +278,7 @@ def test_jobs_that_fail(server, array):
     assert job["error"] == {"code": "BadRequestError", "message": direct.json()["error"]["message"]}
     assert "5 bands" in job["error"]["message"]
     assert job["completed_at"] >= job["started_at"]
-    for below in ("/content", "/pixel"):
+    for below in ("/content", "/pixel", "/figure"):
         refused(get(server, job, below, row=0, col=0), 409, "5 bands", "scene_id")
     refused(get(server, job, "/content", variant="preview"), 409, "5 bands", "scene_id")
 
@@ -330,6 +330,18 @@ def test_pixels(server, scene, output):
     refused(
         get(server, job, "/pixel", row=0, col=0, processor="none"), 404, "it has results of segmentation", "processor"
     )
+
+
+def test_a_figure_of_a_result(server, scene):
+    """A raster has a figure as PNG under its own name; other results and processors have none."""
+    pytest.importorskip("matplotlib", reason="it draws the figure")
+    job = done(server, send(server, scene, output="classes,polygons"))
+    answer = get(server, job, "/figure", processor="classes")
+    assert answer.headers["content-type"] == "image/png"
+    assert 'filename="scene-classes-figure.png"' in answer.headers["content-disposition"]
+    assert min(picture(answer.content).shape[:2]) > 400
+    refused(get(server, job, "/figure", processor="polygons"), 400, "this result is geojson", "processor")
+    refused(get(server, job, "/figure", processor="none"), 404, "classes, polygons", "processor")
 
 
 def test_results_that_are_no_rasters(server, scene, expected):
@@ -595,6 +607,7 @@ def test_a_key_is_asked_for(guarded_server):
             ("GET", f"{one}/content"),
             ("HEAD", f"{one}/content"),
             ("GET", f"{one}/pixel?row=0&col=0"),
+            ("GET", f"{one}/figure"),
         ):
             answer = asking.request(method, path)
             assert answer.status_code == 401

@@ -22,7 +22,7 @@ from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.wings.jobs.ogc import ogc_routes
 from vllm_mmout.wings.jobs.page import page_files
-from vllm_mmout.wings.jobs.server import job_schemas, result_responses, video_routes
+from vllm_mmout.wings.jobs.server import job_schemas, result_figure, result_responses, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
@@ -57,6 +57,7 @@ class JobRoutes(ServerExtension):
             ("DELETE", job_path, unplaced(_delete), job_schemas.DELETE),
             ("GET", f"{job_path}/content", unplaced(_result), job_schemas.CONTENT),
             ("GET", f"{job_path}/pixel", unplaced(_pixel), job_schemas.PIXEL),
+            ("GET", f"{job_path}/figure", unplaced(_figure), job_schemas.FIGURE),
         ):
             app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
         app.add_api_route(f"{job_path}/content", unplaced(_result), methods=["HEAD"], include_in_schema=False)
@@ -102,6 +103,11 @@ async def _result(request: Request, runner: SceneRunner) -> Response:
 async def _pixel(request: Request, runner: SceneRunner) -> Response:
     """Return the values of one pixel of a result."""
     return await result_responses.send_pixel(request, await found(request, runner.board, _KIND), runner.board.store)
+
+
+async def _figure(request: Request, runner: SceneRunner) -> Response:
+    """Send a figure of a result for reports."""
+    return await result_figure.send_figure(request, await found(request, runner.board, _KIND), runner)
 
 
 async def _delete(request: Request, runner: SceneRunner) -> Response:

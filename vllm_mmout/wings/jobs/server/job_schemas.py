@@ -139,6 +139,12 @@ DELETE: Final = {
     "responses": responses_of(answer("The job is cancelled and deleted.", {"type": "object"}), 401, 404),
 }
 CONTENT: Final = content_of([_ID, query("variant", {"type": "string", "enum": ["result", "preview"]}), _PROCESSOR])
+FIGURE: Final = {
+    "parameters": [_ID, _PROCESSOR],
+    "responses": responses_of(
+        {"description": "The figure.", "content": {"image/png": MEDIA["image/png"]}}, 400, 401, 404, 409
+    ),
+}
 PIXEL: Final = {
     "parameters": [_ID, *_PLACES, _PROCESSOR],
     "responses": responses_of(answer("The values of the pixel.", {"type": "object"}), 400, 401, 404, 409),

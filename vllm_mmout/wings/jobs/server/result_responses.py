@@ -35,7 +35,7 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
     variant = one_of(request, "variant", "result", "preview", usual="result")
     if variant == "preview" and not job.finished:
         return await _unfinished_preview(request, job, runner)
-    output = _output(request, job)
+    output = chosen_output(request, job)
     stored = output.stored if variant == "result" else output.preview
     if stored is None:
         raise ApiError(404, "this result has no preview; ask for variant=result", param="variant")
@@ -48,20 +48,20 @@ async def send_stored(
     """Send the file or the preview of a result. ``stored`` is its name in the store."""
     entry = await asyncio.to_thread(find_stored, store, stored)
     etag = f"{job.id}-{job.outputs.index(output)}-{'result' if stored == output.stored else 'preview'}"
-    return ranged_response(request, entry, etag, PRIVATE, _stem(job.name))
+    return ranged_response(request, entry, etag, PRIVATE, stem(job.name))
 
 
 def find_stored(store: ResultStore, stored: str) -> Encoded:
     """Open a stored file, or raise an ApiError (404) if it was removed. Blocks."""
     entry = store.find(stored)
     if entry is None:
-        raise _removed()
+        raise removed()
     return entry
 
 
 async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Response:
     """Send the values, coordinates and class of one pixel of a job's result as JSON."""
-    output = _output(request, job)
+    output = chosen_output(request, job)
     row, col = (whole_number(request, name, "a whole number from 0") for name in ("row", "col"))
     if output.size is None or output.output_format == "npz":
         raise ApiError(400, "single pixels of this result cannot be read; fetch the whole result", param="processor")
@@ -87,10 +87,10 @@ async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunn
             headers={"Retry-After": "1"},
         ) from None
     etag = f"{job.id}-{zlib.crc32(picture):08x}"
-    return ranged_response(request, Encoded(picture, "png"), etag, PRIVATE, _stem(job.name))
+    return ranged_response(request, Encoded(picture, "png"), etag, PRIVATE, stem(job.name))
 
 
-def _output(request: Request, job: SceneJob) -> SceneOutput:
+def chosen_output(request: Request, job: SceneJob) -> SceneOutput:
     """Return the result of the processor that the query names, by default the first result."""
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
@@ -138,7 +138,7 @@ def _pixel_values(path: Path, row: int, col: int) -> dict[str, Any]:
                 )
             pixel = raster.read(Window(row, col, 1, 1))
     except InputError as error:
-        raise _removed() from error
+        raise removed() from error
     georeference = pixel.georeference
     x = y = None
     if georeference is not None and georeference.transform is not None:
@@ -157,10 +157,11 @@ def _pixel_values(path: Path, row: int, col: int) -> dict[str, Any]:
     }
 
 
-def _stem(name: str) -> str:
+def stem(name: str) -> str:
     """Return the file name, without suffix, that clients save a result under: the input's name in ASCII."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.rpartition(".")[0] or name, flags=re.ASCII)[:100] or "result"
 
 
-def _removed() -> ApiError:
+def removed() -> ApiError:
+    """Return the error for a result whose file was evicted from the store."""
     return ApiError(404, "the result was removed to make room for newer ones; send the scene again", param="scene_id")

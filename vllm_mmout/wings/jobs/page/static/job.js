@@ -21,6 +21,10 @@ export async function content(id, { variant = "result", processor = null, signal
   return (await ask(`scenes/${id}/content?${query}`, { signal })).blob();
 }
 
+/** Fetch the figure of a result as a Blob. */
+export const figure = async (id, processor) =>
+  (await ask(`scenes/${id}/figure?${new URLSearchParams({ processor })}`)).blob();
+
 /** Fetch the preview of a finished or running job. Returns null if the job has no preview, or none yet. */
 export async function preview(id, options) {
   try {

@@ -7,7 +7,7 @@ import { showError } from "./notices.js";
 import { ofResult } from "./sources.js";
 import { structured } from "./structured.js";
 import { bytes, clock } from "./units.js";
-import { formatOf, nameFor, save } from "./download.js";
+import { formatOf, hasFigure, nameFor, save, saveFigure } from "./download.js";
 
 const READ_BYTES = 4_000_000;
 
@@ -19,7 +19,8 @@ export class Result {
     this.job = null;
     this.which = byId("which");
     this.which.addEventListener("change", () => this.#output().catch(showError));
-    byId("download").addEventListener("click", () => this.#save());
+    byId("download").addEventListener("click", () => this.#save(byId("download"), save));
+    byId("figure").addEventListener("click", () => this.#save(byId("figure"), saveFigure));
     byId("tiles").addEventListener("focus", ({ target }) => target.select());
   }
 
@@ -52,6 +53,7 @@ export class Result {
     byId("tiles").value = tiles ?? "";
     byId("result-facts").textContent = facts(job, output, fields !== null);
     byId("download").title = nameFor(job, output);
+    byId("figure").hidden = !hasFigure(output);
     byId("legend").replaceChildren(...(output.classes?.length ? legend(output.classes) : []));
     byId("structured").replaceChildren(...(data === null ? [] : [structured(data)]));
     if (png === null) {
@@ -72,11 +74,10 @@ export class Result {
     return json ? JSON.parse(read) : read;
   }
 
-  async #save() {
-    const button = byId("download");
+  async #save(button, fetchAndSave) {
     button.disabled = true;
     try {
-      await save(this.job, this.job.outputs[Number(this.which.value)]);
+      await fetchAndSave(this.job, this.job.outputs[Number(this.which.value)]);
     } catch (error) {
       showError(error);
     } finally {
