@@ -106,3 +106,13 @@ def test_a_list_of_kinds_is_checked(options, says):
     """Lists without a kind, with a kind twice, or beside a list of processors are refused."""
     with pytest.raises(OptionError, match=says):
         OutputParams(**options)
+
+
+@pytest.mark.parametrize("tile", [None, 64])
+def test_results_know_the_picture_of_their_input(llm, path, tile):
+    """A file is read again for a figure, at any size; an array would be kept alive, so results do not know it."""
+    result = generate(llm, path, tile=tile)
+    picture = result.input_picture()
+    assert picture.size == (80, 72)
+    assert len(np.unique(np.asarray(picture))) > 10
+    assert generate(llm, make_scene(72, 80).array, tile=tile).input_picture is None

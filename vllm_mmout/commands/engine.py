@@ -88,7 +88,7 @@ def info_of(model: str, flags: Sequence[str]) -> ModelInfo:
         config = _configured(model, flags)
     except MMOutError:
         raise
-    except (OSError, ValueError) as error:  # vLLM's, of a folder or hub id that it cannot read
+    except (OSError, ValueError, ImportError) as error:  # a folder or hub id that vLLM or transformers cannot read
         raise MMOutError(
             f"{model} cannot be described: {_reason(error)}\nA model of the hub must be in the cache; HF_HUB_OFFLINE=0"
             " in the environment fetches its files"

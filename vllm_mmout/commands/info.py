@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _INDENT = 14
 """Width of the column of headings."""
+_MOST_CLASSES = 40
+"""Largest number of classes in the text."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -62,17 +64,18 @@ def _lines(info: ModelInfo) -> Iterator[str]:
         default = f" (default, chosen by {info.chosen_by})" if not number else ""
         yield _row("processor", f"{processor.name}{default}: answers with {processor.answers_with}")
         yield from _under("  outputs", _outputs(processor))
-        yield from _under("  classes", [_cells(each.id, each.name, each.colour) for each in processor.classes])
+        yield from _under("  classes", _classes(processor))
     yield _row("options", ", ".join(info.options))
     yield from _under("assumes", info.assumes)
 
 
 def _bands(bands: Sequence[BandInfo]) -> list[str]:
-    width = max((len(band.name) for band in bands), default=0)
-    return [
-        _cells(f"{number:2}", band.image, band.name.ljust(width), "/".join(band.common_names), band.scaling)
+    rows = [
+        (f"{number:2}", band.image or "", band.name, "/".join(band.common_names), band.scaling or "")
         for number, band in enumerate(bands, start=1)
     ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [_cells(*(cell.ljust(width) for cell, width in zip(row, widths, strict=True))) for row in rows]
 
 
 def _outputs(processor: ProcessorInfo) -> Iterator[str]:
@@ -80,6 +83,14 @@ def _outputs(processor: ProcessorInfo) -> Iterator[str]:
         yield _cells(kind.name and f"{kind.name}:", ", ".join(kind.formats) or "formats of its object")
     if processor.together:
         yield f"in one run: {', '.join(processor.together)}"
+
+
+def _classes(processor: ProcessorInfo) -> Iterator[str]:
+    for each in processor.classes[:_MOST_CLASSES]:
+        yield _cells(each.id, each.name, each.colour)
+    more = len(processor.classes) - _MOST_CLASSES
+    if more > 0:
+        yield f"and {more} more, which --json lists"
 
 
 def _cells(*cells: object) -> str:

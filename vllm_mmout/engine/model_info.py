@@ -9,11 +9,10 @@ import msgspec
 
 from vllm_mmout.engine.model_class import architectures_of, model_class
 from vllm_mmout.geo import meanings, possible_sensors
-from vllm_mmout.models.model_folders import is_served
 from vllm_mmout.params import OF_MODELS, OF_STEPS, OPTIONS, OutputParams
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.processors.option_values import ModelClass
-from vllm_mmout.wing import wings
+from vllm_mmout.wing import GROUP
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -137,11 +136,11 @@ def _origin(model_config: ModelConfig) -> tuple[str, str]:
     if served is None:
         return "vLLM", "vLLM"
     path = f"{served.__module__}:{served.__qualname__}"
-    wing = next((wing.name for wing in wings() if path in wing.models.values()), None)
-    package = served.__module__.partition(".")[0]
-    if not is_served(model_config.architecture) and package == "vllm":
-        return path, "vLLM"
-    return path, package if wing is None else wing
+    module = served.__module__
+    if module.startswith(f"{GROUP}."):
+        return path, module.removeprefix(f"{GROUP}.").partition(".")[0]
+    package = module.partition(".")[0]
+    return path, "vLLM" if package == "vllm" else package
 
 
 def _bands(mapper: RasterMapper) -> Iterator[BandInfo]:
