@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 from scene_generator import make_scene, write_scene
 
 from vllm_mmout import OutputParams, RasterOutput
@@ -116,3 +117,30 @@ def test_results_know_the_picture_of_their_input(llm, path, tile):
     assert picture.size == (80, 72)
     assert len(np.unique(np.asarray(picture))) > 10
     assert generate(llm, make_scene(72, 80).array, tile=tile).input_picture is None
+
+
+@pytest.mark.parametrize("tile", [None, 64])
+def test_kinds_are_cut_to_an_area_of_interest(llm, path, tile):
+    """Features of an area are counted from the shared raster as for a request of areas alone."""
+    with rasterio.open(path) as source:
+        (left, bottom, right, top), crs = source.bounds, source.crs.to_string()
+    halves = [(left, (left + right) / 2), ((left + right) / 2, right)]
+    area = {
+        "type": "FeatureCollection",
+        "features": [
+            {
+                "type": "Feature",
+                "properties": {"name": f"field {number}"},
+                "geometry": {
+                    "type": "Polygon",
+                    "coordinates": [[[west, bottom], [east, bottom], [east, top], [west, top], [west, bottom]]],
+                },
+            }
+            for number, (west, east) in enumerate(halves)
+        ],
+    }
+    asked = {"aoi": area, "aoi_crs": crs, "tile": tile}
+    together, alone = (generate(llm, path, output=output, **asked) for output in (KINDS, "areas"))
+    assert len(alone.features) == 2
+    assert together["areas"].features == alone.features
+    assert together["areas"].classes == alone.classes

@@ -338,3 +338,10 @@ def test_a_client_that_goes_away_leaves_nothing(water_server, scene, tmp_path):
 def pending(server):
     """What is under way, as the server counts it."""
     return metric(server, "mmout:decodes_pending") + metric(server, "vllm:num_requests_running")
+
+
+def test_the_served_model_is_described(water_server):
+    """``/v1/models`` says which bands the model takes in which order, and what it answers with."""
+    (card,) = httpx.get(f"{water_server.url}/v1/models").json()["data"]
+    assert [band["common_names"] for band in card["mmout"]["bands"]][:2] == [["blue"], ["green"]]
+    assert card["mmout"]["processors"][0]["answers_with"] == "raster"

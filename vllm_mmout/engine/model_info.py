@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _OF_TOKENS: Final = frozenset({"sampling", "grid", "chunk_seconds"})
 _OF_RASTERS: Final = frozenset(
     {
-        *("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "bbox_crs", "resampling"),
-        *("tile", "overlap", "blend", "partial_images"),
+        *("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "bbox_crs", "aoi", "aoi_crs"),
+        *("resampling", "tile", "overlap", "blend", "partial_images"),
     }
 )
 

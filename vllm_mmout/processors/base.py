@@ -184,7 +184,7 @@ class OutputProcessor:
         """True if `assemble` can join the outputs of tiles. If False, inputs that need tiles are refused."""
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
-    def product(self, output: Any, kind: str, params: OutputParams) -> Any:
+    def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
         """Make a kind of `products` of the default output, if a request asks for several kinds.
 
         It runs in a thread of the frontend process. The products of a request share ``output``, so it must not be
@@ -194,9 +194,10 @@ class OutputProcessor:
             output: the finished result of the default kind, which lies where its input lies.
             kind: the kind to make, which may be the default itself.
             params: options of the request.
+            source: description of the input, such as its area of interest.
 
         """
-        raise NotImplementedError(f"{type(self).__name__} must define product(output, kind, params)")
+        raise NotImplementedError(f"{type(self).__name__} must define product(output, kind, params, source)")
 
     def begin(self, params: OutputParams) -> Any:
         """Return the state that ``decode`` receives with each chunk of a request that is decoded in chunks.

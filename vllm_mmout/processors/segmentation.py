@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from vllm_mmout.geo import PlacedArea
+    from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import Raw
     from vllm_mmout.processors.part import Part
@@ -189,12 +190,12 @@ class SegmentationProcessor(OutputProcessor):
             return None
         return self._finished_confidence if output == "confidence" else self._finished_classes
 
-    def product(self, output: Any, kind: str, params: OutputParams) -> Any:
+    def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
         """Return the polygons or the areas of a finished raster of classes, or the raster itself."""
         if kind == "areas":
             from vllm_mmout.outputs import AreasOutput
 
-            return AreasOutput.of(output)
+            return AreasOutput.of(output, source.area)
         return as_vectors(output, kind, params)
 
     def _finished_classes(self, probabilities: RasterOutput) -> RasterOutput:

@@ -99,7 +99,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
     request.mark = wire.mark(params, reports=moments(params.partial_images, tokens))
     first_pick = binding.choice.pick(params.processor)[0]
     source = replace(opened.source, input_picture=_input_picture(inputs, media, params))
-    request.finish = finishing(source, target, binding.model, first_pick, kinds)
+    request.finish = finishing(source, target, binding.model, first_pick, kinds=kinds)
     request.assumed = opened.source.assumed
     return request
 
@@ -122,12 +122,13 @@ def _scene(
             return None
         check_suffix(binding, params, target)
         check_place(binding, params, target, view.georeference, tiles=True)
-        request.finish = finishing(None, target, kinds=kinds)
         folder = None if target is None else target.folder_here
-        return Scene(request, view, grid, binding, folder=folder, reopen=reopen, picture=picture)
+        scene = Scene(request, view, grid, binding, folder=folder, reopen=reopen, picture=picture)
+        request.finish = finishing(None, target, kinds=kinds, placed_on=scene.source)
     except BaseException:
         view.close()
         raise
+    return scene
 
 
 def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> InputPicture | None:

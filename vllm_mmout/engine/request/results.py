@@ -75,14 +75,14 @@ def check_suffix_of(results: Sequence[AskedResult], path: PurePath, hint: str = 
     raise unknown_suffix(path, dict.fromkeys(chain(*lacking) if results[0].is_kind else lacking[0]), hint)
 
 
-def make_kinds(results: Sequence[AskedResult], output: Any, source: Source | None) -> dict[str, Any]:
-    """Make the requested kinds of a processor's finished default output, by name."""
+def make_kinds(results: Sequence[AskedResult], output: Any, source: Source) -> dict[str, Any]:
+    """Make the requested kinds of a processor's finished default output, by name. ``source`` describes the input."""
     made: dict[str, Any] = {}
     for result in results:
-        kind = result.processor.product(output, result.name, result.params)
+        kind = result.processor.product(output, result.name, result.params, source)
         if isinstance(kind, MediaOutput):
             kind.assumed = output.assumed
         elif hasattr(kind, "placed"):
-            kind = kind.placed(source or Source(assumed=output.assumed))
+            kind = kind.placed(source)
         made[result.name] = kind
     return made

@@ -12,7 +12,7 @@ from vllm_mmout.engine.request.results import AskedResult, asked_results, check_
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import check_bucket, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of
-from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs import RasterOutput, Source
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.processors.base import formats_for
@@ -20,7 +20,6 @@ from vllm_mmout.processors.base import formats_for
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.geo import BucketPath, Georeference
-    from vllm_mmout.outputs.base import Source
     from vllm_mmout.params import OutputParams
 
 
@@ -114,11 +113,14 @@ def finishing(
     target: Target | None,
     model: str = "",
     first_pick: str = "",
+    *,
     kinds: Sequence[AskedResult] = (),
+    placed_on: Source | None = None,
 ) -> Finish:
     """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given.
 
     If the request asks for several ``kinds``, the function makes them of the output, and returns them by name.
+    ``placed_on`` describes the input of an output that is georeferenced already.
     """
     if source is None and target is None and not kinds:
         return as_it_is
@@ -127,7 +129,7 @@ def finishing(
         if source is not None:
             output = source.made_by(model, pick or first_pick).lay(output)
         if kinds:
-            made = make_kinds(kinds, output, source)
+            made = make_kinds(kinds, output, source or placed_on or Source())
             return made if target is None else _save_kinds(made, kinds, target)
         if target is not None:
             _save(output, target.file(getattr(output, "formats", {".npz": ""}), pick))

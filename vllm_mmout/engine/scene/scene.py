@@ -86,6 +86,18 @@ class Scene(Run):
         """Sentences about the defaults that were assumed for the input."""
         return self.view.assumed
 
+    @property
+    def source(self) -> Source:
+        """Description of the input, which is applied to its outputs."""
+        return Source(
+            size=self.view.size,
+            georeference=self.view.georeference,
+            area=self.view.area,
+            metadata=self.view.raster.metadata,
+            input_picture=self.picture,
+            assumed=self.view.assumed,
+        )
+
     def check_tiles(self, most: int) -> None:
         """Close the input and raise InputError if the scene has more than ``most`` tiles."""
         grid = self.grid
@@ -210,20 +222,11 @@ class Scene(Run):
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
         """Join the decoded tiles of processor ``pick`` to its result. Runs in its own thread."""
         processor = self.binding.processors[pick]
-        view = self.view
-        source = Source(
-            size=view.size,
-            georeference=view.georeference,
-            area=view.area,
-            metadata=view.raster.metadata,
-            input_picture=self.picture,
-            assumed=view.assumed,
-        )
         first = self.binding.choice.pick(self.request.params.processor)[0]
         joined = Parts(
             parts,
             grid=self.grid,
-            source=source.made_by(self.binding.model, pick),
+            source=self.source.made_by(self.binding.model, pick),
             folder=self.folder,
             growing=self.growing if pick == first else None,
         )
