@@ -17,7 +17,7 @@ from vllm_mmout.geo.tiling.grid import TileGrid
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.processors import Part
-from vllm_mmout.processors.base import Parts
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.registry import OutputRegistry
 from vllm_mmout.registry.processor_names import BUILT_IN
 from vllm_mmout.registry.resolve import resolve

@@ -9,7 +9,7 @@ import pytest
 import rasterio
 from scene_generator import make_scene, write_scene
 
-from vllm_mmout import OutputParams, RasterOutput
+from vllm_mmout import Mosaic, OutputParams, RasterOutput
 from vllm_mmout.errors import MMOutError, OptionError, SaveError
 from vllm_mmout.processors import SegmentationProcessor
 
@@ -144,3 +144,13 @@ def test_kinds_are_cut_to_an_area_of_interest(llm, path, tile):
     assert len(alone.features) == 2
     assert together["areas"].features == alone.features
     assert together["areas"].classes == alone.classes
+
+
+def test_kinds_of_a_mosaic_are_those_of_its_map(llm, path, tmp_path):
+    """Several scenes give one map, and its polygons and areas are made of it, each in its own file."""
+    asked = {"mosaic": "first", "path": f"{tmp_path}/map.tif"}
+    together = generate(llm, Mosaic([path, path]), output=KINDS, **asked)
+    alone = generate(llm, Mosaic([path, path]), output="areas", mosaic="first")
+    assert together["areas"].classes == alone.classes
+    names = [Path(result.path).name for result in together.values()]
+    assert names == ["map-areas.csv", "map-classes.tif", "map-polygons.geojson"]

@@ -7,8 +7,8 @@ import pytest
 
 from vllm_mmout.geo import TileGrid
 from vllm_mmout.outputs import Source
-from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.parts import Parts
 
 pytest.importorskip("pydantic", reason="pydantic comes with the engine")
 

@@ -12,8 +12,8 @@ from vllm_mmout.geo.tiling.grid import TileGrid
 from vllm_mmout.outputs import AreasOutput, PolygonsOutput, RasterOutput, Source
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors import SegmentationProcessor
-from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.parts import Parts
 
 torch = pytest.importorskip("torch", reason="processors are given torch tensors")
 pytestmark = pytest.mark.engine

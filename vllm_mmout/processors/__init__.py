@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.processors.base import OutputProcessor, Parts
+    from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.processors.classification import ClassificationProcessor
     from vllm_mmout.processors.detection import DetectionProcessor
     from vllm_mmout.processors.embedding import EmbeddingProcessor
     from vllm_mmout.processors.embedding_grid import EmbeddingGridProcessor
     from vllm_mmout.processors.image import ImageProcessor
     from vllm_mmout.processors.part import Part
+    from vllm_mmout.processors.parts import Parts
     from vllm_mmout.processors.regression import RegressionProcessor
     from vllm_mmout.processors.segmentation import SegmentationProcessor
     from vllm_mmout.processors.tensor import TensorProcessor
@@ -37,7 +38,8 @@ __all__ = [
 
 _HOMES = {
     "vllm_mmout.geo": "Window",
-    "vllm_mmout.processors.base": "OutputProcessor Parts",
+    "vllm_mmout.processors.base": "OutputProcessor",
+    "vllm_mmout.processors.parts": "Parts",
     "vllm_mmout.processors.classification": "ClassificationProcessor",
     "vllm_mmout.processors.detection": "DetectionProcessor",
     "vllm_mmout.processors.embedding": "EmbeddingProcessor",

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError, raise_interrupt, type_and_message
 from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.parts import Parts
 
 if TYPE_CHECKING:
     import torch
 
-    from vllm_mmout.geo import PlacedArea, TileGrid
+    from vllm_mmout.geo import PlacedArea
     from vllm_mmout.outputs import RasterOutput
     from vllm_mmout.outputs.base import Source
-    from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.option_values import ModelClass
 
@@ -268,64 +267,3 @@ class OwnInputsProcessor(OutputProcessor):
 
         """
         raise NotImplementedError(f"{type(self).__name__} must define request(pick, data, request, limit_s)")
-
-
-class Parts(Iterator[Part]):
-    """Iterator over the decoded parts of a scene, such as tiles, in order of arrival.
-
-    Parts without an output are left out.
-
-    ``grid`` holds the windows of the tiles, by ``Part.index``. ``source`` is the scene. ``folder`` is the folder for a
-    result on disk, or None for the system's folder for temporary files. ``growing`` receives the rectangles that
-    `mosaic` has finished.
-    """
-
-    def __init__(
-        self,
-        parts: Iterable[Part],
-        *,
-        grid: TileGrid,
-        source: Source,
-        folder: Path | None = None,
-        growing: PartialImages | None = None,
-    ) -> None:
-        self._parts = iter(parts)
-        self.grid = grid
-        self.source = source
-        self.folder = folder
-        self._growing = growing
-
-    def __next__(self) -> Part:
-        return next(part for part in self._parts if part.output is not None)
-
-    def blocks(self) -> Iterator[Sequence[Part]]:
-        """Return an iterator over groups of parts that arrived together. They include parts without an output."""
-        parts: Any = self._parts
-        return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
-
-    def every(self) -> Iterator[Part]:
-        """Return an iterator over all parts, including parts without valid pixels, which were not sent to the model."""
-        return self._parts
-
-    def mosaic(
-        self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
-    ) -> RasterOutput:
-        """Join the tiles of a raster into a `StoredRaster` on disk with the georeference of the scene.
-
-        If tiles overlap, the memory needed grows with a side of the scene, not with its area. ``params`` say how the
-        tiles are blended. ``finish`` turns joined values into the result, pixel by pixel, on rectangles of any size:
-        averaged probabilities into classes, for example. Raises DecodeError if an output is not a raster, or if the
-        tiles do not fit together.
-        """
-        from vllm_mmout.processors.mosaic import mosaic
-
-        blend = params.blend if params.overlap and self.grid.overlap else "none"
-        return mosaic(
-            self.blocks(),
-            self.grid,
-            blend=blend,
-            finish=finish,
-            folder=self.folder,
-            source=self.source,
-            growing=self._growing,
-        )

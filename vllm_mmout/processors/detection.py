@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
-from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.boxes import FORMATS, as_corners, suppressed
 from vllm_mmout.processors.option_values import (
     Labels,
@@ -17,6 +17,7 @@ from vllm_mmout.processors.option_values import (
     checked_part,
     checked_switch,
 )
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import describe, not_of_reduce
 from vllm_mmout.processors.scene_boxes import joined_boxes
 

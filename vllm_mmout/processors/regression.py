@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import checked_names
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import (
     asked_output,
     decoded_tiles,

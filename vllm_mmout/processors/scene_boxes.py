@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import TileGrid
     from vllm_mmout.outputs import Detection, DetectionOutput
     from vllm_mmout.outputs.detection import Box
-    from vllm_mmout.processors.base import Parts
     from vllm_mmout.processors.part import Part
+    from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
 """Fraction of a box that another box must contain to replace it, if the first may be cut off by a tile's edge."""

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput
 from vllm_mmout.outputs.rendering import default_palette
-from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.option_values import ModelClass, PaletteOption, checked_names, parse_palette
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import (
     asked_output,
     decoded_tiles,

@@ -104,7 +104,7 @@ class MosaicPlan:
 
         """
         binding.check_params(params)
-        scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params)
+        scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params.of_run)
         area = None if params.aoi is None else _area(params.aoi)
         box: dict[str, Any] = (
             {} if area is None else {"bbox": extent_of(area), "bbox_crs": area.crs, "aoi": None, "aoi_crs": None}

@@ -11,6 +11,7 @@ import msgspec
 
 from vllm_mmout.engine.mosaic.joining import Joining, SceneResult
 from vllm_mmout.engine.mosaic.plan import left_out, named
+from vllm_mmout.engine.request.results import asked_results
 from vllm_mmout.engine.request.target import finishing
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, SaveError
@@ -110,16 +111,17 @@ class MosaicRun:
             self._ordered(),
             grid,
             confident=plan.params.mosaic == "confident",
-            finish=processor.mosaic_pixels(plan.params),
+            finish=processor.mosaic_pixels(plan.params.of_run),
             resampling=plan.params.resampling,
             area=area,
             stopped=self._check_stopped,
         )
         raster = joining.raster(self.folder, self._metadata(in_order_given, assumed))
         try:
-            output = processor.mosaic_output(raster, plan.params, area)
+            output = processor.mosaic_output(raster, plan.params.of_run, area)
             place = Source(size=grid.size, georeference=grid.georeference, assumed=assumed, area=area)
-            output = finishing(None, plan.target)(place.lay(output), None)
+            kinds = asked_results(plan.binding, plan.params) if isinstance(plan.params.output, tuple) else ()
+            output = finishing(None, plan.target, kinds=kinds, placed_on=place)(place.lay(output), None)
         except BaseException:
             raster.close()
             raise

@@ -17,8 +17,8 @@ from vllm_mmout.geo import TileGrid, reflected
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.outputs.partial_images import PartialImages
-from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.parts import Parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

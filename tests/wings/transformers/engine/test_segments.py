@@ -19,8 +19,8 @@ from vllm_mmout import OutputParams
 from vllm_mmout.errors import OptionError
 from vllm_mmout.geo import TileGrid
 from vllm_mmout.outputs import RasterOutput, Source
-from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.part import Part
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.wings.transformers.processors.join_segments import joined_segments
 from vllm_mmout.wings.transformers.processors.segments import ImageSegmentationProcessor
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from vllm_mmout.errors import ReduceError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.base import OutputProcessor
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import only_tensor, own_array
 from vllm_mmout.wings.transformers.processors.pixel_tensors import of_one_size
 

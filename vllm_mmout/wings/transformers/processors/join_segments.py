@@ -15,7 +15,7 @@ from vllm_mmout.outputs import RasterOutput
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vllm_mmout.processors.base import Parts
+    from vllm_mmout.processors.parts import Parts
 
 _MOST_PIXELS = 2**29
 """Maximum number of pixels of a scene, because the segment numbers of all pixels are kept in memory."""

@@ -8,8 +8,8 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm_mmout.errors import DecodeError
-from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.option_values import checked_count, checked_part
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.scene_boxes import joined_boxes
 from vllm_mmout.wings.transformers.inputs import SIZE
 from vllm_mmout.wings.transformers.loading import HeadOutput, called

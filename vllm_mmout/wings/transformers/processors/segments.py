@@ -10,8 +10,8 @@ import numpy as np
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.base import Parts
 from vllm_mmout.processors.option_values import PaletteOption, checked_part
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import asked_output, not_of_reduce, own_array
 from vllm_mmout.processors.segmentation import as_vectors, class_dtype
 from vllm_mmout.wings.transformers.loading import HeadOutput, called
