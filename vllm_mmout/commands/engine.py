@@ -110,7 +110,8 @@ def _configured(model: str, flags: Sequence[str]) -> VllmConfig:
     install()
     engine_args = EngineArgs.from_cli_args(_parsed(folder, flags))
     _check_processor(model, engine_args)
-    return engine_args.create_engine_config()
+    config: VllmConfig = engine_args.create_engine_config()
+    return config
 
 
 def _bound(config: VllmConfig) -> EngineBinding:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from vllm_mmout.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from vllm_mmout.outputs.areas import AreasOutput, ClassArea, FeatureAreas
+    from vllm_mmout.outputs.areas import AreasOutput, FeatureAreas
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.base import MediaOutput, Source
+    from vllm_mmout.outputs.class_areas import ClassArea
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
     from vllm_mmout.outputs.detection import Detection, DetectionOutput
     from vllm_mmout.outputs.image import ImageOutput
@@ -42,7 +43,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "vllm_mmout.outputs.areas": "AreasOutput ClassArea FeatureAreas",
+    "vllm_mmout.outputs.areas": "AreasOutput FeatureAreas",
+    "vllm_mmout.outputs.class_areas": "ClassArea",
     "vllm_mmout.outputs.audio": "AudioOutput",
     "vllm_mmout.outputs.base": "MediaOutput Source",
     "vllm_mmout.outputs.classification": "ClassScore ClassificationOutput",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
-from vllm_mmout.geo import BLOCK_SIDE, Raster, Window, are_classes, ground_steps
+from vllm_mmout.geo import Raster, Window, are_classes, ground_steps
 from vllm_mmout.outputs.map_furniture import draw_north, draw_scale
 from vllm_mmout.outputs.rendering import colour_of_class, default_palette
 
@@ -31,6 +31,8 @@ _LEGEND = 2.4
 """Width of the legend in inches."""
 _FRAME = 1.1
 """Height of title, scale bar and footer together, in inches."""
+_STRIP = 512
+"""Number of rows of a raster that are read at a time."""
 _MOST_PIXELS = 1600
 """Largest side of the pictures in a figure, in pixels."""
 _OPACITY = 0.6
@@ -111,7 +113,7 @@ def raster_figure(
     figure = new_figure(width + _LEGEND, height + _FRAME)
     axes = figure.add_subplot()
     extent = (0, raster.width, raster.height, 0)
-    shown = {"extent": extent, "aspect": float(lengths[1] / lengths[0])}
+    shown: dict[str, Any] = {"extent": extent, "aspect": float(lengths[1] / lengths[0])}
     below = _background(raster, picture) if opacity < 1 else None
     if below is not None:
         axes.imshow(_smaller(below), **shown)
@@ -162,12 +164,12 @@ def _background(raster: DrawnRaster, picture: Any) -> Image | None:
         return None
     if picture is None or picture is True:
         return None if raster.input_picture is None else raster.input_picture()
-    from PIL import Image
+    from PIL import Image as PillowImage
 
     if isinstance(picture, np.ndarray):
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             raise InputError(f"picture must be uint8 [height, width, 3], got {picture.dtype} {list(picture.shape)}")
-        return Image.fromarray(np.ascontiguousarray(picture))
+        return PillowImage.fromarray(np.ascontiguousarray(picture))
     if not hasattr(picture, "getbands"):
         raise InputError(
             f"picture must be a PIL image, an array [height, width, 3], or False for none, got {type(picture).__name__}"
@@ -208,18 +210,20 @@ def _draw_values(figure: Figure, axes: Axes, raster: DrawnRaster, alpha: float, 
     bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
     words = [texts[0] for texts in (raster.band_names, raster.units) if texts and texts[0]]
     bar.set_label(" in ".join(words) if len(words) == 2 else "".join(words), parse_math=False)
-    bar.solids.set_alpha(1)
+    if bar.solids is not None:
+        bar.solids.set_alpha(1)
 
 
 def _sampled(raster: DrawnRaster) -> Any:
     """Return every n-th pixel of the first band as a masked array, so that no side is longer than a figure shows."""
     step = math.ceil(max(raster.height, raster.width) / _MOST_PIXELS)
-    rows = step * max(1, BLOCK_SIDE // step)
+    rows = step * max(1, _STRIP // step)
     windows = (Window(row, 0, min(rows, raster.height - row), raster.width) for row in range(0, raster.height, rows))
     values = np.concatenate([raster.read(window)[0, ::step, ::step] for window in windows])
     valid = Raster(values[None], nodata=raster.nodata).valid()
     unusable = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
-    return np.ma.masked_array(values, unusable if valid is None else unusable | ~valid)
+    masked: Any = np.ma.masked_array  # NumPy does not type its parameters
+    return masked(values, unusable if valid is None else unusable | ~valid)
 
 
 def _write_around(figure: Figure, axes: Axes, raster: DrawnRaster, title: str | None) -> None:

@@ -78,7 +78,8 @@ def _points_from(axes: Axes, corner: float) -> Any:
     from matplotlib.transforms import Affine2D, ScaledTranslation
 
     figure: Any = axes.get_figure(root=True)
-    return Affine2D().scale(1 / 72) + figure.dpi_scale_trans + ScaledTranslation(corner, 0, axes.transAxes)
+    map_transform: Any = axes.transAxes
+    return Affine2D().scale(1 / 72) + figure.dpi_scale_trans + ScaledTranslation(corner, 0, map_transform)
 
 
 def north_on_page(steps: NDArray[np.float64]) -> tuple[float, float]:

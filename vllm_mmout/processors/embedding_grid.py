@@ -11,9 +11,10 @@ import numpy as np
 
 from vllm_mmout.errors import DecodeError, OptionError, ReduceError
 from vllm_mmout.outputs import RasterOutput
-from vllm_mmout.processors.base import OutputProcessor, Parts
+from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.processors.embedding import halved, tensor_named, unit_vectors
 from vllm_mmout.processors.option_values import checked_switch
+from vllm_mmout.processors.parts import Parts
 from vllm_mmout.processors.raw import (
     asked_output,
     decoded_tiles,
@@ -172,7 +173,8 @@ class EmbeddingGridProcessor(OutputProcessor):
                 f" {patches} are no square of patches; set the option prefix_tokens to the number of class tokens and"
                 " registers, or return a feature map [n, dim, rows, columns] from the model"
             )
-        return features[:, self._prefix :].transpose(1, 2).unflatten(2, (side, side))
+        rows = features[:, self._prefix :].transpose(1, 2)
+        return rows.reshape(*rows.shape[:2], side, side)
 
     def _stored(self, grid: torch.Tensor) -> torch.Tensor:
         """Convert the vectors [dim, rows, columns] of one request to the dtype to be stored."""

@@ -96,8 +96,9 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
     Raise OptionError if the processor does not have it.
     """
-    output = (*processor.outputs, "")[0] if params.output is None else params.output
-    if params.output is not None and output not in processor.outputs:
+    asked = params.output if isinstance(params.output, str) else None  # several kinds are made of the first
+    output = (*processor.outputs, "")[0] if asked is None else asked
+    if asked is not None and output not in processor.outputs:
         raise OptionError(f"output {output!r} is not known to {name} (known: {', '.join(processor.outputs)})")
     return output
 

@@ -26,7 +26,7 @@ class DescribedModels(OpenAIServingModels):
 
     async def show_available_models(self) -> Any:
         """Return vLLM's list of the served models, with the description of the base model."""
-        models = await super().show_available_models()
+        models: Any = await super().show_available_models()
         for card in models.data:
             if self.is_base_model(card.id):
                 card.mmout = self.mmout_info  # vLLM's cards accept further fields

@@ -111,7 +111,7 @@ def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
 
     Texts cannot run as formulas of a spreadsheet.
     """
-    from vllm_mmout.outputs.areas import ClassArea  # imports pydantic, which may be missing
+    from vllm_mmout.outputs.class_areas import ClassArea  # imports pydantic, which may be missing
 
     text = StringIO()
     names = csv.writer(text, lineterminator="\n")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from vllm_mmout.errors import MMOutError
 from vllm_mmout.geo import are_classes
 from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput, VideoOutput
-from vllm_mmout.outputs.areas import AreasOutput, ClassArea
+from vllm_mmout.outputs.areas import AreasOutput
+from vllm_mmout.outputs.class_areas import ClassArea
 from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import PREVIEW
 from vllm_mmout.serving.response.answer_budget import AnswerBudget, check_memory
