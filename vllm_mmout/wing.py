@@ -65,6 +65,10 @@ class Wing:
     run: str = ""
     """Import path of a module with two functions. ``add_flags`` adds flags to the command ``vllm-mmout run``. ``run``
     executes this command if its flags are set, and otherwise returns None."""
+    inputs: str = ""
+    """Import path of a module that reads records of a catalogue as inputs, with two functions. ``one(data, opener)``
+    returns a `models.inputs.catalogued.CataloguedInput`, or None for data in another form. ``many(data)`` returns the
+    inputs in a list of records, or None."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""

@@ -27,6 +27,7 @@ from vllm_mmout.geo import (
     scenes_below,
     without_secrets,
 )
+from vllm_mmout.models.inputs.catalogued import expanded
 from vllm_mmout.models.inputs.input_forms import name_of
 from vllm_mmout.option import Option
 from vllm_mmout.outputs.formats import FORMATS, format_named
@@ -95,7 +96,8 @@ def add_parser(subparsers: Subparsers) -> None:
         nargs="+",
         metavar="INPUT",
         help="image file, GeoTIFF, its address (https://, s3://, gs://, az://), or a folder with one file per"
-        " band; for a folder in a bucket, s3://bucket/scenes/, each scene below it is one input",
+        " band; for a folder in a bucket, s3://bucket/scenes/, each scene below it is one input; a STAC item or"
+        " item collection (.json)",
     )
     parser.add_argument(
         "-o",
@@ -125,16 +127,22 @@ def add_parser(subparsers: Subparsers) -> None:
 class RunInput:
     """Input of ``vllm-mmout run``. ``folder`` is the subfolder of ``-o`` for its result, ending in "/", or empty."""
 
-    data: str
+    data: Any
+    """Path, address, or the record of a catalogue."""
     folder: str = ""
     fault: str | None = None
     """Error message if the input is an invalid address of an object in a bucket, else None."""
+
+    @property
+    def name(self) -> str:
+        """Name of the input in messages."""
+        return self.data if isinstance(self.data, str) else name_of(self.data)
 
     @classmethod
     def of(cls, argument: str) -> Iterator[Self]:
         """Yield the inputs that an argument names: each scene below a folder in a bucket, or the argument itself."""
         if not in_bucket(argument) or not is_folder(argument):
-            yield cls(argument)
+            yield from map(cls, expanded(argument))
             return
         for scene in scenes_below(argument):
             folder, slash, _ = scene.removeprefix(f"{argument.rstrip('/')}/").rpartition("/")
@@ -142,7 +150,7 @@ class RunInput:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the model on each input. Report an input that fails, and continue with the next."""
+    """Run the command, and return its exit status."""
     chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
     if chosen.mosaic is None and (options.grid is not None or options.skip_failed):
         raise OptionError(f"{GRID} and {SKIP_FAILED} are for a mosaic; add --mosaic, or leave them out")
@@ -150,7 +158,11 @@ def run(options: argparse.Namespace) -> int:
         status: int | None = extension.run(options, chosen)
         if status is not None:
             return status
-    listed = [each for argument in options.inputs for each in RunInput.of(argument)]
+    return run_inputs(options, chosen, [each for argument in options.inputs for each in RunInput.of(argument)])
+
+
+def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequence[RunInput]) -> int:
+    """Run the model on inputs, and return the exit status. Report an input that fails, and continue with the next."""
     faults = [each.fault for each in listed if each.fault is not None]
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -173,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
     with started as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
         results = llm.generate(data, params, use_tqdm=sys.stderr.isatty())
-    names = [each.data if chosen.mosaic is None else "the mosaic" for each in inputs_to_run]
+    names = [each.name if chosen.mosaic is None else "the mosaic" for each in inputs_to_run]
     reports = [_report(name, result) for name, result in zip(names, results, strict=True)]
     failed = reports.count(False) + len(faults)
     if failed and len(listed) > 1 and chosen.mosaic is None:
@@ -213,18 +225,21 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
 
 def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) -> str:
     """Check the inputs and ``-o`` before an engine starts. Return the path, which ends with "/" for a folder."""
-    inputs = [each.data for each in inputs_to_run]
-    if not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
+    inputs = [each.data for each in inputs_to_run if isinstance(each.data, str)]
+    are_all_texts = len(inputs) == len(inputs_to_run)
+    if are_all_texts and not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):
         raise InputError(f"no such file: {', '.join(inputs)} (looked from {Path.cwd()})")
     target = place_of(out)
     if several and isinstance(target, Path) and target.is_file():
-        raise OptionError(f"-o {out} is a file, and there are {len(inputs)} inputs; name a folder")
+        raise OptionError(f"-o {out} is a file, and there are {len(inputs_to_run)} inputs; name a folder")
     names = Counter(each.folder + name_of(each.data) for each in inputs_to_run)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
     if several and target.suffix and not is_folder(out):
-        raise OptionError(f"-o {out} names a file, and there are {len(inputs)} inputs; for a folder write {out}/")
+        raise OptionError(
+            f"-o {out} names a file, and there are {len(inputs_to_run)} inputs; for a folder write {out}/"
+        )
     if isinstance(target, Path):
         return f"{target}{os.sep}" if several or out_file(out) is None else out
     check_bucket(target)

@@ -13,7 +13,8 @@ from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.model_inputs import Raw
 from vllm_mmout.processors.base import OutputProcessor
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
+from vllm_mmout.serving.inputs.rgb_pictures import rgb_picture
+from vllm_mmout.serving.inputs.sources import Sources
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -17,6 +17,7 @@ from vllm_mmout.engine.scene.scene import Scene
 from vllm_mmout.engine.trace import add_stage, seconds_on_files, tracing
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_km2
+from vllm_mmout.models.inputs.catalogued import with_catalogued
 from vllm_mmout.models.inputs.input_forms import is_named, read_once
 from vllm_mmout.models.inputs.input_picture import read_picture
 from vllm_mmout.models.inputs.mapped_input import MappedInput
@@ -70,13 +71,17 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
     kinds = asked_results(binding, params) if isinstance(params.output, tuple) else ()
     if kinds:
         check_suffix(binding, params, target)
-    spare_the_input(binding, params, target, data)
     inputs = binding.inputs
+    if inputs is None or inputs.rasters is None:
+        spare_the_input(binding, params, target, data)
     if inputs is None:
         request.prompt, request.mark = _renderable(data, params), wire.mark(params)
         request.finish = finishing(None, target, kinds=kinds)
         return request
     media = media_of(data, several=inputs.rasters is not None, fields=inputs.fields)
+    if inputs.rasters is not None:
+        media = with_catalogued(media)
+        spare_the_input(binding, params, target, media)
     opened = inputs.open(media, params)
     if not isinstance(opened, MappedInput):
         try:

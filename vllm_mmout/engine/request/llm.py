@@ -17,6 +17,7 @@ from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request.target import check_targets
 from vllm_mmout.engine.request_output import warn_assumed
 from vllm_mmout.errors import OptionError
+from vllm_mmout.models.inputs.catalogued import expanded
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class BoundLLM(LLM):
                 dict. Several files are one input as a folder, as a mapping of band names to files, or as a list within
                 the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
                 one of these forms for each date. A `Mosaic` is one input of several scenes, whose results become one
-                map.
+                map. With the extra "stac", an input may be a STAC item, and an item collection is as many inputs as it
+                has items.
             params: options for all inputs, or a list with the options of each input.
             use_tqdm: whether to show a progress bar, or a function that makes one.
             priority: priority of the requests; lower values run earlier (with the priority scheduling policy).
@@ -70,7 +72,7 @@ class BoundLLM(LLM):
 
         """
         single = not isinstance(inputs, list | tuple)
-        inputs = [inputs] if single else list(inputs)
+        inputs = [each for data in ([inputs] if single else inputs) for each in expanded(data)]
         requests = _requests(len(inputs), params, priority, lora_request)
         binding = self.llm_engine.output_processor.binding
         for options in {id(request.params): request.params for request in requests}.values():
@@ -91,7 +93,7 @@ class BoundLLM(LLM):
                 results = mosaics.joined(copy_context().run(call.results))
             finally:
                 bar.close()
-        if single and results[0].error is not None:
+        if single and len(results) == 1 and results[0].error is not None:
             raise results[0].error
         warn_assumed(results, stacklevel=3)
         return results

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import date_of_file_item, date_of_items, date_of_name, folders_in, rasters_in
+from vllm_mmout.models.inputs.catalogued import CataloguedInput
 from vllm_mmout.models.inputs.input_forms import as_folder
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Frame:
         """Determine the date of some bands from the names and the metadata of their files."""
         raster = layers[0].raster
         inside = PurePath(raster.name).name
-        name = data.name if isinstance(data, Path | FilesOfDate) else inside
+        name = data.name if isinstance(data, Path | FilesOfDate | CataloguedInput) else inside
         items, named = date_of_items(raster.metadata), date_of_name(name) or date_of_name(inside)
         coarse = items or named or date_of_name(name, coarse=True)
         return cls(layers, name, items, named, coarse, date_of_file_item(raster.metadata))
@@ -171,7 +172,7 @@ def dates_of(data: Any, frames: int) -> Sequence[Any] | None:
     """Split an input into one item per date. Return None if it is neither a list, a dict nor a folder."""
     if isinstance(data, list | tuple):
         return data
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping | CataloguedInput):
         return [data]
     if (folder := as_folder(data)) is None:
         return None

@@ -21,6 +21,7 @@ from vllm_mmout.geo import (
     place_of,
     rasters_of,
 )
+from vllm_mmout.models.inputs.catalogued import CataloguedInput, catalogued
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import BucketPath
@@ -35,6 +36,12 @@ def name_of(data: Any) -> str:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
         return file_stem(data) or NAMELESS
+    try:
+        record = data if isinstance(data, CataloguedInput) else catalogued(data)
+    except InputError:  # raised again when the input is read
+        return NAMELESS
+    if record is not None:
+        return record.name
     parts = parts_of(data)
     return name_of(parts[0]) if parts else NAMELESS
 
@@ -101,7 +108,12 @@ def is_named(data: Any) -> bool:
 
 
 def parts_of(data: Any) -> list[Any]:
-    """Return the items of a list, or the files of a dict of band names and files. Other inputs give an empty list."""
+    """Return the items of a list, or the files of a dict of band names and files or of a catalogue's record.
+
+    Other inputs give an empty list.
+    """
+    if isinstance(data, CataloguedInput):
+        return [file.address for file in data.files]
     if are_named_files(data):
         return list(data.values())
     return list(data) if isinstance(data, list | tuple) else []

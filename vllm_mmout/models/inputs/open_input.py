@@ -9,22 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
     FINER,
     RASTER_SUFFIXES,
     Layer,
-    OpenArray,
     OpenRaster,
     OpenStack,
-    Raster,
-    as_seen,
     band_of_file,
-    open_raster,
-    picture_raster,
     pixel_area,
     rasters_of,
     sensor_of,
@@ -32,8 +24,10 @@ from vllm_mmout.geo import (
 )
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.band_names import NamedBand
+from vllm_mmout.models.inputs.catalogued import CataloguedFile, CataloguedInput
 from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, dates_of, in_order_of_dates, miscounted, note_order
-from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, native, without_file_scheme
+from vllm_mmout.models.inputs.input_forms import as_folder
+from vllm_mmout.models.inputs.opened_raster import opened_picture, opened_raster
 from vllm_mmout.models.inputs.unsupported_forms import other_form
 
 if TYPE_CHECKING:
@@ -61,7 +55,8 @@ def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> Open
         layers = _planes(data, choice, mapper.num_frames, opened)
         raster, places = layers[0].raster, tuple(layer.place + 1 for layer in layers)
         if more := len({id(layer.raster) for layer in layers}) - 1:
-            name = as_folder(data) or f"{PurePath(raster.name).name} and {more} more file{'s' * (more > 1)}"
+            of_folder = data.name if isinstance(data, CataloguedInput) else as_folder(data)
+            name = of_folder or f"{PurePath(raster.name).name} and {more} more file{'s' * (more > 1)}"
             raster = OpenStack(layers, str(name), resampling=params.resampling, nodata=params.nodata)
             places = tuple(range(1, len(layers) + 1))
         opened.pop_all()  # the caller closes it
@@ -125,20 +120,24 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
         raise InputError("; ".join(filter(None, [str(error), form])), param=error.param) from None
     rasters: dict[Any, OpenRaster] = {}
     for file in dict.fromkeys(band.file for band in chosen):
-        rasters[file] = opened.enter_context(open_one(file)) if isinstance(file, Path) else file
+        rasters[file] = file if isinstance(file, OpenRaster) else opened.enter_context(_opened_now(file, open_one))
     for file in {band.file for band in bands} - rasters.keys():
-        if not isinstance(file, Path):
+        if isinstance(file, OpenRaster):
             file.close()
     layers = [Layer(rasters[band.file], band.place, next(iter(band.listed.names), None)) for band in chosen]
     return choice.unpack(layers, choice.params)
+
+
+def _opened_now(file: Path | CataloguedFile, open_one: _Opener) -> OpenRaster:
+    return file.opened(open_one) if isinstance(file, CataloguedFile) else open_one(file)
 
 
 @dataclass(frozen=True, slots=True)
 class _FileBand:
     """Band of an input, with the file that holds it."""
 
-    file: OpenRaster | Path
-    """Open file, or its path if the file is opened only when a band of it is chosen, as in a large folder."""
+    file: OpenRaster | Path | CataloguedFile
+    """Open file, or its path or description if it is opened only when a band of it is chosen."""
     place: int
     """Index (from 0) of the band in the file."""
     listed: NamedBand
@@ -149,11 +148,10 @@ class _FileBand:
 def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
     if isinstance(data, FilesOfDate):
         return _bands_of_folder(data.files, data.folder, open_one, f"the files of {data.date} in {data.folder}")
+    if isinstance(data, CataloguedInput):
+        return _bands_of_record(data, opened, open_one)
     if (folder := as_folder(data)) is not None:
-        files = rasters_of(folder)
-        if len(files) == 1:
-            return _bands_of_one(files[0], f"{folder} is a folder with one raster that", opened, open_one)
-        return _bands_of_folder(files, folder, open_one, f"{folder} is a folder that")
+        return _bands_of_whole_folder(folder, opened, open_one)
     if isinstance(data, list | tuple):
         return _bands_of_list(data, opened, open_one)
     if isinstance(data, Mapping):
@@ -164,6 +162,26 @@ def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileB
         ]
         return bands, BandList("the input", tuple(band.listed for band in bands))
     return _bands_of_one(data, "the input", opened, open_one)
+
+
+def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+    files = rasters_of(folder)
+    if len(files) == 1:
+        return _bands_of_one(files[0], f"{folder} is a folder with one raster that", opened, open_one)
+    return _bands_of_folder(files, folder, open_one, f"{folder} is a folder that")
+
+
+def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+    """Return the bands of a catalogue's record. A single file that the record does not describe is opened."""
+    if len(data.files) == 1 and not data.files[0].bands:
+        (file,) = data.files
+        return _bands_of_one(file.address, f"the file of {data.name}", opened, lambda _: file.opened(open_one))
+    bands = [
+        _FileBand(file, place, NamedBand(band.names, file.name, data.sensor))
+        for file in data.files
+        for place, band in enumerate(file.bands)
+    ]
+    return bands, BandList(data.name, tuple(band.listed for band in bands), numbered=False)
 
 
 def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
@@ -251,47 +269,3 @@ def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
     path = str(data) if isinstance(data, str | Path) else getattr(data, "name", None)
     file = band_of_file(path) if isinstance(path, str) else None
     return tuple(dict.fromkeys(filter(None, (description, file, file and trailing_band(file)))))
-
-
-def opened_picture(data: Any) -> OpenRaster:
-    """Open a picture or raster as a viewer shows it: turned upright, with the colours of its palette."""
-    return as_seen(opened_raster(data))
-
-
-def opened_raster(data: Any) -> OpenRaster:
-    """Open a picture or raster given as path, bytes, open file, PIL image, array or tensor."""
-    if isinstance(data, str | Path):
-        if not str(data):
-            raise InputError("the path of the input is empty; name a file")
-        return open_raster(without_file_scheme(str(data)))
-    if isinstance(data, bytes | bytearray | memoryview):
-        return open_raster(bytes(data))
-    if is_open_file(data):
-        return open_raster(data)
-    if hasattr(data, "getbands"):
-        return open_raster(picture_raster(data))
-    array = native(_plain_array(data))
-    if array.ndim != 3:
-        raise InputError(
-            f"an array must be [bands, height, width], got shape {list(array.shape)}; a picture [height, width, 3] goes"
-            " through np.moveaxis(picture, -1, 0), a grey one [height, width] through picture[None]"
-        )
-    if isinstance(array, np.ma.MaskedArray):
-        raster = Raster(array.filled(0))
-        return OpenArray(
-            raster, f"<raster of {raster.height} x {raster.width} pixels>", ~np.broadcast_to(array.mask, array.shape)
-        )
-    return open_raster(Raster(array=array))
-
-
-def _plain_array(data: Any) -> NDArray[Any]:
-    if isinstance(data, np.ndarray):
-        return data
-    if hasattr(data, "detach") and hasattr(data, "cpu"):
-        tensor = data.detach().cpu()
-        array: NDArray[Any] = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
-        return array
-    raise InputError(
-        "an input must be a path, bytes, a PIL image, an array or tensor [bands, height, width], or vLLM's prompt dict,"
-        f" got {type(data).__name__}"
-    )

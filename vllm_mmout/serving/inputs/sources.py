@@ -12,11 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from PIL import Image, UnidentifiedImageError
-
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
-    PICTURE_ERRORS,
     FetchOptions,
     FileAddress,
     FileWithNeighbours,
@@ -29,6 +26,7 @@ from vllm_mmout.geo import (
     redirect_fault,
     without_secrets,
 )
+from vllm_mmout.models.inputs.catalogued import catalogued
 from vllm_mmout.serving.inputs.addresses import Domains, GuardedConnections, host_of
 from vllm_mmout.serving.inputs.data_urls import open_data_url
 from vllm_mmout.serving.inputs.local_files import LocalFiles
@@ -37,6 +35,7 @@ from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.options import flag
 
 if TYPE_CHECKING:
+    from vllm_mmout.models.inputs.catalogued import CataloguedInput
     from vllm_mmout.serving.options import ServingOptions
 
 _IN_MEMORY = 1 << 20
@@ -251,6 +250,8 @@ class _RequestFiles:
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
+        if self._most is not None and (record := self._record(data)) is not None:
+            return record
         if isinstance(data, list | tuple | dict):
             if depth == _DEEPEST:
                 raise InputError(f"the input is nested deeper than {_DEEPEST} levels; send it flat")
@@ -273,6 +274,22 @@ class _RequestFiles:
         made = {name: part if name in self._words else self.walked(part, depth) for name, part in data.items()}
         return data if all(made[name] is data[name] for name in data) else made
 
+    def _record(self, data: Any) -> CataloguedInput | None:
+        """Return the input that a catalogue's record describes, or None. Its files are opened when they are chosen."""
+        if isinstance(data, Upload):
+            data = named(data.file, data.name, owned=False)
+        return None if isinstance(data, str) and not self._texts else catalogued(data, self)
+
+    def document(self, address: str) -> BinaryIO:
+        """Open a catalogue's document at an address, as an `Opener` does."""
+        return self._sources.open_text(address)
+
+    def file(self, address: str) -> BinaryIO:
+        """Open a file that a record names, as an `Opener` does. Only addresses are opened, with the client's limits."""
+        if not is_address(address) and not in_bucket(address):
+            raise InputError(f"{address[:_SHOWN]!r} is no address, and this server opens only addresses for a record")
+        return self._open(partial(self._sources.open_text, address))
+
     def _open(self, opening: Callable[[], BinaryIO]) -> BinaryIO:
         self._count += 1
         if self._count > _MOST:
@@ -281,18 +298,3 @@ class _RequestFiles:
         if self._most is not None:
             self._most.check(file)
         return file
-
-
-def rgb_picture(file: BinaryIO) -> Image.Image:
-    """Decode a picture as RGB. The call blocks while the file is read and decoded."""
-    try:
-        with Image.open(file) as picture:
-            return picture.convert("RGB")
-    except UnidentifiedImageError:
-        raise InputError(
-            f"{file.name} is no picture that this model takes; send a PNG, JPEG or WebP, grey or RGB"
-        ) from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(f"{file.name} is larger than pictures may be: {error}; send a smaller one") from error
-    except PICTURE_ERRORS as error:
-        raise InputError(f"{file.name} is a truncated or damaged picture: {error}; send it again") from error

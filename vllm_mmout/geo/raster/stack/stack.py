@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 FINER = 1 - 1e-6
 """Ratio of the areas of two pixels below which the smaller pixel counts as finer."""
 _DATE = "TIFFTAG_DATETIME"
+DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
+"""Metadata item with the addresses of the catalogue's records that describe a raster, one a line."""
+DATES: Final = "MMOUT_DATES"
+"""Metadata item with the moments when a raster was acquired, one a line in the form of ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +243,8 @@ def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
 def _shared_metadata(rasters: Sequence[OpenRaster]) -> dict[str, str]:
     first, *others = (raster.metadata for raster in rasters)
     shared = {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
-    return shared | ({_DATE: first[_DATE]} if _DATE in first else {})
+    described = {}
+    for item in (DESCRIBED_BY, DATES):
+        lines = dict.fromkeys(line for raster in rasters for line in raster.metadata.get(item, "").split("\n") if line)
+        described |= {item: "\n".join(lines)} if lines else {}
+    return shared | described | ({_DATE: first[_DATE]} if _DATE in first else {})

@@ -20,7 +20,8 @@ from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError, MMOutError, SaveError
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.inputs.sources import Sources, rgb_picture
+from vllm_mmout.serving.inputs.rgb_pictures import rgb_picture
+from vllm_mmout.serving.inputs.sources import Sources
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.asked_limits import check_request
 from vllm_mmout.serving.response.answer_budget import AnswerBudget

@@ -1,0 +1,83 @@
+"""STAC items in requests to a server: their files are opened as addresses of the client would be."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from http_server import a_running_server, a_server  # noqa: F401 - fixtures
+from several_files import mapper
+from stac_catalogue import item, pixels
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.params import OutputParams
+from vllm_mmout.serving.inputs.sources import Sources, Upload
+from vllm_mmout.serving.options import ServingOptions
+
+pytestmark = pytest.mark.engine
+TILE, DAY = "32TQM", "2024-06-01"
+ARRAY = pixels(TILE, DAY)
+
+
+@pytest.fixture
+def served(server, tmp_path):
+    """An item on a server, as a dict with relative addresses, and the address of its JSON."""
+    made = item(tmp_path, TILE, DAY)
+    for path in (tmp_path / made["id"]).glob("*.tif"):
+        server.serve(f"/items/{path.name}", path.read_bytes())
+    return made, server.serve("/items/a.json", json.dumps(made).encode())
+
+
+def seen(data, domains=("127.0.0.1",), **limits):
+    """Return what a model of six bands gets from the input of a request."""
+    sources = Sources(ServingOptions(**limits), local_path=None, domains=list(domains))
+    model = mapper("blue", "green", "red", "narrow NIR", "SWIR 1", "SWIR 2")
+    with sources.opened(data) as opened:
+        return model(opened, OutputParams()).tensors["pixel_values"]
+
+
+def upload(made):
+    """Return an item as a client uploads it."""
+    content = json.dumps(made).encode()
+    return Upload("a.json", io.BytesIO(content), len(content))
+
+
+def test_an_address_a_dict_and_an_upload(server, served):
+    """The bands are fetched from the addresses in the item, and only those that the model takes."""
+    made, address = served
+    np.testing.assert_array_equal(seen(address), ARRAY)
+    assert not server.of("/items/visual.tif")
+    made["links"] = [{"rel": "self", "href": address}]
+    np.testing.assert_array_equal(seen(made), ARRAY)
+    np.testing.assert_array_equal(seen(upload(made)), ARRAY)
+
+
+HREFS = {
+    "/etc/passwd.tif": "local file|no address",
+    "file:///etc/passwd.tif": "local file|no address",
+    "http://10.0.0.1/red.tif": "10.0.0.1",
+    "http://169.254.169.254/latest/red.tif": "169.254.169.254",
+    "s3://private/red.tif": "lies below no address of --mmout-read-from",
+}
+
+
+@pytest.mark.parametrize("href", HREFS)
+@pytest.mark.parametrize("with_link", [True, False])
+def test_an_item_cannot_name_what_its_client_may_not(served, href, with_link):
+    """Local files, private addresses and buckets of the operator are refused, whatever the item says of itself."""
+    made, address = served
+    made["links"] = [{"rel": "self", "href": address}] * with_link
+    for asset in made["assets"].values():
+        asset["href"] = href
+    with pytest.raises(InputError, match=HREFS[href]):
+        seen(made)
+    with pytest.raises(InputError, match=HREFS[href]):
+        seen(upload(made))
+
+
+def test_limits_of_files_hold_for_those_of_items(served):
+    """A raster of too many pixels is refused before it is read."""
+    with pytest.raises(InputError, match="--mmout-max-pixels"):
+        seen(served[1], max_pixels=1000)

@@ -1,0 +1,254 @@
+"""Inputs that a catalogue describes: their files, and the facts that the catalogue states about each file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+
+from vllm_mmout.errors import InputError, message_of
+from vllm_mmout.geo import Georeference, Packing, date_of_items, same_system
+from vllm_mmout.wing import extensions
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import Affine, OpenRaster
+
+_DATE_ITEM: Final = "ACQUISITIONDATETIME"
+"""Metadata item that gets the date of the catalogue."""
+_SAME_PIXEL: Final = 0.01
+"""Largest distance, in pixels, between two corners that count as equal."""
+_SAME_NUMBER: Final = 1e-6
+"""Largest relative difference of two scales or offsets that count as equal."""
+_DAY: Final = timedelta(days=1)
+
+
+class Opener(Protocol):
+    """Opener of what a catalogue's records name, with the limits of the user who gave the record."""
+
+    def document(self, address: str) -> BinaryIO:
+        """Open a document of the catalogue at a path or an address. The caller closes it."""
+
+    def file(self, address: str) -> Any:
+        """Open a file of an input. The result is a path, an address, or an open file that is closed elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedBand:
+    """A band of a file, as its catalogue describes it."""
+
+    names: tuple[str, ...]
+    """Names of the band, such as "B04" and "red", the preferred first."""
+    packing: Packing | None = None
+    """Scale and offset, or None if the catalogue states neither."""
+    nodata: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CataloguedFile:
+    """A file of an input, as its catalogue describes it. It is opened only if a band of it is chosen."""
+
+    name: str
+    """Name of the file in messages, such as "asset 'red' of item S2A_1"."""
+    address: str
+    """Path or address of the file."""
+    opener: Opener
+    record: str
+    """Name of the catalogue's record in messages, such as "STAC item S2A_1"."""
+    bands: tuple[StatedBand, ...] = ()
+    """Bands of the file in its order. Empty if the catalogue does not describe them."""
+    crs: str | None = None
+    transform: Affine | None = None
+    size: tuple[int, int] | None = None
+    """Height and width in pixels."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Metadata items that the input's results get."""
+    days: tuple[date, date] | None = None
+    """First and last day of the acquisition."""
+    noted: tuple[str, ...] = ()
+    """Sentences about assumptions that the catalogue's reader made."""
+
+    def opened(self, open_one: Callable[[Any], OpenRaster]) -> OpenRaster:
+        """Open the file, check it against the catalogue, and add the facts that only the catalogue states.
+
+        Raises:
+            InputError: the file cannot be read, or it contradicts the catalogue. The message has both statements.
+
+        """
+        try:
+            raster = open_one(self.opener.file(self.address))
+        except InputError as error:
+            raise InputError(f"{self.name}: {message_of(error)}") from error
+        try:
+            return self._with_facts(raster)
+        except BaseException:
+            raster.close()
+            raise
+
+    def _with_facts(self, raster: OpenRaster) -> OpenRaster:
+        noted = list(self.noted)
+        facts: dict[str, Any] = {"metadata": self._metadata(raster)}
+        place = self._georeference(raster, noted)
+        bands = self._bands_of(raster)
+        if place is not None:
+            facts["georeference"] = place
+        if (nodata := self._nodata(raster, bands, noted)) is not None:
+            facts["nodata"] = nodata
+        if packing := self._packing(raster, bands):
+            facts["packing"] = packing
+        return raster.told(**facts, assumed=(*raster.assumed, *noted))
+
+    def _differs(self, fact: str, stated: object, own: object) -> InputError:
+        return InputError(
+            f"{self.name}: the item states {fact} {stated}, and the file {fact} {own}; correct one of them, or give the"
+            " file itself as the input"
+        )
+
+    def _bands_of(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
+        """Return the stated bands, one for each band of the file except an undescribed alpha band."""
+        count = len(self.bands)
+        if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
+            return self.bands
+        raise self._differs("a number of bands of", count, raster.count)
+
+    def _metadata(self, raster: OpenRaster) -> dict[str, str]:
+        """Return the metadata items with the date of the catalogue. The date of the file must not differ."""
+        metadata = {**raster.metadata, **dict(self.metadata)}
+        if self.days is None:
+            return metadata
+        (first, last), own = self.days, date_of_items(raster.metadata)
+        if own is None:
+            return {**metadata, _DATE_ITEM: first.isoformat()}
+        if not first - _DAY <= own <= last + _DAY:  # a day apart may be the same moment in two time zones
+            stated = first if first == last else f"{first} to {last}"
+            raise self._differs("the date", stated, own)
+        return metadata
+
+    def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
+        """Return a georeference that completes the file's own, or None if the file's own is used as it is."""
+        if self.size is not None and self.size != raster.size:
+            raise self._differs("the size", _shown(self.size), _shown(raster.size))
+        own = raster.georeference or Georeference()
+        if own.gcps or own.unread_keys:
+            return None
+        if self.crs is not None and own.crs is not None and not same_system(self.crs, own.crs):
+            raise self._differs("the coordinate system", self.crs, own.crs)
+        both = self.transform, own.transform
+        if self.transform is not None and own.transform is not None and not _same_place(*both, raster.size):
+            raise self._differs("the transform", *both)
+        stated = {
+            name: getattr(self, name)
+            for name in ("crs", "transform")
+            if getattr(self, name) is not None and getattr(own, name) is None
+        }
+        if not stated:
+            return None
+        noted.append(
+            f"{self.record} states its {' and '.join(stated)} ({', '.join(map(str, stated.values()))}), which its files"
+            " do not; it was taken."
+        )
+        return replace(own, **stated)
+
+    def _nodata(self, raster: OpenRaster, bands: tuple[StatedBand, ...], noted: list[str]) -> float | None:
+        """Return the nodata value if only the catalogue states it, else None."""
+        stated = {str(band.nodata): band.nodata for band in bands if band.nodata is not None}
+        if not stated:
+            return None
+        if len(stated) > 1:
+            raise InputError(
+                f"{self.name}: the item states the nodata values {', '.join(stated)} for the bands of one file,"
+                " which can have one; give nodata=..."
+            )
+        (value,) = stated.values()
+        if raster.nodata is not None:
+            if value != raster.nodata and not (math.isnan(value or 0) and math.isnan(raster.nodata)):
+                raise self._differs("nodata", value, raster.nodata)
+            return None
+        noted.append(
+            f"{self.record} states nodata {value:g}, which its files do not; it was taken; give nodata=... for another."
+        )
+        return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
+
+    def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
+        """Return scale and offset of each band if the catalogue states some that the file does not."""
+        packings = list(raster.packing or (Packing(),) * raster.count)
+        for place, band in enumerate(bands):
+            own = packings[place]
+            if band.packing is None:
+                continue
+            if not own.told:
+                packings[place] = band.packing
+            elif not _equal(own.scale, band.packing.scale) or not _equal(own.offset, band.packing.offset):
+                raise self._differs("scale and offset", _numbers(band.packing), _numbers(own))
+        return tuple(packings) if any(packing.told for packing in packings) else ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CataloguedInput:
+    """One input that a catalogue describes: the files of one scene."""
+
+    name: str
+    """Name of the scene, from which the file of a result is named."""
+    files: tuple[CataloguedFile, ...]
+    sensor: str | None = None
+    """Sensor of the files, as `vllm_mmout.geo.sensor_of` returns it."""
+
+
+def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
+    """Return the input that a record of a catalogue describes, or None for data in another form.
+
+    Args:
+        data: the input as it was given, such as a path, an address, or a parsed record.
+        opener: opener of the record's documents and files. By default, local records may name local files.
+
+    Raises:
+        InputError: the record is damaged, or names files that must not be read.
+
+    """
+    for reader in extensions("inputs"):
+        found: CataloguedInput | None = reader.one(data, opener)
+        if found is not None:
+            return found
+    return None
+
+
+def with_catalogued(data: Any, opener: Opener | None = None) -> Any:
+    """Return data with records of catalogues replaced by the inputs that they describe, also within lists."""
+    if isinstance(data, list | tuple):
+        return [with_catalogued(part, opener) for part in data]
+    if isinstance(data, CataloguedInput):
+        return data
+    found = catalogued(data, opener)
+    return data if found is None else found
+
+
+def expanded(data: Any) -> Iterator[Any]:
+    """Yield the inputs of a list of records, such as an item collection, or the data itself if it is none."""
+    for reader in extensions("inputs"):
+        if (inputs := reader.many(data)) is not None:
+            yield from inputs
+            return
+    yield data
+
+
+def _equal(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_SAME_NUMBER, abs_tol=1e-12)
+
+
+def _numbers(packing: Packing) -> str:
+    return f"{packing.scale:.9g} and {packing.offset:.9g}"
+
+
+def _shown(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _same_place(one: Affine, other: Affine, size: tuple[int, int]) -> bool:
+    """Return whether two transforms put the corners of a raster at the same places, up to 0.01 pixels."""
+    pixel = max(abs(number) for number in (other[0], other[1], other[3], other[4]))
+    for row, col in ((0, 0), (0, size[1]), (size[0], 0), size):
+        x, y = ((t[0] * col + t[1] * row + t[2], t[3] * col + t[4] * row + t[5]) for t in (one, other))
+        if max(abs(x[0] - y[0]), abs(x[1] - y[1])) > _SAME_PIXEL * pixel:
+            return False
+    return True

@@ -1,0 +1,10 @@
+"""STAC: items, item collections and searches as inputs, and items and collections that describe results."""
+
+from __future__ import annotations
+
+from vllm_mmout.wing import Wing
+
+WING = Wing(
+    name="stac",
+    inputs="vllm_mmout.wings.stac.item_inputs",
+)

@@ -1,0 +1,97 @@
+"""Bands of an item's assets: their names, scale, offset and nodata, in STAC 1.0 and 1.1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import Packing
+from vllm_mmout.models.inputs.catalogued import StatedBand
+from vllm_mmout.wings.stac.documents import Json
+
+_LISTS: Final = ("bands", "eo:bands", "raster:bands")
+"""Fields of an asset that list its bands: of STAC 1.1, and of the extensions of STAC 1.0."""
+_MOST: Final = 10_000
+_SENTINEL_2: Final = "Sentinel-2"
+_APPLIED: Final = "earthsearch:boa_offset_applied"
+"""Property of Earth Search's items: whether the offset of newer Sentinel-2 products was added to the pixels already,
+although ``raster:bands`` still states it."""
+
+
+def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
+    """Return the merged descriptions of an asset's bands, or an empty list if it describes none.
+
+    Args:
+        name: name of the asset in messages.
+        key: key of the asset in its item.
+        asset: the asset.
+
+    """
+    lists = {field: _list(name, field, asset[field]) for field in _LISTS if asset.get(field)}
+    counts = {len(bands) for bands in lists.values()}
+    if len(counts) > 1:
+        stated = ", ".join(f"{len(bands)} in {field}" for field, bands in lists.items())
+        raise InputError(f"{name} states different numbers of bands: {stated}; correct the item")
+    merged: list[dict[str, Any]] = [{} for _ in range(max(counts, default=0))]
+    for bands in lists.values():
+        for band, more in zip(merged, bands, strict=True):
+            band.update(more)
+    if len(merged) == 1 and not names_of(merged[0]):
+        merged[0]["name"] = key
+    return merged
+
+
+def stated_band(name: str, asset: Json, band: Json, properties: Json, sensor: str | None) -> StatedBand:
+    """Return a band with its names and numbers. Fields of the asset ``name`` hold for all of its bands."""
+    both = {**{field: asset[field] for field in ("nodata", "raster:scale", "raster:offset") if field in asset}, **band}
+    scale, offset = (
+        _number(name, field, both.get(f"raster:{field}", both.get(field)), default)
+        for field, default in (("scale", 1.0), ("offset", 0.0))
+    )
+    return StatedBand(names_of(band), _packing(scale, offset, properties, sensor), _nodata(name, both.get("nodata")))
+
+
+def _packing(scale: float, offset: float, properties: Json, sensor: str | None) -> Packing | None:
+    if (scale, offset) == (1.0, 0.0):
+        return None
+    if offset and properties.get(_APPLIED) is True:
+        return Packing(scale, 0.0, f"the STAC item, whose offset {offset:g} was added before ({_APPLIED})")
+    counts = offset / scale if scale and sensor == _SENTINEL_2 else 0.0
+    shift = round(counts) if abs(counts - round(counts)) < 1e-6 else 0  # as in the products themselves
+    return Packing(scale, offset, "the STAC item", shift=shift)
+
+
+def names_of(band: Json) -> tuple[str, ...]:
+    """Return the names of a band that its description states."""
+    texts = [band.get(field) for field in ("name", "eo:common_name", "common_name")]
+    return tuple(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
+
+
+def _list(name: str, field: str, bands: Any) -> Sequence[Json]:
+    if not isinstance(bands, list) or not all(isinstance(band, Mapping) for band in bands):
+        raise InputError(f"{name}: {field} must be a list of objects, got {type(bands).__name__}; correct the item")
+    if len(bands) > _MOST:
+        raise InputError(f"{name}: {field} lists {len(bands)} bands, and at most {_MOST} are read")
+    return bands
+
+
+def _number(name: str, field: str, value: Any, default: float) -> float:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"{name}: {field} must be a number, got {str(value)[:40]!r}; correct the item")
+    if field == "scale" and value == 0:
+        raise InputError(f"{name}: scale is 0, which no pixel could have; correct the item")
+    return float(value)
+
+
+def _nodata(name: str, value: Any) -> float | None:
+    """Return a nodata value, which STAC writes as a number, "nan", "inf" or "-inf"."""
+    if value is None:
+        return None
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name}: nodata must be a number, got {str(value)[:40]!r}; correct the item") from None

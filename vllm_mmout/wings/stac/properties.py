@@ -1,0 +1,82 @@
+"""Facts of an item and its assets beside the bands: coordinate system, transform, size, days and sensor."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import sensor_of
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import Affine
+    from vllm_mmout.wings.stac.documents import Json
+
+
+def projection(name: str, asset: Json, properties: Json) -> dict[str, Any]:
+    """Return coordinate system, transform and size of an asset as fields of a `CataloguedFile`.
+
+    The fields of the item hold for assets that do not have their own.
+    """
+    stated = {field: asset.get(f"proj:{field}", properties.get(f"proj:{field}")) for field in ("transform", "shape")}
+    crs: str | None = None
+    for level in (asset, properties):
+        code, epsg, wkt = (level.get(f"proj:{field}") for field in ("code", "epsg", "wkt2"))
+        crs = crs or (code if isinstance(code, str) else f"EPSG:{epsg}" if isinstance(epsg, int) else wkt)
+    if crs is not None and not isinstance(crs, str):
+        raise InputError(f"{name}: proj:wkt2 must be a text; correct the item")
+    return {"crs": crs, "transform": _transform(name, stated["transform"]), "size": _size(name, stated["shape"])}
+
+
+def _transform(name: str, value: Any) -> Affine | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) not in {6, 9} or not all(_is_number(each) for each in value):
+        raise InputError(f"{name}: proj:transform must be a list of 6 or 9 numbers; correct the item")
+    a, b, c, d, e, f = (float(each) for each in value[:6])
+    if not a * e - b * d:
+        raise InputError(f"{name}: proj:transform {value[:6]} gives pixels without an area; correct the item")
+    return a, b, c, d, e, f
+
+
+def _size(name: str, value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, int) and each > 0 for each in value):
+        raise InputError(f"{name}: proj:shape must be [rows, columns], got {str(value)[:60]}; correct the item")
+    return value[0], value[1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def moments_of(properties: Json) -> list[str]:
+    """Return the moment of an item, or its first and last moment, as texts, or an empty list without any."""
+    single = properties.get("datetime")
+    texts = [single] if single is not None else [properties.get(f"{end}_datetime") for end in ("start", "end")]
+    return [] if None in texts else [str(text) for text in texts]
+
+
+def days_of(properties: Json) -> tuple[date, date] | None:
+    """Return the first and the last day of an item, in UTC, or None if it states no date."""
+    texts = moments_of(properties)
+    if not texts:
+        return None
+    try:
+        first, last = _day(texts[0]), _day(texts[-1])
+    except ValueError as error:
+        raise InputError(f"its datetime {str(texts)[:80]} is no date ({error}); correct the item") from None
+    return first, last
+
+
+def _day(text: str) -> date:
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
+
+
+def sensor_by(name: str, properties: Json) -> str | None:
+    """Return the sensor of an item by its platform and instruments, else by its id, or None if it is unknown."""
+    words = [properties.get("platform"), properties.get("constellation"), *(properties.get("instruments") or ())]
+    return sensor_of(name, {"PLATFORM": " ".join(word for word in words if isinstance(word, str))})
