@@ -7,4 +7,6 @@ from vllm_mmout.wing import Wing
 WING = Wing(
     name="stac",
     inputs="vllm_mmout.wings.stac.item_inputs",
+    run="vllm_mmout.wings.stac.run_search",
+    public="vllm_mmout.wings.stac.public",
 )

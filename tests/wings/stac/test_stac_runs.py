@@ -1,0 +1,64 @@
+"""Items through a real engine: a collection, a search on the command line, and a broken item among good ones."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import rasterio
+from scenes_for_tests import classes
+from stac_catalogue import BROKEN, DAYS, catalogue, item_path, pixels
+
+from vllm_mmout import OutputParams
+from vllm_mmout.cli import main
+
+pystac = pytest.importorskip("pystac")
+pytestmark = [pytest.mark.engine, pytest.mark.heavy]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A static catalogue, which no test changes."""
+    return catalogue(tmp_path_factory.mktemp("catalogue"))
+
+
+def water(tile, day):
+    """Return the classes of an item's pixels."""
+    array = pixels(tile, day)
+    return classes(array, (array != 0).all(axis=0))
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_each_item_of_a_collection_has_its_result_or_its_error(llm, root, tmp_path):
+    """Results are named after the items, and a broken asset fails its own item alone."""
+    items = [item_path(root, "sentinel-2", name) for name in (f"S2A_33TUL_{DAYS[0]}", BROKEN)]
+    features = [pystac.Item.from_file(str(path)).to_dict(transform_hrefs=False) for path in items]
+    for feature, path in zip(features, items, strict=True):
+        for asset in feature["assets"].values():
+            asset["href"] = str(path.parent / asset["href"])
+    (tmp_path / "items.json").write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    options = OutputParams(path=f"{tmp_path}/out/")
+    good, bad = llm.generate(str(tmp_path / "items.json"), options, use_tqdm=False)
+    np.testing.assert_array_equal(good.outputs.array, water("33TUL", DAYS[0]))
+    assert good.outputs.path == f"{tmp_path}/out/S2A_33TUL_{DAYS[0]}.tif"
+    assert f"asset 'red' of STAC item {BROKEN}" in str(bad.error)
+    with rasterio.open(good.outputs.path) as file:
+        assert file.tags()["ACQUISITIONDATETIME"] == DAYS[0]
+        assert file.tags()["MMOUT_DESCRIBED_BY"] == f"{tmp_path}/items.json"
+
+
+def test_a_search_on_the_command_line(llm, root, tmp_path, capsys, monkeypatch):
+    """Each item that is found has a file in the folder; one that fails is named, and the status says so."""
+    monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))
+    command = ["run", "water-index", str(root), "--stac", "--collections", "sentinel-2"]
+    assert main([*command, "--datetime", DAYS[1], "-o", f"{tmp_path}/out/"]) == 0
+    assert len(capsys.readouterr().out.split()) == 2
+    for tile in ("32TQM", "33TUL"):
+        with rasterio.open(tmp_path / "out" / f"S2A_{tile}_{DAYS[1]}.tif") as file:
+            np.testing.assert_array_equal(file.read(), water(tile, DAYS[1]))
+    assert main([*command, "--datetime", DAYS[2], "-o", f"{tmp_path}/out/"]) == 1
+    assert "1 of 2 inputs failed" in capsys.readouterr().err
+    assert main(["run", "water-index", str(root), "a.tif", "--stac", "-o", "out/"]) == 2
+    assert main(["run", "water-index", "--collections", "hls", "a.tif", "-o", "out/"]) == 2

@@ -1,0 +1,155 @@
+"""`Filter`: what a search asks for, as fields of an API, and as a test of the items of a static catalogue."""
+
+from __future__ import annotations
+
+import calendar
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.messages import unknown
+from vllm_mmout.wings.stac.documents import Json
+
+_ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The conditions of a search."""
+
+    fields: Mapping[str, Any]
+    """Fields of the search of a STAC API."""
+    period: tuple[datetime, datetime]
+    """First and last moment."""
+
+    @classmethod
+    def of(
+        cls,
+        collections: Sequence[str] | None,
+        period: str | None,
+        bbox: Sequence[float] | None,
+        aoi: Mapping[str, Any] | None,
+        ids: Sequence[str] | None,
+    ) -> Filter:
+        """Check the conditions and return them; those that are None are left out."""
+        if bbox is not None and aoi is not None:
+            raise OptionError("bbox and aoi are both given; give one of them", param="bbox")
+        if bbox is not None and (len(bbox) != 4 or not -90 <= bbox[1] <= bbox[3] <= 90):
+            raise OptionError(f"bbox must be (west, south, east, north) in degrees, got {bbox!r}", param="bbox")
+        fields = {
+            "collections": collections,
+            "datetime": period,
+            "bbox": None if bbox is None else [float(side) for side in bbox],
+            "intersects": None if aoi is None else _geometry(aoi),
+            "ids": ids,
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        return cls(given, _ALWAYS if period is None else _period(period))
+
+    def __str__(self) -> str:
+        """Return the conditions for a message."""
+        parts = [f"{name}={str(value)[:80]}" for name, value in self.fields.items()]
+        return ", ".join(parts) or "an empty search"
+
+    def check_static(self, more: Mapping[str, Any]) -> None:
+        """Raise OptionError for a field that only an API understands."""
+        for name in more:
+            raise unknown(name, ["collections", "datetime", "bbox", "aoi", "ids"])
+
+    def matches(self, item: Json) -> bool:
+        """Return whether an item of a static catalogue matches all conditions."""
+        fields = self.fields
+        if "collections" in fields and item.get("collection") not in fields["collections"]:
+            return False
+        if "ids" in fields and item.get("id") not in fields["ids"]:
+            return False
+        first, last = _of_item(item)
+        if first > self.period[1] or last < self.period[0]:
+            return False
+        if "bbox" in fields and not _overlap(fields["bbox"], _box_of(item)):
+            return False
+        return "intersects" not in fields or _intersects(fields["intersects"], item)
+
+
+def _geometry(aoi: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the geometry of a GeoJSON feature or geometry."""
+    found = aoi.get("geometry") if aoi.get("type") == "Feature" else aoi
+    if not isinstance(found, Mapping) or "coordinates" not in found:
+        raise OptionError(
+            f"aoi must be one GeoJSON geometry in longitude and latitude, got {str(aoi)[:80]}", param="aoi"
+        )
+    return found
+
+
+def _intersects(geometry: Mapping[str, Any], item: Json) -> bool:
+    try:
+        shapely = importlib.import_module("shapely.geometry")
+    except ImportError as error:
+        raise OptionError(
+            f"aoi in a static catalogue needs shapely ({error}); pip install shapely, or give bbox"
+        ) from error
+    own = item.get("geometry")
+    if own is None:
+        return False
+    try:
+        return bool(shapely.shape(geometry).intersects(shapely.shape(own)))
+    except Exception as error:  # shapely's errors have no common class
+        raise InputError(f"the geometry of item {item.get('id')} or the aoi is wrong: {error}") from error
+
+
+def _box_of(item: Json) -> Sequence[float]:
+    box = item.get("bbox")
+    if not isinstance(box, list) or len(box) not in {4, 6} or not all(isinstance(side, int | float) for side in box):
+        raise InputError(f"item {item.get('id')} has no valid bbox; correct it, or search without bbox")
+    half = len(box) // 2
+    return [box[0], box[1], box[half], box[half + 1]]
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether two boxes overlap. A box whose west is greater than its east crosses the antimeridian."""
+    spans = [[(box[0], box[2])] if box[0] <= box[2] else [(box[0], 180.0), (-180.0, box[2])] for box in (one, other)]
+    across = any(a[0] <= b[1] and b[0] <= a[1] for a in spans[0] for b in spans[1])
+    return across and one[1] <= other[3] and other[1] <= one[3]
+
+
+def _of_item(item: Json) -> tuple[datetime, datetime]:
+    properties = item.get("properties")
+    stated = properties if isinstance(properties, Mapping) else {}
+    single = stated.get("datetime")
+    try:
+        first, last = (
+            datetime.fromisoformat(text)
+            for text in (single or stated.get("start_datetime"), single or stated.get("end_datetime"))
+        )
+    except (TypeError, ValueError):
+        return _ALWAYS
+    return tuple(each if each.tzinfo else each.replace(tzinfo=UTC) for each in (first, last))  # type: ignore[return-value]
+
+
+def _period(text: str) -> tuple[datetime, datetime]:
+    """Return the first and the last moment of a date, a month, a year, a moment, or an interval of these."""
+    first, slash, last = text.partition("/")
+    try:
+        begin = _ALWAYS[0] if slash and first in {"", ".."} else _span(first)[0]
+        end = _ALWAYS[1] if slash and last in {"", ".."} else _span(last if slash else first)[1]
+    except ValueError as error:
+        raise OptionError(
+            f'datetime must be a date, "2024-06", or an interval "2024-06-01/2024-06-30", got {text!r} ({error})',
+            param="datetime",
+        ) from None
+    return begin, end
+
+
+def _span(text: str) -> tuple[datetime, datetime]:
+    parts = text.strip().split("-")
+    if len(parts) == 3 and len(text.strip()) > 10:
+        moment = datetime.fromisoformat(text.strip())
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment, moment
+    year, month, day = (int(part) for part in (*parts, "0", "0")[:3])
+    last_month = month or 12
+    last = datetime(year, last_month, day or calendar.monthrange(year, last_month)[1], tzinfo=UTC)
+    return datetime(year, month or 1, day or 1, tzinfo=UTC), last + timedelta(days=1, microseconds=-1)

@@ -1,0 +1,77 @@
+"""The flags of ``vllm-mmout run`` for a search of a STAC catalogue, whose items are the inputs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from vllm_mmout.commands.run import RunInput, run_inputs
+from vllm_mmout.errors import OptionError
+
+if TYPE_CHECKING:
+    from vllm_mmout.params import OutputParams
+
+_OTHERS: Final = ("collections", "datetime", "stac_dates", "max_items")
+_DEGREES: Final = "EPSG:4326"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a search to the command's parser."""
+    group = parser.add_argument_group(
+        "inputs from a STAC catalogue",
+        "Run the model on the items that a search finds. --bbox chooses the items and the part of each that is read, in"
+        ' degrees if --bbox-crs is not given. Needs the extra: pip install "vllm-mmout[stac]".',
+    )
+    group.add_argument(
+        "--stac",
+        action="store_true",
+        help="search INPUT, which is the address of a STAC API, or the address or path of a static catalogue",
+    )
+    group.add_argument("--collections", metavar="LIST", help="ids of collections, with commas; by default all")
+    group.add_argument("--datetime", metavar="WHEN", help="date, month, year, or interval 2024-06-01/2024-06-30")
+    group.add_argument("--max-items", type=int, metavar="N", help="most items that the search may find (1000)")
+    group.add_argument(
+        "--stac-dates",
+        action="store_true",
+        default=None,
+        help="give all items as one input, in the order of their dates, to a model that takes several dates",
+    )
+
+
+def run(options: argparse.Namespace, params: OutputParams) -> int | None:
+    """Search, run the model on the items, and return the exit status, or None without ``--stac``."""
+    others = [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name) is not None]
+    if not options.stac:
+        if others:
+            raise OptionError(f"{', '.join(others)} is for a search; add --stac")
+        return None
+    if len(options.inputs) != 1:
+        raise OptionError(f"--stac searches one catalogue, and INPUT names {len(options.inputs)}; leave out the others")
+    from vllm_mmout.wings.stac.searching import search
+
+    box = None
+    if params.bbox is not None:
+        params = msgspec.structs.replace(params, bbox_crs=params.bbox_crs or _DEGREES)
+        box = _in_degrees(params)
+    limits: dict[str, Any] = {} if options.max_items is None else {"max_items": options.max_items}
+    collections = None if options.collections is None else options.collections.split(",")
+    items = search(options.inputs[0], collections=collections, datetime=options.datetime, bbox=box, **limits)
+    print(
+        f"{len(items)} items: {', '.join(item.id for item in items[:10])}{' ...' * (len(items) > 10)}", file=sys.stderr
+    )
+    inputs: list[Any] = [items] if options.stac_dates else items
+    return run_inputs(options, params, [RunInput(each) for each in inputs])
+
+
+def _in_degrees(params: OutputParams) -> tuple[float, float, float, float]:
+    """Return the box of a request in degrees."""
+    from rasterio.warp import transform_bounds
+
+    from vllm_mmout.geo import rasterio_crs
+
+    bounds = transform_bounds(rasterio_crs(params.bbox_crs or _DEGREES), rasterio_crs(_DEGREES), *params.bbox)
+    west, south, east, north = map(float, bounds)
+    return west, south, east, north

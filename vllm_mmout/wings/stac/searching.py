@@ -1,0 +1,83 @@
+"""Search of items in a STAC API or a static catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from warnings import catch_warnings, simplefilter
+
+from vllm_mmout.errors import InputError, type_and_message
+from vllm_mmout.geo import is_address, without_secrets
+from vllm_mmout.wings.stac.extra import stac_package
+from vllm_mmout.wings.stac.filters import Filter
+from vllm_mmout.wings.stac.walking import items_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pystac import Item
+
+_MOST_ITEMS: Final = 1000
+
+
+def search(
+    catalog: str,
+    *,
+    collections: str | Sequence[str] | None = None,
+    datetime: str | None = None,
+    bbox: Sequence[float] | None = None,
+    aoi: Mapping[str, Any] | None = None,
+    ids: Sequence[str] | None = None,
+    max_items: int = _MOST_ITEMS,
+    modifier: Callable[..., Any] | None = None,
+    **fields: Any,
+) -> list[Item]:
+    """Search a catalogue, and return its items in the order of their dates. Each item is an input of ``generate``.
+
+    Args:
+        catalog: address of a STAC API, or address or path of a static catalogue, which is read as a whole.
+        collections: ids of the collections; by default all.
+        datetime: a date, a month ("2024-06"), a year, or an interval ("2024-06-01/2024-06-30", ".." for no end).
+        bbox: west, south, east, north in degrees.
+        aoi: GeoJSON geometry in longitude and latitude that the items intersect. Not together with bbox.
+        ids: ids of the items.
+        max_items: most items; more are an error, because a part of them would be arbitrary.
+        modifier: function that changes the answers of an API, such as ``planetary_computer.sign_inplace``.
+        fields: further fields of the search of an API, such as ``query={"eo:cloud_cover": {"lt": 20}}``.
+
+    Raises:
+        InputError: the catalogue cannot be read, or no item or too many items match.
+        OptionError: an argument is wrong, or the extra "stac" is not installed.
+
+    """
+    pystac = stac_package("pystac", "a search")
+    names = [collections] if isinstance(collections, str) else collections
+    wanted = Filter.of(names, datetime, bbox, aoi, ids)
+    items = _of_api(catalog, wanted, max_items, modifier, fields) if is_address(catalog) else None
+    if items is None:
+        wanted.check_static(fields)
+        documents = [each for each in items_below(catalog) if wanted.matches(each.content)]
+        items = [pystac.Item.from_dict({**each.content}, href=each.base) for each in documents]
+    shown = without_secrets(catalog)
+    if not items:
+        raise InputError(f"no item of {shown} matches {wanted}; check collections, datetime and the area")
+    if len(items) > max_items:
+        raise InputError(f"more than {max_items} items of {shown} match {wanted}; search for fewer, or set max_items")
+    return sorted(items, key=lambda item: (str(item.datetime or item.properties.get("start_datetime")), item.id))
+
+
+def _of_api(
+    address: str, wanted: Filter, most: int, modifier: Callable[..., Any] | None, fields: Mapping[str, Any]
+) -> list[Item] | None:
+    """Return the items that an API finds, or None if the address is that of a static catalogue."""
+    client_package = stac_package("pystac_client", "a search")
+    shown = without_secrets(address)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # it warns if a catalogue is no API
+            client = client_package.Client.open(address, modifier=modifier)
+            if not client.conforms_to("ITEM_SEARCH"):
+                return None
+        return list(client.search(**wanted.fields, max_items=most + 1, **fields).items())
+    except Exception as error:  # errors of requests, of JSON, and of the API have no common class
+        raise InputError(f"the search of {shown} failed: {type_and_message(error)[:500]}") from error
