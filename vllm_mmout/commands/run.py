@@ -48,6 +48,8 @@ def _argparse_settings(option: Option) -> Mapping[str, Any]:
     """Return the keyword arguments of argparse's ``add_argument`` for an option of a request."""
     text = option.meta.description.partition(". ")[0].removesuffix(".") if option.meta.description else ""
     arguments: dict[str, Any] = {"default": option.default, "help": text.replace("%", "%%")}
+    if option.hint is bool:
+        return {**arguments, "action": "store_true"}
     if option.choices:
         if "bare" in option.extra:
             arguments |= {"nargs": "?", "const": option.extra["bare"]}
@@ -72,7 +74,9 @@ def _reading(option: Option) -> Callable[[str], Any]:
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    name: _argparse_settings(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
+    name: _argparse_settings(option)
+    for name, option in DECLARED.items()
+    if name not in {*LOCAL_ONLY, "partial_images"} or name == "stac_item"
 }
 """Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
 GRID, SKIP_FAILED = "--grid", "--skip-failed"

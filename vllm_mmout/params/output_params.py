@@ -16,7 +16,7 @@ from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.params.reading import OF_MODELS
 from vllm_mmout.params.tiling import Tiling
 
-LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds"})
+LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds", "stac_item"})
 """Names of the options that apply only in the process that made the request. They are not sent to an engine, and HTTP
 clients cannot set them."""
 
@@ -87,6 +87,13 @@ class OutputParams(Tiling, frozen=True, kw_only=True):
             "file or folder for the result, also in a bucket; only in Python. ``outputs.path`` is the path of the file."
         ),
     ] = None
+    stac_item: Annotated[
+        bool,
+        said(
+            "writes a STAC item, NAME.json, and a thumbnail beside the GeoTIFF of the result; only in Python and on the"
+            ' command line, with path. Needs the extra "stac".'
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         for name in ("processor", "output", "bands", "indices", "scale", "offset", "bbox", "grid", *OF_MODELS):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import rasterio
+from pages import all_blocks
 from scenes_for_tests import classes
 from stac_catalogue import BROKEN, DAYS, catalogue, item_path, pixels
 
 from vllm_mmout import OutputParams
 from vllm_mmout.cli import main
+from vllm_mmout.errors import OptionError
 
 pystac = pytest.importorskip("pystac")
 pytestmark = [pytest.mark.engine, pytest.mark.heavy]
@@ -62,3 +65,43 @@ def test_a_search_on_the_command_line(llm, root, tmp_path, capsys, monkeypatch):
     assert "1 of 2 inputs failed" in capsys.readouterr().err
     assert main(["run", "water-index", str(root), "a.tif", "--stac", "-o", "out/"]) == 2
     assert main(["run", "water-index", "--collections", "hls", "a.tif", "-o", "out/"]) == 2
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_a_result_gets_an_item_if_asked(llm, root, tmp_path):
+    """The item has the model, the options, the software, and links to the item and the files of the input."""
+    name = f"S2A_32TQM_{DAYS[0]}"
+    path = item_path(root, "sentinel-2", name)
+    options = OutputParams(path=f"{tmp_path}/out/", stac_item=True, tile=32)
+    (result,) = llm.generate([str(path)], options, use_tqdm=False)
+    item = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+    assert result.outputs.path == f"{tmp_path}/out/{name}.tif"
+    assert item["properties"]["datetime"] == f"{DAYS[0]}T10:00:00Z"
+    assert item["properties"]["processing:expression"]["expression"] == {"tile": 32}
+    assert item["properties"]["processing:software"].keys() == {"vllm-mmout", "vllm"}
+    assert [link["href"] for link in item["links"]] == [str(path)]
+    assert (tmp_path / "out" / f"{name}-thumbnail.png").exists()
+    with pytest.raises(OptionError, match="stac_item describes the file of a result; give its path"):
+        llm.generate(str(path), OutputParams(stac_item=True), use_tqdm=False)
+    with pytest.raises(OptionError, match="stac_item describes GeoTIFFs, and the result is png"):
+        llm.generate(str(path), OutputParams(path=f"{tmp_path}/a.png", stac_item=True), use_tqdm=False)
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_the_guide(llm, root, tmp_path, capsys, monkeypatch):
+    """The script and the commands of docs/stac.md run in the folder of a catalogue, and make one collection."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vllm.LLM", lambda *_: llm)
+    monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))
+    (tmp_path / "sentinel-2").symlink_to(root.parent / "sentinel-2")
+    (tmp_path / "hls").symlink_to(root.parent / "hls")
+    (tmp_path / "catalog.json").write_bytes(root.read_bytes())
+    (script,) = [block.text for block in all_blocks("python") if block.page == "stac.md"]
+    exec(compile(script, "stac.md", "exec"), {})  # noqa: S102 - it is the script of our own page
+    lines = [line for block in all_blocks("shell") if block.page == "stac.md" for line in block.text.splitlines()]
+    made = json.loads((tmp_path / "maps" / "collection.json").read_text())
+    assert sum(link["rel"] == "item" for link in made["links"]) == 4
+    assert len(capsys.readouterr().out.split()) == 4
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0
+    assert json.loads((tmp_path / "maps" / "collection.json").read_text()) == made

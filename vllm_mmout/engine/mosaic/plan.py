@@ -111,7 +111,7 @@ class MosaicPlan:
         )
         scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None, **box)
         inputs = list(mosaic.inputs)
-        target = target_of(params.path, inputs)
+        target = target_of(params, inputs)
         spare_the_input(binding, params, target, inputs)
         check_suffix(binding, params, target)
         scenes: list[MosaicScene] = []

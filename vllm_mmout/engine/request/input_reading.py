@@ -67,7 +67,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
         name, processor = own
         run: Run = processor.request(name, data, request, binding.settings.decode_timeout_s)
         return run
-    target = target_of(params.path, data)
+    target = target_of(params, data)
     kinds = asked_results(binding, params) if isinstance(params.output, tuple) else ()
     if kinds:
         check_suffix(binding, params, target)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm_mmout.engine.request.request import Finish, as_it_is
 from vllm_mmout.engine.request.results import AskedResult, asked_results, check_suffix_of, make_kinds
 from vllm_mmout.errors import OptionError, SaveError
-from vllm_mmout.geo import check_bucket, is_folder, place_of, same_file
+from vllm_mmout.geo import check_bucket, is_address, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of
 from vllm_mmout.outputs import RasterOutput, Source
 from vllm_mmout.outputs.formats import FORMATS, other_suffix
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.processors.base import formats_for
+from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.geo import BucketPath, Georeference
     from vllm_mmout.params import OutputParams
+
+
+_DESCRIBED: Final = "tiff"
+"""Format of the results that a catalogue's record describes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,8 @@ class Target:
     """Whether ``path`` is a folder. The file in the folder is named after the input."""
     stem: str
     """Name of the input without its suffix."""
+    describe: Callable[[str], None] | None = None
+    """Function that writes a catalogue's record of the saved file, or None if the request does not want one."""
 
     @property
     def folder_here(self) -> Path | None:
@@ -78,14 +85,18 @@ def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
         seen.add(file)
 
 
-def target_of(path: str | None, data: Any) -> Target | None:
-    """Return the file or folder for a result, or None if ``path`` is None. A missing folder is created."""
+def target_of(params: OutputParams, data: Any) -> Target | None:
+    """Return the file or folder for the result of a request, or None without a path. A missing folder is created."""
+    path = params.path
+    if params.stac_item and path is None:
+        raise OptionError("stac_item describes the file of a result; give its path too", param="stac_item")
     if path is None:
         return None
+    describe = _description(params, data) if params.stac_item else None
     target, folder = place_of(path), is_folder(path)
     if not isinstance(target, Path):
         check_bucket(target)
-        return Target(target, folder, name_of(data))
+        return Target(target, folder, name_of(data), describe)
     parent = target if folder else target.parent
     if folder:
         try:
@@ -94,7 +105,23 @@ def target_of(path: str | None, data: Any) -> Target | None:
             raise SaveError(f"{path}: the folder cannot be made: {error.strerror}; choose another path") from error
     if not parent.is_dir():
         raise SaveError(f"{path}: the folder {parent} does not exist; make it first")
-    return Target(target, folder, name_of(data))
+    return Target(target, folder, name_of(data), describe)
+
+
+def _description(params: OutputParams, data: Any) -> Callable[[str], None]:
+    """Return a function that writes a catalogue's record of a saved file."""
+    writers = list(extensions("describe"))
+    if not writers:
+        raise OptionError("stac_item needs the package vllm_mmout.wings.stac, which is missing", param="stac_item")
+    for writer in writers:
+        writer.check()
+    inputs = [str(path) for path in paths_of(data)] if not is_address(data) else [data]
+
+    def describe(path: str) -> None:
+        for writer in writers:
+            writer.write(path, params, inputs)
+
+    return describe
 
 
 def spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
@@ -132,16 +159,19 @@ def finishing(
             made = make_kinds(kinds, output, source or placed_on or Source())
             return made if target is None else _save_kinds(made, kinds, target)
         if target is not None:
-            _save(output, target.file(getattr(output, "formats", {".npz": ""}), pick))
+            _save(output, target.file(getattr(output, "formats", {".npz": ""}), pick), target)
         return output
 
     return finish
 
 
-def _save(output: Any, file: Path | BucketPath) -> None:
+def _save(output: Any, file: Path | BucketPath, target: Target) -> None:
+    """Save an output, and describe it in a catalogue if it is a GeoTIFF and the request wants this."""
     if not hasattr(output, "save"):
         raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
     output.path = str(output.save(file))
+    if target.describe is not None and file.suffix.lower() in FORMATS[_DESCRIBED].suffixes:
+        target.describe(output.path)
 
 
 def _save_kinds(made: dict[str, Any], kinds: Sequence[AskedResult], target: Target) -> dict[str, Any]:
@@ -150,7 +180,7 @@ def _save_kinds(made: dict[str, Any], kinds: Sequence[AskedResult], target: Targ
     try:
         # A raster is saved last: it may move to a bucket, where tracing polygons would be slow.
         for kind in sorted(kinds, key=lambda kind: isinstance(made[kind.name], RasterOutput)):
-            _save(made[kind.name], target.named(kind.name, kind.suffix(target.suffix)))
+            _save(made[kind.name], target.named(kind.name, kind.suffix(target.suffix)), target)
             saved.append(made[kind.name])
     except BaseException:
         for output in saved:
@@ -173,10 +203,18 @@ def check_place(
     Called before the model runs. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever the result's
     format is, so a GeoTIFF must be able to store the georeference then.
     """
+    formats: list[str | None] = []
     for result in asked_results(binding, params):
         format_ = _checked_format(result, target, place)
+        formats.append(format_)
         if place is not None and result.processor.modality == "raster" and (tiles or format_ == "tiff"):
             place.to_rasterio()
+    if params.stac_item and _DESCRIBED not in formats and None not in formats:
+        raise OptionError(
+            f"stac_item describes GeoTIFFs, and the result is {', '.join(filter(None, formats))}; save it as .tif, or"
+            " leave stac_item out",
+            param="stac_item",
+        )
 
 
 def _checked_format(result: AskedResult, target: Target | None, place: Georeference | None) -> str | None:

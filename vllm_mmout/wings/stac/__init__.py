@@ -7,6 +7,8 @@ from vllm_mmout.wing import Wing
 WING = Wing(
     name="stac",
     inputs="vllm_mmout.wings.stac.item_inputs",
+    describe="vllm_mmout.wings.stac.result_files",
+    command="vllm_mmout.wings.stac.collection_command",
     run="vllm_mmout.wings.stac.run_search",
     public="vllm_mmout.wings.stac.public",
 )

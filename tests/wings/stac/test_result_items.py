@@ -1,0 +1,156 @@
+"""STAC items and collections of results: valid, complete, and loaded by odc-stac with the right pixels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vllm_mmout.cli import main
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import Georeference, write_geotiff
+
+pystac = pytest.importorskip("pystac")
+pytest.importorskip("jsonschema", reason="pystac's validation needs it")
+validation = pytest.importorskip("pystac.validation")
+from vllm_mmout.wings.stac.public import collection, item_of, write_item  # noqa: E402
+
+pytestmark = pytest.mark.heavy
+ARRAY = np.random.default_rng(0).integers(0, 2, (1, 90, 80)).astype(np.uint8)
+ARRAY[0, :10, :20] = 255
+PALETTE = np.array([[217, 207, 180], [0, 114, 178]], np.uint8)
+TAGS = {
+    "MMOUT_MODEL": "flood",
+    "MMOUT_PROCESSOR": "segmentation",
+    "MMOUT_ASSUMED": "Counts were taken as stored.",
+    "MMOUT_DATES": "2024-06-01T10:00:00Z\n2024-06-11T10:00:00Z",
+    "MMOUT_DESCRIBED_BY": "https://example.org/items/a.json",
+}
+UTM = Georeference(crs="EPSG:32633", transform=(30, 0, 500000, 0, -30, 5300040))
+
+
+def write(path, *, georeference=UTM, metadata=TAGS):
+    """Write a result of two classes as this package does."""
+    names = {"class_names": ["land", "open water"], "palette": PALETTE}
+    write_geotiff(path, ARRAY, nodata=255, georeference=georeference, metadata=metadata, **names)
+    return path
+
+
+def check(content):
+    """Raise unless an item or a collection fits the schemas of STAC 1.1, which pystac has on disk."""
+    validation.validate_dict(content, extensions=[])
+
+
+def test_an_item_has_what_the_file_says_of_itself(tmp_path):
+    """Place, bands, classes with colours, checksum, dates, model and origin come from the file and its tags."""
+    path = write(tmp_path / "map.tif")
+    item = item_of(path).to_dict()
+    check(item)
+    data, properties = item["assets"]["data"], item["properties"]
+    assert (data["proj:code"], data["proj:shape"]) == ("EPSG:32633", [90, 80])
+    assert data["proj:transform"][:6] == [30, 0, 500000, 0, -30, 5300040]
+    assert data["proj:bbox"] == [500000, 5297340, 502400, 5300040]
+    (band,) = data["bands"]
+    assert (band["data_type"], band["nodata"], band["raster:spatial_resolution"]) == ("uint8", 255, 30)
+    assert band["statistics"]["maximum"] == 1
+    assert [
+        (each["value"], each["name"], each["title"], each["color_hint"]) for each in data["classification:classes"]
+    ] == [
+        (0, "land", "land", "D9CFB4"),
+        (1, "open_water", "open water", "0072B2"),
+    ]
+    content = path.read_bytes()
+    assert data["file:checksum"] == "1220" + hashlib.sha256(content).hexdigest()
+    assert data["file:size"] == len(content)
+    assert (properties["start_datetime"], properties["end_datetime"]) == (
+        "2024-06-01T10:00:00Z",
+        "2024-06-11T10:00:00Z",
+    )
+    assert properties["processing:lineage"] == (
+        "model flood, output processor segmentation. Assumed: Counts were taken as stored."
+    )
+    assert [link["href"] for link in item["links"] if link["rel"] == "derived_from"] == [TAGS["MMOUT_DESCRIBED_BY"]]
+    west, south, east, north = item["bbox"]
+    assert 15 <= west < east < 15.04
+    assert 47.8 < south < north < 47.86
+
+
+def test_a_footprint_across_the_antimeridian_is_cut(tmp_path):
+    """The geometry has two parts, and west is greater than east, as GeoJSON demands."""
+    place = Georeference(crs="EPSG:32601", transform=(3000, 0, 250000, 0, -3000, 7000000))
+    item = item_of(write(tmp_path / "map.tif", georeference=place)).to_dict()
+    check(item)
+    assert item["geometry"]["type"] == "MultiPolygon"
+    assert item["bbox"][0] > item["bbox"][2]
+
+
+def test_an_undated_result_without_a_place_says_so(tmp_path):
+    """The item has no geometry, and its description says what its datetime is."""
+    item = item_of(write(tmp_path / "map.tif", georeference=None, metadata={})).to_dict()
+    check(item)
+    assert item["geometry"] is None
+    assert "The input states no date" in item["properties"]["description"]
+    assert not any("processing" in schema for schema in item["stac_extensions"])
+
+
+def test_other_files_have_no_item(tmp_path):
+    """The message says what items are made of."""
+    Image.new("L", (4, 4)).save(tmp_path / "map.png")
+    with pytest.raises(InputError, match="is no GeoTIFF"):
+        item_of(tmp_path / "map.png")
+    with pytest.raises(InputError, match="cannot read"):
+        item_of(tmp_path / "none.tif")
+
+
+@pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # odc-stac's use of affine
+@pytest.mark.filterwarnings("ignore:The 'shapely.ops.transform:DeprecationWarning")  # and of shapely
+def test_a_folder_becomes_a_collection_that_odc_loads(tmp_path, capsys):
+    """Pixels and coordinate system are those of the file; a second run changes nothing but what was replaced."""
+    odc = pytest.importorskip("odc.stac")
+    folder = tmp_path / "maps"
+    folder.mkdir()
+    for name, x in (("a", 500000), ("b", 502400)):
+        write(
+            folder / f"{name}.tif", georeference=Georeference(crs="EPSG:32633", transform=(30, 0, x, 0, -30, 5300040))
+        )
+    write_item(folder / "a.tif", inputs=["scene.tif"])
+    assert main(["stac", str(folder), "--id", "floods"]) == 0
+    assert capsys.readouterr().out == f"{folder}/collection.json\n"
+    made = pystac.Collection.from_file(str(folder / "collection.json"))
+    content = json.loads((folder / "collection.json").read_text())
+    check(content)
+    assert (content["id"], content["extent"]["temporal"]["interval"][0]) == (
+        "floods",
+        ["2024-06-01T10:00:00Z", "2024-06-11T10:00:00Z"],
+    )
+    items = list(made.get_items())
+    assert [(item.id, item.collection_id) for item in items] == [("a", "floods"), ("b", "floods")]
+    for name in ("a", "b"):
+        item = json.loads((folder / f"{name}.json").read_text())
+        check(item)
+        with Image.open(folder / item["assets"]["thumbnail"]["href"]) as picture:
+            assert picture.size == (80, 90)
+    assert [link.target for link in items[0].get_links("derived_from")][-1] == "scene.tif"
+    loaded = odc.load(items[:1], bands=["data"])
+    np.testing.assert_array_equal(loaded["data"].values[0], ARRAY[0])
+    assert loaded.odc.crs.epsg == 32633
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    collection(folder, id="floods")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    write(folder / "b.tif", metadata={**TAGS, "MMOUT_MODEL": "fire"})
+    collection(folder, id="floods")
+    assert "fire" in (folder / "b.json").read_text()
+
+
+def test_other_json_is_not_overwritten(tmp_path):
+    """A file that is no item of its GeoTIFF is an error, and so is a folder without results."""
+    with pytest.raises(InputError, match="no folder with GeoTIFFs"):
+        collection(tmp_path)
+    write(tmp_path / "map.tif")
+    (tmp_path / "map.json").write_text('{"mine": 1}')
+    with pytest.raises(InputError, match=r"map\.json is no STAC item of map\.tif"):
+        collection(tmp_path)
+    assert (tmp_path / "map.json").read_text() == '{"mine": 1}'

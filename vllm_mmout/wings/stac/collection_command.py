@@ -1,0 +1,31 @@
+"""``vllm-mmout stac``: writes STAC items and a collection for a folder of results."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vllm_mmout.commands import Subparsers
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command and its arguments to the parser."""
+    parser = subparsers.add_parser(
+        "stac",
+        help="write a STAC collection of a folder of results",
+        description="Write collection.json into a folder of results, and an item for each GeoTIFF that has none. Needs"
+        ' the extra: pip install "vllm-mmout[stac]".',
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="folder with GeoTIFFs of results")
+    parser.add_argument("--id", metavar="ID", help="id of the collection; by default the folder's name")
+    parser.add_argument("--description", metavar="TEXT", help="text about the collection")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the collection, and print its path."""
+    from vllm_mmout.wings.stac.folder_collections import NAME, collection
+
+    collection(options.folder, id=options.id, description=options.description)
+    print(Path(options.folder) / NAME)
+    return 0

@@ -1,0 +1,232 @@
+"""What the file of a result says of itself, for its STAC item: read from a GeoTIFF and its tags."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import DATES, DESCRIBED_BY, date_of_raster
+from vllm_mmout.outputs.rendering import render
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from rasterio.io import DatasetReader
+
+_THUMBNAIL: Final = 512
+"""Largest width and height of a thumbnail, in pixels."""
+_PIECE: Final = 1 << 20
+_SHA_256: Final = "1220"
+"""Prefix of a multihash: SHA-256, 32 bytes."""
+_STATISTICS: Final = {
+    "minimum": "STATISTICS_MINIMUM",
+    "maximum": "STATISTICS_MAXIMUM",
+    "mean": "STATISTICS_MEAN",
+    "stddev": "STATISTICS_STDDEV",
+    "valid_percent": "STATISTICS_VALID_PERCENT",
+}
+_PLACES: Final = 7
+"""Decimal places of longitudes and latitudes: a centimetre."""
+_ON_A_SIDE: Final = 16
+"""Points on each side of a footprint, because straight sides are curves in longitude and latitude."""
+
+
+class ResultFacts:
+    """Facts of a local GeoTIFF that is open in rasterio.
+
+    Args:
+        path: path of the file.
+        dataset: the open file.
+
+    """
+
+    def __init__(self, path: Path, dataset: DatasetReader) -> None:
+        self.path = path
+        self._dataset = dataset
+        self.tags: Mapping[str, str] = dataset.tags()
+        """Metadata items of the file."""
+
+    @property
+    def origins(self) -> list[str]:
+        """Addresses of the STAC items of the input."""
+        return [line for line in self.tags.get(DESCRIBED_BY, "").split("\n") if line]
+
+    @cached_property
+    def moments(self) -> tuple[datetime, datetime, bool]:
+        """First and last moment of the acquisition, and whether the file states them; else when it was written."""
+        try:
+            known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
+        except ValueError:
+            known = []
+        if known:
+            return known[0], known[-1], True
+        day = date_of_raster(self.tags, self.path.name)
+        if day is not None:
+            first = datetime(day.year, day.month, day.day, tzinfo=UTC)
+            return first, first.replace(hour=23, minute=59, second=59), True
+        written = datetime.fromtimestamp(int(self.path.stat().st_mtime), UTC)
+        return written, written, False
+
+    @cached_property
+    def footprint(self) -> dict[str, Any] | None:
+        """GeoJSON geometry in longitude and latitude, cut at the antimeridian, or None without a georeference."""
+        from rasterio.warp import transform_geom
+
+        data = self._dataset
+        if data.crs is None or data.transform.is_identity:
+            return None
+        ring = self._on_map(_outline(data.width, data.height))
+        polygon = {"type": "Polygon", "coordinates": [ring]}
+        shape: dict[str, Any] = transform_geom(
+            data.crs, "EPSG:4326", polygon, antimeridian_cutting=True, precision=_PLACES
+        )
+        if not all(math.isfinite(number) for point in _points(shape) for number in point):
+            raise InputError(f"{self.path} has no place in longitude and latitude; its footprint cannot be described")
+        return {"type": shape["type"], "coordinates": _as_lists(shape["coordinates"])}
+
+    @property
+    def box(self) -> list[float] | None:
+        """West, south, east, north in degrees. West is greater than east if the footprint crosses the antimeridian."""
+        shape = self.footprint
+        if shape is None:
+            return None
+        points = list(_points(shape))
+        across = shape["type"] == "MultiPolygon"
+        wests = [point[0] for point in points if not across or point[0] > 0]
+        easts = [point[0] for point in points if not across or point[0] < 0]
+        north_south = [point[1] for point in points]
+        return [min(wests), min(north_south), max(easts), max(north_south)]
+
+    @property
+    def projection(self) -> dict[str, Any]:
+        """Fields of the extension "projection"."""
+        data = self._dataset
+        fields: dict[str, Any] = {"proj:shape": [data.height, data.width]}
+        if data.crs is None:
+            return {"proj:code": None, **fields}
+        code = data.crs.to_epsg()
+        fields |= {"proj:code": f"EPSG:{code}"} if code else {"proj:code": None, "proj:wkt2": data.crs.to_wkt()}
+        if data.transform.is_identity:
+            return fields
+        ring = self._on_map(_outline(data.width, data.height, 1))
+        return {
+            **fields,
+            "proj:transform": list(data.transform),
+            "proj:bbox": [*map(min, zip(*ring, strict=True)), *map(max, zip(*ring, strict=True))],
+            "proj:geometry": {"type": "Polygon", "coordinates": [[list(point) for point in ring]]},
+        }
+
+    def _on_map(self, points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Return the coordinates of points that are given in pixels (column, row)."""
+        a, b, c, d, e, f = tuple(self._dataset.transform)[:6]
+        return [(a * col + b * row + c, d * col + e * row + f) for col, row in points]
+
+    @property
+    def bands(self) -> list[dict[str, Any]]:
+        """Band objects of STAC 1.1 with the fields of the extension "raster"."""
+        return [self._band(number) for number in self._dataset.indexes]
+
+    def _band(self, number: int) -> dict[str, Any]:
+        data = self._dataset
+        tags, nodata = data.tags(number), data.nodatavals[number - 1]
+        band: dict[str, Any] = {
+            "name": data.descriptions[number - 1] or f"band_{number}",
+            "data_type": data.dtypes[number - 1],
+        }
+        if nodata is not None:
+            band["nodata"] = "nan" if math.isnan(nodata) else _plain(nodata)
+        if unit := data.units[number - 1]:
+            band["unit"] = unit
+        statistics = {name: _plain(float(tags[tag])) for name, tag in _STATISTICS.items() if tag in tags}
+        if all(math.isfinite(value) for value in statistics.values()) and statistics:
+            band["statistics"] = statistics
+        if data.crs is not None and data.crs.is_projected and data.crs.linear_units_factor[1] == 1:
+            band["raster:spatial_resolution"] = _plain(math.hypot(data.transform.a, data.transform.d))
+        return band
+
+    @cached_property
+    def _colours(self) -> dict[int, tuple[int, ...]]:
+        """Colour table, RGBA by value, or an empty dict without a table."""
+        from rasterio.enums import ColorInterp
+
+        data = self._dataset
+        return data.colormap(1) if data.colorinterp[0] == ColorInterp.palette else {}
+
+    @property
+    def classes(self) -> list[dict[str, Any]]:
+        """Class objects of the extension "classification" with colours, or an empty list without class names."""
+        colours = self._colours
+        names = {
+            key: text for key, text in self._dataset.tags(1).items() if key.startswith("CLASS_") and key[6:].isdecimal()
+        }
+        classes = []
+        for key, title in sorted(names.items(), key=lambda item: int(item[0][6:])):
+            value = int(key[6:])
+            name = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in title)
+            one: dict[str, Any] = {"value": value, "name": name or f"class_{value}", "title": title}
+            if value in colours:
+                one["color_hint"] = "".join(f"{part:02X}" for part in colours[value][:3])
+            classes.append(one)
+        return classes
+
+    def thumbnail(self) -> Image:
+        """Return a picture of the result, at most 512 pixels wide and high, in the colours of its classes."""
+        data = self._dataset
+        longer = max(data.height, data.width, _THUMBNAIL)
+        size = [max(1, round(side * _THUMBNAIL / longer)) for side in (data.height, data.width)]
+        bands = [1, 2, 3] if data.count == 3 else [1]
+        array = data.read(bands, out_shape=(len(bands), *size))  # by GDAL's overviews, with the nearest pixel
+        valid = np.logical_and.reduce(data.read_masks(bands, out_shape=array.shape) != 0)
+        palette = np.zeros((256, 3), np.uint8)
+        for value, colour in self._colours.items():
+            palette[value] = colour[:3]
+        return render(array, None if valid.all() else valid, palette if self._colours else None)
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file as a multihash in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return _SHA_256 + digest.hexdigest()
+
+
+def _utc(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _outline(width: int, height: int, steps: int = _ON_A_SIDE) -> list[tuple[float, float]]:
+    """Return the ring around a raster in pixels (column, row), counter-clockwise on a map with north at the top."""
+    corners = [(0, 0), (0, height), (width, height), (width, 0), (0, 0)]
+    ring = [
+        (a[0] + (b[0] - a[0]) * step / steps, a[1] + (b[1] - a[1]) * step / steps)
+        for a, b in pairwise(corners)
+        for step in range(steps)
+    ]
+    return [*ring, (0.0, 0.0)]
+
+
+def _points(shape: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+    parts = shape["coordinates"] if shape["type"] == "MultiPolygon" else [shape["coordinates"]]
+    for polygon in parts:
+        for ring in polygon:
+            yield from ring
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(number: float) -> float:
+    """Return a number as an integer if it is one, as JSON shows it."""
+    return int(number) if float(number).is_integer() else float(number)

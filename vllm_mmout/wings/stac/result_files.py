@@ -1,0 +1,56 @@
+"""Writing of the STAC item and the thumbnail of a result beside its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm_mmout.geo import atomic_file, place_of
+from vllm_mmout.wings.stac.extra import stac_package
+from vllm_mmout.wings.stac.result_items import described, opened_result
+
+if TYPE_CHECKING:
+    from pystac import Item
+
+    from vllm_mmout.params import OutputParams
+
+_THUMBNAIL: Final = "-thumbnail.png"
+
+
+def check() -> None:
+    """Raise OptionError if the extra is not installed."""
+    stac_package("pystac", "stac_item")
+
+
+def write(path: str | PurePath, options: OutputParams, inputs: Sequence[str]) -> None:
+    """Write the item and the thumbnail of a result that was just saved.
+
+    Args:
+        path: path of the result's GeoTIFF, or its address in a bucket.
+        options: options of the request.
+        inputs: paths or addresses of the input.
+
+    """
+    write_item(path, options=options, inputs=inputs)
+
+
+def write_item(path: str | PurePath, *, options: OutputParams | None = None, inputs: Sequence[str] = ()) -> Item:
+    """Write the item of a result, NAME.json, and its thumbnail beside its file, and return the item."""
+    pystac = stac_package("pystac", "a STAC item")
+    target = place_of(path)
+    picture = target.with_name(f"{target.stem}{_THUMBNAIL}")
+    with opened_result(target) as facts:
+        item = described(facts, target, options=options, inputs=inputs)
+        with atomic_file(picture) as part:
+            facts.thumbnail().save(part, "PNG")
+    item.add_asset("thumbnail", pystac.Asset(f"./{picture.name}", media_type="image/png", roles=["thumbnail"]))
+    write_json(target.with_suffix(".json"), item.to_dict(include_self_link=False, transform_hrefs=False))
+    return item
+
+
+def write_json(path: PurePath, content: dict[str, Any]) -> None:
+    """Write a JSON document, which appears only when it is complete."""
+    with atomic_file(path) as part:
+        part.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
