@@ -25,7 +25,7 @@ _DAY: Final = timedelta(days=1)
 
 
 class Opener(Protocol):
-    """Opener of what a catalogue's records name, with the limits of the user who gave the record."""
+    """Opener of the documents and files that a catalogue's records name."""
 
     def document(self, address: str) -> BinaryIO:
         """Open a document of the catalogue at a path or an address. The caller closes it."""
@@ -126,7 +126,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Return a georeference that completes the file's own, or None if the file's own is used as it is."""
+        """Return a georeference with the facts that the file lacks, or None if the file lacks nothing."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()

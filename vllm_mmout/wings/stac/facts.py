@@ -1,4 +1,4 @@
-"""What the file of a result says of itself, for its STAC item: read from a GeoTIFF and its tags."""
+"""Facts about a result for its STAC item, read from a GeoTIFF and its tags."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ResultFacts:
 
     @cached_property
     def moments(self) -> tuple[datetime, datetime, bool]:
-        """First and last moment of the acquisition, and whether the file states them; else when it was written."""
+        """First and last moment of the acquisition, and True; or twice the time of writing, and False."""
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:

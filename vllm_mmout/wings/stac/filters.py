@@ -1,4 +1,4 @@
-"""`Filter`: what a search asks for, as fields of an API, and as a test of the items of a static catalogue."""
+"""`Filter`: the conditions of a search, as fields for an API and as a test for items of a static catalogue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Filter:
         aoi: Mapping[str, Any] | None,
         ids: Sequence[str] | None,
     ) -> Filter:
-        """Check the conditions and return them; those that are None are left out."""
+        """Check the conditions of a search and return them. Conditions that are None do not count."""
         if bbox is not None and aoi is not None:
             raise OptionError("bbox and aoi are both given; give one of them", param="bbox")
         if bbox is not None and (len(bbox) != 4 or not -90 <= bbox[1] <= bbox[3] <= 90):
@@ -96,7 +96,7 @@ def _intersects(geometry: Mapping[str, Any], item: Json) -> bool:
         return False
     try:
         return bool(shapely.shape(geometry).intersects(shapely.shape(own)))
-    except Exception as error:  # shapely's errors have no common class
+    except Exception as error:  # shapely raises errors of several classes
         raise InputError(f"the geometry of item {item.get('id')} or the aoi is wrong: {error}") from error
 
 

@@ -26,7 +26,7 @@ _NOT_DATA: Final = frozenset({"thumbnail", "overview", "visual", "metadata"})
 
 
 def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
-    """Return the input that an item describes, or None if the data is no item. Only the item's JSON is read.
+    """Return the input that an item describes, or None for other data. Only the item's JSON is read.
 
     Args:
         data: an item as pystac's object, a dict, a path, an address or an open JSON file.
@@ -47,7 +47,7 @@ def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
 
 
 def many(data: Any) -> Sequence[Document] | None:
-    """Return the items of an item collection, or None if the data is none or cannot be read."""
+    """Return the items of an item collection, or None for other data and for data that cannot be read."""
     try:
         document = _document(data, None)
         features = None if document is None else _features(document)

@@ -74,10 +74,10 @@ def _of_api(
     shown = without_secrets(address)
     try:
         with catch_warnings():
-            simplefilter("ignore")  # it warns if a catalogue is no API
+            simplefilter("ignore")  # pystac-client warns about catalogues that are not APIs
             client = client_package.Client.open(address, modifier=modifier)
             if not client.conforms_to("ITEM_SEARCH"):
                 return None
         return list(client.search(**wanted.fields, max_items=most + 1, **fields).items())
-    except Exception as error:  # errors of requests, of JSON, and of the API have no common class
+    except Exception as error:  # requests, JSON and the API raise errors of unrelated classes
         raise InputError(f"the search of {shown} failed: {type_and_message(error)[:500]}") from error
