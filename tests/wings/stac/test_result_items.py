@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
 from PIL import Image
 
 from vllm_mmout.cli import main
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Georeference, write_geotiff
 
 pystac = pytest.importorskip("pystac")
@@ -42,6 +45,17 @@ def write(path, *, georeference=UTM, metadata=TAGS):
 def check(content):
     """Raise unless an item or a collection fits the schemas of STAC 1.1, which pystac has on disk."""
     validation.validate_dict(content, extensions=[])
+
+
+def accepted(path):
+    """Return whether stac-validator accepts a document, with the schemas of STAC 1.1 that pystac has on disk."""
+    validator = pytest.importorskip("stac_validator.stac_validator")
+    folder = Path(validation.__file__).parent / "jsonschemas"
+    schemas = {json.loads(file.read_text())["$id"].rstrip("#"): str(file) for file in folder.rglob("*.json")}
+    common = "https://schemas.stacspec.org/v1.1.0/item-spec/json-schema/common.json"
+    schemas[common] = schemas.get(common, schemas.get(common.replace(".json", "json")))  # its own id lacks the dot
+    run = validator.StacValidate(str(path), core=True, schema_map=schemas)
+    return run.run() or pytest.fail(str(run.message))
 
 
 def test_an_item_has_what_the_file_says_of_itself(tmp_path):
@@ -106,6 +120,7 @@ def test_other_files_have_no_item(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # odc-stac's use of affine
+@pytest.mark.filterwarnings("ignore:The 'stac_validator' package:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The 'shapely.ops.transform:DeprecationWarning")  # and of shapely
 def test_a_folder_becomes_a_collection_that_odc_loads(tmp_path, capsys):
     """Pixels and coordinate system are those of the file; a second run changes nothing but what was replaced."""
@@ -128,7 +143,9 @@ def test_a_folder_becomes_a_collection_that_odc_loads(tmp_path, capsys):
     )
     items = list(made.get_items())
     assert [(item.id, item.collection_id) for item in items] == [("a", "floods"), ("b", "floods")]
+    assert accepted(folder / "collection.json")
     for name in ("a", "b"):
+        assert accepted(folder / f"{name}.json")
         item = json.loads((folder / f"{name}.json").read_text())
         check(item)
         with Image.open(folder / item["assets"]["thumbnail"]["href"]) as picture:
@@ -143,6 +160,26 @@ def test_a_folder_becomes_a_collection_that_odc_loads(tmp_path, capsys):
     write(folder / "b.tif", metadata={**TAGS, "MMOUT_MODEL": "fire"})
     collection(folder, id="floods")
     assert "fire" in (folder / "b.json").read_text()
+
+
+def test_a_result_in_a_bucket_has_its_item_there(bucket, tmp_path):  # noqa: F811
+    """The item and the thumbnail are objects beside the GeoTIFF, and the checksum is that of the object."""
+    content = write(tmp_path / "map.tif").read_bytes()
+    put(f"{bucket}maps/map.tif", content)
+    write_item(f"{bucket}maps/map.tif", inputs=["s3://scenes/a.tif"])
+    objects, _ = held(bucket)
+    assert objects.keys() == {"maps/map.tif", "maps/map.json", "maps/map-thumbnail.png"}
+    item = json.loads(objects["maps/map.json"])
+    assert item["assets"]["data"]["file:checksum"] == "1220" + hashlib.sha256(content).hexdigest()
+    assert item["assets"]["data"]["href"] == "./map.tif"
+    assert item["links"][-1] == {"rel": "derived_from", "href": "s3://scenes/a.tif"}
+
+
+def test_the_extra_is_named_if_it_is_missing(tmp_path, monkeypatch):
+    """The message has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "pystac", None)
+    with pytest.raises(OptionError, match=r"pip install \"vllm-mmout\[stac\]\""):
+        item_of(write(tmp_path / "map.tif"))
 
 
 def test_other_json_is_not_overwritten(tmp_path):

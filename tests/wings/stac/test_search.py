@@ -11,7 +11,7 @@ from stac_catalogue import DAYS, catalogue, item_path
 from vllm_mmout.errors import InputError, OptionError
 
 pystac = pytest.importorskip("pystac")
-from vllm_mmout.wings.stac.searching import search  # noqa: E402
+from vllm_mmout.wings.stac.public import mosaics, search  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 
@@ -43,6 +43,19 @@ def test_collections_dates_and_places_choose_items(root):
         found(root, bbox=(0, 1, 2, 3))
     with pytest.raises(InputError, match="more than 2 items"):
         found(root, max_items=2)
+
+
+def test_items_of_a_day_are_one_mosaic(root, monkeypatch):
+    """There is a mosaic for each day, with the options that are given; an undated item is refused."""
+    monkeypatch.setattr("vllm_mmout.Mosaic", lambda items, **options: (items, options), raising=False)
+    made = mosaics(search(str(root), collections="sentinel-2"), order="first")
+    assert [([item.id for item in items], options) for items, options in made] == [
+        ([f"S2A_{tile}_{day}" for tile in ("32TQM", "33TUL")], {"order": "first"}) for day in DAYS
+    ]
+    (item,) = search(str(root), collections="hls", datetime=DAYS[0])
+    item.datetime, item.properties["start_datetime"], item.properties["end_datetime"] = None, DAYS[0], DAYS[1]
+    with pytest.raises(InputError, match="is not of a single day"):
+        mosaics([item])
 
 
 def test_wrong_conditions_are_refused(root):

@@ -115,7 +115,8 @@ def _description(params: OutputParams, data: Any) -> Callable[[str], None]:
         raise OptionError("stac_item needs the package vllm_mmout.wings.stac, which is missing", param="stac_item")
     for writer in writers:
         writer.check()
-    inputs = [str(path) for path in paths_of(data)] if not is_address(data) else [data]
+    places = [data] if is_address(data) else paths_of(data)
+    inputs = [str(place.absolute() if isinstance(place, Path) else place) for place in places]
 
     def describe(path: str) -> None:
         for writer in writers:

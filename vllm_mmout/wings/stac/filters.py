@@ -34,7 +34,7 @@ class Filter:
         aoi: Mapping[str, Any] | None,
         ids: Sequence[str] | None,
     ) -> Filter:
-        """Check the conditions of a search and return them. Conditions that are None do not count."""
+        """Check the conditions of a search, drop the missing conditions, and return the others."""
         if bbox is not None and aoi is not None:
             raise OptionError("bbox and aoi are both given; give one of them", param="bbox")
         if bbox is not None and (len(bbox) != 4 or not -90 <= bbox[1] <= bbox[3] <= 90):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from vllm_mmout.errors import InputError, MMOutError, message_of
 from vllm_mmout.geo import DATES, DESCRIBED_BY, RASTER_SUFFIXES, in_bucket, is_address, without_secrets
 from vllm_mmout.models.inputs.catalogued import CataloguedFile, CataloguedInput
+from vllm_mmout.models.inputs.input_forms import as_local_path
 from vllm_mmout.wings.stac.bands import bands_of, names_of, stated_band
 from vllm_mmout.wings.stac.documents import ANY_PLACE, Document, Json, may_be_document, read_document
 from vllm_mmout.wings.stac.properties import days_of, moments_of, projection, sensor_by
@@ -144,6 +145,15 @@ class _Reader:
     sensor: str | None
     opener: Opener | None
 
+    @property
+    def _source(self) -> str:
+        """Address or absolute path of the item, or else its id."""
+        place = _self_link(self.document.content) or self.document.base
+        if not place:
+            return self.name
+        is_remote = is_address(place) or in_bucket(place)
+        return without_secrets(place) if is_remote else str(as_local_path(place).absolute())
+
     def file(self, asset: _Asset, noted: tuple[str, ...]) -> CataloguedFile:
         """Return the file of an asset, with the facts that the item states about it."""
         fields, href = asset.fields, asset.fields.get("href")
@@ -153,7 +163,6 @@ class _Reader:
         bands = [stated_band(called, fields, band, self.properties, self.sensor) for band in asset.bands]
         if len(bands) == 1:
             bands = [replace(bands[0], names=tuple(dict.fromkeys((*bands[0].names, asset.key))))]
-        source = without_secrets(_self_link(self.document.content) or self.document.base or self.name)
         return CataloguedFile(
             called,
             self.document.resolved(href),
@@ -161,7 +170,7 @@ class _Reader:
             f"STAC item {self.name}",
             tuple(bands),
             **projection(called, fields, self.properties),
-            metadata=((DESCRIBED_BY, source), (DATES, "\n".join(moments_of(self.properties)))),
+            metadata=((DESCRIBED_BY, self._source), (DATES, "\n".join(moments_of(self.properties)))),
             days=days_of(self.properties),
             noted=noted,
         )
