@@ -63,6 +63,11 @@ def test_a_search_on_the_command_line(llm, root, tmp_path, capsys, monkeypatch):
             np.testing.assert_array_equal(file.read(), water(tile, DAYS[1]))
     assert main([*command, "--datetime", DAYS[2], "-o", f"{tmp_path}/out/"]) == 1
     assert "1 of 2 inputs failed" in capsys.readouterr().err
+    item = json.loads(item_path(root, "sentinel-2", f"S2A_32TQM_{DAYS[0]}").read_text())
+    (tmp_path / "area.geojson").write_text(json.dumps(item["geometry"]))
+    area = ["--datetime", DAYS[0], "--aoi", f"{tmp_path}/area.geojson", "-o", f"{tmp_path}/area/"]
+    assert main([*command, *area]) == 0
+    assert (tmp_path / "area" / f"S2A_32TQM_{DAYS[0]}.tif").exists()
     assert main(["run", "water-index", str(root), "a.tif", "--stac", "-o", "out/"]) == 2
     assert main(["run", "water-index", "--collections", "hls", "a.tif", "-o", "out/"]) == 2
 

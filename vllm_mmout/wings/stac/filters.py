@@ -7,13 +7,15 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import area_of, area_text, rasterio_crs, same_system
 from vllm_mmout.messages import unknown
 from vllm_mmout.wings.stac.documents import Json
 
-_ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_DEGREES: Final = "EPSG:4326"
+_ALWAYS: Final = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Filter:
         collections: Sequence[str] | None,
         period: str | None,
         bbox: Sequence[float] | None,
-        aoi: Mapping[str, Any] | None,
+        aoi: Any,
         ids: Sequence[str] | None,
     ) -> Filter:
         """Check the conditions of a search, drop the missing conditions, and return the others."""
@@ -74,14 +76,18 @@ class Filter:
         return "intersects" not in fields or _intersects(fields["intersects"], item)
 
 
-def _geometry(aoi: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the geometry of a GeoJSON feature or geometry."""
-    found = aoi.get("geometry") if aoi.get("type") == "Feature" else aoi
-    if not isinstance(found, Mapping) or "coordinates" not in found:
-        raise OptionError(
-            f"aoi must be one GeoJSON geometry in longitude and latitude, got {str(aoi)[:80]}", param="aoi"
-        )
-    return found
+def _geometry(aoi: Any) -> dict[str, Any]:
+    """Return an area of interest as one GeoJSON geometry in longitude and latitude."""
+    from rasterio.warp import transform_geom
+
+    area = area_of(area_text(aoi))
+    if area.crs is None:
+        raise OptionError("aoi has no coordinate system, which a search needs; give it in degrees", param="aoi")
+    polygons = [polygon for feature in area.features for polygon in feature.geometry["coordinates"]]
+    shape: dict[str, Any] = {"type": "MultiPolygon", "coordinates": polygons}
+    if same_system(area.crs, _DEGREES):
+        return shape
+    return dict(transform_geom(rasterio_crs(area.crs), rasterio_crs(_DEGREES), shape))
 
 
 def _intersects(geometry: Mapping[str, Any], item: Json) -> bool:
@@ -120,13 +126,15 @@ def _of_item(item: Json) -> tuple[datetime, datetime]:
     stated = properties if isinstance(properties, Mapping) else {}
     single = stated.get("datetime")
     try:
-        first, last = (
-            datetime.fromisoformat(text)
-            for text in (single or stated.get("start_datetime"), single or stated.get("end_datetime"))
-        )
+        return _moment(single or stated.get("start_datetime")), _moment(single or stated.get("end_datetime"))
     except (TypeError, ValueError):
         return _ALWAYS
-    return tuple(each if each.tzinfo else each.replace(tzinfo=UTC) for each in (first, last))  # type: ignore[return-value]
+
+
+def _moment(text: Any) -> datetime:
+    """Return the moment that a text names, in UTC if the text does not name a zone."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _period(text: str) -> tuple[datetime, datetime]:
@@ -146,8 +154,7 @@ def _period(text: str) -> tuple[datetime, datetime]:
 def _span(text: str) -> tuple[datetime, datetime]:
     parts = text.strip().split("-")
     if len(parts) == 3 and len(text.strip()) > 10:
-        moment = datetime.fromisoformat(text.strip())
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        moment = _moment(text.strip())
         return moment, moment
     year, month, day = (int(part) for part in (*parts, "0", "0")[:3])
     last_month = month or 12

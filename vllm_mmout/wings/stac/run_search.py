@@ -22,8 +22,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a search to the command's parser."""
     group = parser.add_argument_group(
         "inputs from a STAC catalogue",
-        "Run the model on the items that a search finds. --bbox chooses the items and the part of each that is read, in"
-        ' degrees if --bbox-crs is not given. Needs the extra: pip install "vllm-mmout[stac]".',
+        "Run the model on the items that a search finds. --bbox or --aoi chooses the items and the part of each that is"
+        ' read, --bbox in degrees if --bbox-crs is not given. Needs the extra: pip install "vllm-mmout[stac]".',
     )
     group.add_argument(
         "--stac",
@@ -58,7 +58,9 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         box = _in_degrees(params)
     limits: dict[str, Any] = {} if options.max_items is None else {"max_items": options.max_items}
     collections = None if options.collections is None else options.collections.split(",")
-    items = search(options.inputs[0], collections=collections, datetime=options.datetime, bbox=box, **limits)
+    items = search(
+        options.inputs[0], collections=collections, datetime=options.datetime, bbox=box, aoi=params.aoi, **limits
+    )
     print(
         f"{len(items)} items: {', '.join(item.id for item in items[:10])}{' ...' * (len(items) > 10)}", file=sys.stderr
     )

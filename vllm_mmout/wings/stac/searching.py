@@ -26,7 +26,7 @@ def search(
     collections: str | Sequence[str] | None = None,
     datetime: str | None = None,
     bbox: Sequence[float] | None = None,
-    aoi: Mapping[str, Any] | None = None,
+    aoi: Any = None,
     ids: Sequence[str] | None = None,
     max_items: int = _MOST_ITEMS,
     modifier: Callable[..., Any] | None = None,
@@ -39,7 +39,7 @@ def search(
         collections: ids of the collections; by default all.
         datetime: a date, a month ("2024-06"), a year, or an interval ("2024-06-01/2024-06-30", ".." for no end).
         bbox: west, south, east, north in degrees.
-        aoi: GeoJSON geometry in longitude and latitude that the items intersect. Not together with bbox.
+        aoi: area that the items intersect, in a form of the option ``aoi`` of requests. Not together with bbox.
         ids: ids of the items.
         max_items: most items; more are an error, because a part of them would be arbitrary.
         modifier: function that changes the answers of an API, such as ``planetary_computer.sign_inplace``.
