@@ -103,7 +103,7 @@ def test_a_flag_is_made_of_the_row(capsys):
 
 def test_every_option_of_requests_is_a_flag():
     """But those of this process alone, and that of streams."""
-    assert run.OPTIONS.keys() == OPTIONS.keys() - {*LOCAL_ONLY, "partial_images"} | {"stac_item"}
+    assert run.OPTIONS.keys() == OPTIONS.keys() - {*LOCAL_ONLY, "partial_images"}
     assert all(option.meta.description for option in OPTIONS.values())
 
 

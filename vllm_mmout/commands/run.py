@@ -74,15 +74,15 @@ def _reading(option: Option) -> Callable[[str], Any]:
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    name: _argparse_settings(option)
-    for name, option in DECLARED.items()
-    if name not in {*LOCAL_ONLY, "partial_images"} or name == "stac_item"
+    name: _argparse_settings(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
 }
 """Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
+_ALL_OPTIONS = {**OPTIONS, "stac_item": _argparse_settings(DECLARED["stac_item"])}
+"""`OPTIONS`, which ``vllm-mmout submit`` has too, and the options of results that are written here."""
 GRID, SKIP_FAILED = "--grid", "--skip-failed"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
-OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, TRACE, *map(flag, OPTIONS))
+OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, TRACE, *map(flag, _ALL_OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -115,7 +115,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="format of the files in a folder: " + ", ".join(FORMATS) + "; default: that of the kind of output",
     )
-    for name, arguments in OPTIONS.items():
+    for name, arguments in _ALL_OPTIONS.items():
         parser.add_argument(flag(name), **arguments)
     parser.add_argument(GRID, metavar="FILE", help="raster file whose grid the map of a mosaic gets")
     parser.add_argument(SKIP_FAILED, action="store_true", help="leave inputs that fail out of a mosaic")
@@ -155,7 +155,7 @@ class RunInput:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return its exit status."""
-    chosen = OutputParams(**{name: getattr(options, name) for name in OPTIONS})
+    chosen = OutputParams(**{name: getattr(options, name) for name in _ALL_OPTIONS})
     if chosen.mosaic is None and (options.grid is not None or options.skip_failed):
         raise OptionError(f"{GRID} and {SKIP_FAILED} are for a mosaic; add --mosaic, or leave them out")
     for extension in extensions("run"):
