@@ -47,7 +47,7 @@ def test_collections_dates_and_places_choose_items(root):
 
 def test_items_of_a_day_are_one_mosaic(root, monkeypatch):
     """There is a mosaic for each day, with the options that are given; an undated item is refused."""
-    monkeypatch.setattr("vllm_mmout.Mosaic", lambda items, **options: (items, options), raising=False)
+    monkeypatch.setattr("vllm_mmout.Mosaic", lambda items, **options: (items, options))
     made = mosaics(search(str(root), collections="sentinel-2"), order="first")
     assert [([item.id for item in items], options) for items, options in made] == [
         ([f"S2A_{tile}_{day}" for tile in ("32TQM", "33TUL")], {"order": "first"}) for day in DAYS

@@ -16,6 +16,7 @@ from stac_catalogue import BROKEN, DAYS, catalogue, item_path, pixels
 from vllm_mmout import OutputParams
 from vllm_mmout.cli import main
 from vllm_mmout.errors import OptionError
+from vllm_mmout.wings.stac.public import mosaics, search
 
 pystac = pytest.importorskip("pystac")
 pytestmark = [pytest.mark.engine, pytest.mark.heavy]
@@ -90,6 +91,23 @@ def test_a_result_gets_an_item_if_asked(llm, root, tmp_path):
         llm.generate(str(path), OutputParams(stac_item=True), use_tqdm=False)
     with pytest.raises(OptionError, match="stac_item describes GeoTIFFs, and the result is png"):
         llm.generate(str(path), OutputParams(path=f"{tmp_path}/a.png", stac_item=True), use_tqdm=False)
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_items_of_a_day_become_one_map(llm, root, tmp_path):
+    """Two tiles in two zones are one GeoTIFF with one item; the pixels of the first tile stay as they are."""
+    items = search(str(root), collections="sentinel-2", datetime=DAYS[0])
+    options = OutputParams(path=f"{tmp_path}/map.tif", stac_item=True)
+    (result,) = llm.generate(mosaics(items), options, use_tqdm=False)
+    height, width = result.outputs.height, result.outputs.width
+    assert width > 100
+    array, tile = result.outputs.array[0], water("32TQM", DAYS[0])[0]
+    assert any(
+        np.array_equal(array[row : row + 48, col : col + 48], tile)
+        for row in range(height - 47)
+        for col in (0, width - 48)
+    )
+    assert json.loads((tmp_path / "map.json").read_text())["assets"]["data"]["proj:code"] == "EPSG:32632"
 
 
 @pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")

@@ -26,6 +26,7 @@ from vllm_mmout.geo import (
     extent_of,
     placed_area,
 )
+from vllm_mmout.models.inputs.catalogued import with_catalogued
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, parts_of
 from vllm_mmout.models.inputs.mapped_input import MappedInput
 
@@ -109,7 +110,7 @@ class MosaicPlan:
         box: dict[str, Any] = (
             {} if area is None else {"bbox": extent_of(area), "bbox_crs": area.crs, "aoi": None, "aoi_crs": None}
         )
-        scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None, **box)
+        scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None, stac_item=False, **box)
         inputs = list(mosaic.inputs)
         target = target_of(params, inputs)
         spare_the_input(binding, params, target, inputs)
@@ -213,6 +214,7 @@ def _scene(binding: Binding, data: Any, name: str, params: OutputParams, limits:
             f"{binding.model} has no input mapper, and a mosaic needs one; leave mosaic out", param="mosaic"
         )
     media = media_of(data, several=inputs.rasters is not None, fields=inputs.fields)
+    media = media if inputs.rasters is None else with_catalogued(media)
     with _positions_kept(media):
         opened = inputs.open(media, params)
         if isinstance(opened, MappedInput):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import vllm_mmout
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import InputError
 from vllm_mmout.wings.stac.properties import days_of
 
 if TYPE_CHECKING:
     from pystac import Item
 
+    from vllm_mmout import Mosaic
 
-def mosaics(items: Sequence[Item], **options: Any) -> list[Any]:
+
+def mosaics(items: Sequence[Item], **options: Any) -> list[Mosaic]:
     """Return a `Mosaic` of the items of each day in UTC, the earliest first. Each is one input with one map.
 
     Args:
@@ -22,16 +23,15 @@ def mosaics(items: Sequence[Item], **options: Any) -> list[Any]:
 
     Raises:
         InputError: an item has no date, or its acquisition took several days.
-        OptionError: this release has no `Mosaic`.
+        OptionError: an option is wrong.
 
     """
-    mosaic = getattr(vllm_mmout, "Mosaic", None)
-    if mosaic is None:
-        raise OptionError("mosaics needs vllm_mmout.Mosaic, which this release lacks; give the items as inputs")
+    from vllm_mmout import Mosaic
+
     by_day: dict[Any, list[Item]] = {}
     for item in items:
         days = days_of(item.to_dict(transform_hrefs=False)["properties"])
         if days is None or days[0] != days[1]:
             raise InputError(f"STAC item {item.id} is not of a single day; put it into a Mosaic yourself")
         by_day.setdefault(days[0], []).append(item)
-    return [mosaic(by_day[day], **options) for day in sorted(by_day)]
+    return [Mosaic(by_day[day], **options) for day in sorted(by_day)]
