@@ -116,7 +116,7 @@ def test_scenes_of_two_zones_become_one_map(llm, scenes, tmp_path, order, names)
         assert file.tags()["MMOUT_MOSAIC"] == order
         assert file.colormap(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        ["map.tif", "map.tif.aux.xml", *(path.name for path in scenes)]
+        ["map.tif", "map.tif.aux.xml", "map.qml", *(path.name for path in scenes)]
     )
 
 

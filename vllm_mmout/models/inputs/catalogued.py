@@ -134,9 +134,9 @@ class CataloguedFile:
             return None
         if self.crs is not None and own.crs is not None and not same_system(self.crs, own.crs):
             raise self._differs("the coordinate system", self.crs, own.crs)
-        both = self.transform, own.transform
-        if self.transform is not None and own.transform is not None and not _same_place(*both, raster.size):
-            raise self._differs("the transform", *both)
+        mine, its = self.transform, own.transform
+        if mine is not None and its is not None and not _same_place(mine, its, raster.size):
+            raise self._differs("the transform", mine, its)
         stated = {
             name: getattr(self, name)
             for name in ("crs", "transform")

@@ -17,7 +17,7 @@ from vllm_mmout.models.inputs.band_names import NamedBand
 from vllm_mmout.models.inputs.input_forms import native
 from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.mapper import nothing_observed
-from vllm_mmout.models.inputs.open_input import opened_picture
+from vllm_mmout.models.inputs.opened_raster import opened_picture
 from vllm_mmout.models.inputs.unpacking import unpacked_raster
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.rendering import render

@@ -146,5 +146,5 @@ def _parsed(file: BinaryIO, name: str, base: str) -> Document | None:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no valid JSON: {error or type(error).__name__}") from error
+        raise InputError(f"{name} is no valid JSON: {str(error) or type(error).__name__}") from error
     return Document(content, base)

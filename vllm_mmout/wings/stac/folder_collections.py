@@ -50,7 +50,7 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
         raise InputError(f"{folder} is no folder with GeoTIFFs; name the folder of the results")
     items = [_item(path) for path in files]
     name = id or place.resolve().name
-    made = pystac.Collection(
+    made: Collection = pystac.Collection(
         name,
         description or f"{len(items)} results of vllm-mmout",
         _extent(folder, items),
@@ -104,8 +104,9 @@ def _extent(folder: str | Path, items: Sequence[Item]) -> Any:
     wests, souths, easts, norths = zip(*boxes, strict=True)
     across = any(west > east for west, _, east, _ in boxes)
     whole = [-180.0 if across else min(wests), min(souths), 180.0 if across else max(easts), max(norths)]
-    starts = [item.common_metadata.start_datetime or item.datetime for item in items]
-    ends = [item.common_metadata.end_datetime or item.datetime for item in items]
+    spans = [(item.common_metadata.start_datetime, item.common_metadata.end_datetime, item.datetime) for item in items]
+    starts = [moment for start, _, instant in spans if (moment := start or instant) is not None]
+    ends = [moment for _, end, instant in spans if (moment := end or instant) is not None]
     spatial = pystac.SpatialExtent([whole] if len(boxes) == 1 else [whole, *boxes])
     return pystac.Extent(spatial, pystac.TemporalExtent([[min(starts), max(ends)]]))
 

@@ -76,7 +76,7 @@ def described(
         **({"classification:classes": classes} if classes else {}),
     }
     properties = {**_processing(facts.tags, options), "proj:code": fields["proj:code"]}
-    item = pystac.Item(
+    item: Item = pystac.Item(
         id=place.stem,
         geometry=facts.footprint,
         bbox=facts.box,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -74,6 +74,7 @@ def _in_degrees(params: OutputParams) -> tuple[float, float, float, float]:
 
     from vllm_mmout.geo import rasterio_crs
 
-    bounds = transform_bounds(rasterio_crs(params.bbox_crs or _DEGREES), rasterio_crs(_DEGREES), *params.bbox)
+    box = cast("tuple[float, float, float, float]", params.bbox)
+    bounds = transform_bounds(rasterio_crs(params.bbox_crs or _DEGREES), rasterio_crs(_DEGREES), *box)
     west, south, east, north = map(float, bounds)
     return west, south, east, north

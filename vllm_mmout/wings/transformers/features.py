@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError, OptionError, RegistrationError, type_and_message
 from vllm_mmout.models.inputs.input_forms import as_local_path, is_open_file
 from vllm_mmout.models.inputs.mapped_input import MappedInput
-from vllm_mmout.models.inputs.open_input import opened_picture
+from vllm_mmout.models.inputs.opened_raster import opened_picture
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.transformers.heads import Head
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network

@@ -243,7 +243,7 @@ def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
 def _shared_metadata(rasters: Sequence[OpenRaster]) -> dict[str, str]:
     first, *others = (raster.metadata for raster in rasters)
     shared = {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
-    described = {}
+    described: dict[str, str] = {}
     for item in (DESCRIBED_BY, DATES):
         lines = dict.fromkeys(line for raster in rasters for line in raster.metadata.get(item, "").split("\n") if line)
         described |= {item: "\n".join(lines)} if lines else {}
