@@ -296,6 +296,7 @@ def test_processors(capsys):
         ["classification", "structured"],
         ["detection", "structured"],
         ["embedding", "tensor"],
+        ["embedding_grid", "raster"],
         ["vq_image", "image"],
         ["codec_audio", "audio"],
         ["semantic-segmentation", "raster"],

@@ -95,8 +95,8 @@ def test_config_json_tells_the_patch_unless_an_option_does():
     with pytest.raises(OptionError, match="patch_size is not known"):
         EmbeddingGridProcessor.from_config({}, {})
     config = {"patch_size": [16, 16], "prefix_tokens": 1}
-    assert EmbeddingGridProcessor.from_config(config, {}).patch_size == 16
-    assert EmbeddingGridProcessor.from_config(config, {"patch_size": 8}).patch_size == 8
+    assert EmbeddingGridProcessor.from_config(config, {}).output_stride == 16
+    assert EmbeddingGridProcessor.from_config(config, {"patch_size": 8}).output_stride == 8
 
 
 @given(st.integers(0, 2**31), st.floats(1e-4, 1e5))

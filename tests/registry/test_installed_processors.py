@@ -59,6 +59,7 @@ def test_built_in_ones_need_no_metadata(tmp_path, monkeypatch):
         "classification",
         "detection",
         "embedding",
+        "embedding_grid",
         *(name for wing in wings() for name in wing.output_processors),
     ]
     assert registry.installed("tensor").path == "vllm_mmout.processors.tensor:TensorProcessor"

@@ -59,13 +59,14 @@ def app(monkeypatch):
     """A server on which this wing alone is installed."""
     from fastapi import FastAPI
 
+    monkeypatch.setattr(routes, "describe_models", lambda *_: None)  # these engines have no model
     monkeypatch.setattr(routes, "extensions", lambda point: iter([Hours]) if point == "routes" else iter(()))
     return FastAPI()
 
 
 def bound(name):
     """An engine that was bound in a way which the core does not know."""
-    return SimpleNamespace(name=name, output_processor=SimpleNamespace(binding="its own"))
+    return SimpleNamespace(name=name, output_processor=SimpleNamespace(binding="its own"), model_config=None)
 
 
 def serve(app, engine):
@@ -101,6 +102,7 @@ def test_what_it_takes_is_described(app):
 
 def test_without_wings_the_core_has_its_own_routes(app, monkeypatch):
     """A folder that was deleted takes its routes with it."""
+    monkeypatch.setattr(routes, "describe_models", lambda *_: None)  # these engines have no model
     monkeypatch.setattr(routes, "extensions", lambda point: iter(()))
     routes.ServingPlugin().attach_router(app)
     paths = {route.path for route in app.routes}

@@ -44,14 +44,14 @@ def answering(store, entries):
         return entries
 
     request = ImageRequest(response_format="url")
-    names = tuple(f"processor {number}" for number in range(len(entries)))
+    labels = [{"processor": f"processor {number}"} for number in range(len(entries))]
     work = SimpleNamespace(
         last=last,
         encoded=encoded,
         request=request,
         params=request.options,
         service=SimpleNamespace(store=store),
-        named=names,
+        labels=labels,
     )
     http = SimpleNamespace(url_for=lambda route, name: f"http://host/{name}")
     return answer(work, http)

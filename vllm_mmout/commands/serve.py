@@ -18,8 +18,10 @@ answer with images, rasters, sounds, videos and data:
   POST   /v1/images/edits              image in, image or raster out
   POST   /v1/images/variations         the same without a prompt
   POST   /v1/images/generations        for models that take text
-  GET    /v1/images/results/{name}     a stored result; of a GeoTIFF also map tiles:
-         .../tilejson.json, .../wmts, .../tiles/{z}/{x}/{y}.png
+  GET    /v1/images/results/{name}     a stored result. Map tiles of a GeoTIFF:
+  GET    /v1/images/results/{name}/tilejson.json
+  GET    /v1/images/results/{name}/wmts
+  GET    /v1/images/results/{name}/tiles/{z}/{x}/{file}
   POST   /v1/audio/speech              a text in, a sound out
   POST   /v1/chat/completions          vLLM's; with modalities also pictures and sounds
   POST   /pooling                      vLLM's; takes any JSON for the model's input mapper
@@ -28,6 +30,7 @@ answer with images, rasters, sounds, videos and data:
   GET    /v1/scenes/{scene_id}         a job; DELETE ends and forgets it
   GET    /v1/scenes/{scene_id}/content a job's result, or its picture while it runs
   GET    /v1/scenes/{scene_id}/pixel   the values of a pixel of a result
+  GET    /v1/scenes/{scene_id}/figure  a result as a figure for a report
   POST   /v1/videos                    a job of a video; GET lists jobs
   GET    /v1/videos/{video_id}         a job; DELETE ends and forgets it
   GET    /v1/videos/{video_id}/content a job's video

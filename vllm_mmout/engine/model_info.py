@@ -158,7 +158,7 @@ def _processor(name: str, processor: OutputProcessor) -> ProcessorInfo:
     for kind in kinds:
         formats: Mapping[str, str] = formats_for(processor, OutputParams(output=kind)) or {}
         outputs.append(KindInfo(kind, tuple(dict.fromkeys(formats.values()))))
-    return ProcessorInfo(name, processor.modality, tuple(outputs), processor.products, tuple(processor.classes))
+    return ProcessorInfo(name, processor.modality, tuple(outputs), processor.products, tuple(processor.model_classes))
 
 
 def _options(binding: EngineBinding, inputs: ModelInputs | None) -> set[str]:

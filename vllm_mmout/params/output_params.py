@@ -24,7 +24,7 @@ STAYS = LOCAL_ONLY | {"partial_images", "aoi", "aoi_crs"}
 """Names of the options that an engine does not use. Requests that differ only in these can share a batch."""
 
 
-class OutputParams(Tiling, frozen=True, kw_only=True):
+class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Options of a request: which output it asks for, and how its input is read and processed.
 
     Raises:

@@ -44,7 +44,7 @@ class OutputProcessor:
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
     default `Binding`, for models that answer in a single forward pass."""
 
-    patch_size: int = 1
+    output_stride: int = 1
     """Side in pixels of the square of the input that becomes one pixel of the output raster. If it is above 1, tiles
     begin at multiples of it, and the output covers the input with whole patches."""
 
@@ -58,7 +58,7 @@ class OutputProcessor:
         return cls(**options)
 
     @property
-    def classes(self) -> Sequence[ModelClass]:
+    def model_classes(self) -> Sequence[ModelClass]:
         """Classes that the model can find, in its order. Empty if there are none, or their names are unknown."""
         return ()
 

@@ -63,7 +63,7 @@ class ClassificationProcessor(OutputProcessor):
         self._threshold = None if threshold is None else checked_part("threshold", threshold)
 
     @property
-    def classes(self) -> Sequence[ModelClass]:
+    def model_classes(self) -> Sequence[ModelClass]:
         """Classes whose names are known."""
         return self._labels.classes
 

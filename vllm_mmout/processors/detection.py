@@ -105,7 +105,7 @@ class DetectionProcessor(OutputProcessor):
         self._iou_threshold = None if iou_threshold is None else checked_part("iou_threshold", iou_threshold)
 
     @property
-    def classes(self) -> Sequence[ModelClass]:
+    def model_classes(self) -> Sequence[ModelClass]:
         """Classes whose names are known."""
         return self._labels.classes
 

@@ -92,7 +92,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         dtype: str = "float16",
         scale: float | Sequence[float] | None = None,
     ) -> None:
-        self.patch_size = _checked_patch(patch_size)
+        self.output_stride = _checked_patch(patch_size)
         self._prefix = _checked_prefix(prefix_tokens)
         if tensor is not None and (not isinstance(tensor, str) or not tensor):
             raise OptionError(f"tensor must be the name of an output of the model, or left out, got {tensor!r}")
@@ -132,7 +132,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         quantised = self._dtype == "int8"
         per_pixel = quantised and self._scale is None
         names = [f"embedding_{number}" for number in range(len(array) - per_pixel)]
-        metadata = {PATCH_ITEM: str(self.patch_size)}
+        metadata = {PATCH_ITEM: str(self.output_stride)}
         if per_pixel:
             metadata[SCALE_ITEM] = _PER_PIXEL
         scales = self._scale or ()

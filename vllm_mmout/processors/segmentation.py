@@ -93,7 +93,7 @@ class SegmentationProcessor(OutputProcessor):
             )
 
     @property
-    def classes(self) -> Sequence[ModelClass]:
+    def model_classes(self) -> Sequence[ModelClass]:
         """Classes with their colours. Empty if neither names nor colours were set."""
         if self._class_names is None and self._palette is None:
             return ()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.outputs import PoolingRequestOutput
 
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.engine.request.llm_call import Taken
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
 
@@ -85,18 +87,26 @@ class BoundLLM(LLM):
                 )
         sources = [list(data.inputs) if isinstance(data, Mosaic) else data for data in inputs]
         check_targets((data, request.params) for data, request in zip(sources, requests, strict=True))
-        with closing(Mosaics.of(binding, inputs, requests)) as mosaics:
-            bar = Bar(use_tqdm, len(mosaics.inputs))
-            try:
-                # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
-                call = Call(self, binding, mosaics.inputs, mosaics.requests, bar, taken=mosaics.taken)
-                results = mosaics.joined(copy_context().run(call.results))
-            finally:
-                bar.close()
+        if any(isinstance(data, Mosaic) or each.params.mosaic for data, each in zip(inputs, requests, strict=True)):
+            with closing(Mosaics.of(binding, inputs, requests)) as mosaics:
+                scenes = self._results(binding, mosaics.inputs, mosaics.requests, use_tqdm, taken=mosaics.taken)
+                results = mosaics.joined(scenes)
+        else:
+            results = self._results(binding, inputs, requests, use_tqdm)
         if single and len(results) == 1 and results[0].error is not None:
             raise results[0].error
         warn_assumed(results, stacklevel=3)
         return results
+
+    def _results(
+        self, binding: Binding, inputs: list[Any], requests: list[Request], use_tqdm: Any, **taken: Taken
+    ) -> list[MultimodalRequestOutput]:
+        bar = Bar(use_tqdm, len(inputs))
+        try:
+            # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
+            return copy_context().run(Call(self, binding, inputs, requests, bar, **taken).results)
+        finally:
+            bar.close()
 
     def encode(self, *args: Any, **kwargs: Any) -> list[PoolingRequestOutput[Any]]:
         """Return the model's raw tensors as vLLM does. A Ctrl-C is handled between two steps of the engine."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from vllm.exceptions import VLLMClientError
 
@@ -38,6 +38,10 @@ vLLM raises ValueError for a wrong prompt that vLLM itself turns into tokens.
 """
 
 
+Taken: TypeAlias = Callable[[int, "MultimodalRequestOutput"], "MultimodalRequestOutput"]
+"""Function that gets the index of an input and its result, and returns the result to keep in memory."""
+
+
 class Call:
     """Call of ``LLM.generate``, which sends the engine a few requests at a time rather than the whole list."""
 
@@ -49,7 +53,7 @@ class Call:
         requests: list[Request],
         bar: Bar,
         *,
-        taken: Callable[[int, MultimodalRequestOutput], MultimodalRequestOutput] = lambda _, result: result,
+        taken: Taken = lambda _, result: result,
     ) -> None:
         self.llm = llm
         self.engine = cast("BoundLLMEngine", llm.llm_engine)
@@ -59,7 +63,6 @@ class Call:
         """Requests in the order of the inputs."""
         self.bar = bar
         self.taken = taken
-        """Function that gets the index of an input and its result, and returns the result to keep in memory."""
         self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
         """Results in the order of the inputs, None for an input that is not finished."""

@@ -38,7 +38,7 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
             param="overlap",
         )
     picks = binding.choice.pick(params.processor)
-    patch = math.lcm(*(binding.processors[name].patch_size for name in picks))
+    patch = math.lcm(*(binding.processors[name].output_stride for name in picks))
     if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile) and patch == 1:
         return None
     for name in picks:

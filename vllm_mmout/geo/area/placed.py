@@ -44,7 +44,7 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of a window, without positions far outside, or None if it is outside.
+        """Return the polygon as GeoJSON in half pixels of a window. Return None if it is outside of the window.
 
         Rows are multiplied by ``up``, which is 1 or -1.
 
@@ -63,7 +63,7 @@ class PixelPolygon:
                 if inner.any():
                     kept = kept[np.concatenate([[True], ~inner, [True]])]
             if len(kept) >= _FEWEST:
-                rings.append(((kept - (left, top)) * (1, up)).tolist())
+                rings.append(((kept - (left, top)) * (2, 2 * up)).tolist())
         return {"type": "Polygon", "coordinates": rings} if rings else None
 
 
@@ -104,7 +104,7 @@ class PlacedArea:
         ]
         if not shapes:
             return np.zeros((window.height, window.width), np.bool_)
-        transform = Affine(1, 0, 0, 0, self.up, 0)
+        transform = Affine(2, 0, 0, 0, 2 * self.up, 0)  # rasterio warns of the identity
         burnt = rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8)
         inside: NDArray[np.bool_] = burnt.view(np.bool_)
         return inside

@@ -11,7 +11,6 @@ import time
 from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
@@ -39,6 +38,8 @@ _DISCARDED: Final = 64 << 20
 """Maximum number of bytes to read and discard from the body of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0
 """Maximum time in seconds to read and discard the body of a refused request."""
+_TIMED: Final = "mmout_timed"
+"""Key of an ASGI scope whose messages already have a timeout."""
 _READ = 3 << 17
 """Number of bytes that are read and encoded at a time. It is a multiple of 3, as base64 requires."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
@@ -230,13 +231,13 @@ async def send_in_time(
 
     The limit is ``--mmout-send-timeout``. If one response wraps another, only the outer one measures the time.
     """
-    if isinstance(send, _TimedSend):
+    if _TIMED in scope:
         await answer(scope, receive, send)
         return
     # uvicorn's own method, unless middleware wraps it. An exception would be logged by uvicorn with its traceback.
     connection: asyncio.Transport | None = getattr(getattr(receive, "__self__", None), "transport", None)
     try:
-        await answer(scope, receive, _TimedSend(send, _send_timeout(scope), connection))
+        await answer({**scope, _TIMED: True}, receive, _timed(send, _send_timeout(scope), connection))
     except CutOff as ended:
         logger.info("%s", ended)
         if connection is not None:
@@ -248,25 +249,22 @@ class CutOff(Exception):  # noqa: N818 - not an error: it only ends the response
     """Exception that ends a connection early, so that the client sees that the response is incomplete."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TimedSend:
-    """ASGI ``send`` function with a timeout for each message."""
+def _timed(send: Send, seconds: float, connection: asyncio.Transport | None) -> Send:
+    """Return the ASGI function ``send`` with a timeout for each message."""
 
-    send: Send
-    seconds: float
-    connection: asyncio.Transport | None
-
-    async def __call__(self, message: Message) -> None:
+    async def timed(message: Message) -> None:
         try:
-            async with asyncio.timeout(self.seconds):
-                await self.send(message)
+            async with asyncio.timeout(seconds):
+                await send(message)
         except TimeoutError:
-            limit = f"{self.seconds:g} s ({flag('send_timeout')})"
+            limit = f"{seconds:g} s ({flag('send_timeout')})"
             raise CutOff(f"a client took nothing of its answer for {limit}; its connection was ended") from None
         except RuntimeError:  # the connection was closed, and uvicorn does not know it yet
-            if self.connection is None or not self.connection.is_closing():
+            if connection is None or not connection.is_closing():
                 raise
             raise CutOff("a client closed its connection while its answer was sent") from None
+
+    return timed
 
 
 def _send_timeout(scope: Scope) -> float:

@@ -18,7 +18,7 @@ class OfFolder(OutputProcessor):
     _labels = Labels()
 
     @property
-    def classes(self) -> Sequence[ModelClass]:
+    def model_classes(self) -> Sequence[ModelClass]:
         """Classes whose names are known."""
         return self._labels.classes
 
