@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.area.placing import extent_of, placed_area
     from vllm_mmout.geo.area.polygons import Area, AreaFeature
     from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
-    from vllm_mmout.geo.raster.atomic import atomic_file
+    from vllm_mmout.geo.raster.atomic import atomic_file, atomic_folder
     from vllm_mmout.geo.raster.bands import (
         NIR_BANDS,
         meanings,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         is_address,
         is_gdal_name,
         is_tiff,
+        is_zarr,
         printable_name,
         rasters_in,
         rasters_of,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.ground_steps import ground_steps
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid, PlacedRaster
     from vllm_mmout.geo.raster.mosaic.warped_raster import WarpedRaster, warped
+    from vllm_mmout.geo.raster.netcdf import check_netcdf, write_netcdf
     from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, observed
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.orientation_and_palette import as_seen
@@ -93,17 +95,17 @@ __all__ = [
     "OpenUnpacked", "Packing", "PlacedArea", "PlacedRaster", "Plan", "Polygons", "Raster", "RasterMetadata",
     "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster", "Window", "address_fault",
     "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window",
-    "atomic_file", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
-    "certificate_fault", "check_bucket", "checked_xml", "date_of_file_item", "date_of_items", "date_of_name",
-    "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "extent_of", "file_stem", "first_of",
-    "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket", "is_address",
-    "is_folder", "is_gdal_name", "is_tiff", "key_fault", "meanings", "nearest_pixels", "object_store", "observed",
-    "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area",
-    "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs", "proxy_of",
-    "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault", "reflected",
-    "remove_in_bucket", "same_file", "same_system", "says_nothing", "scenes_below", "sensor_of", "status_phrase",
-    "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped", "window_of_box", "without_secrets",
-    "write_geotiff", "write_geotiff_here",
+    "atomic_file", "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
+    "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "date_of_file_item", "date_of_items",
+    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "extent_of", "file_stem",
+    "first_of", "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket",
+    "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "meanings", "nearest_pixels",
+    "object_store", "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster",
+    "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs",
+    "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault",
+    "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing", "scenes_below", "sensor_of",
+    "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped", "window_of_box",
+    "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
 ]  # fmt: skip
 
 _HOMES = {
@@ -113,14 +115,14 @@ _HOMES = {
     "vllm_mmout.geo.area.polygons": "Area AreaFeature",
     "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
     "vllm_mmout.geo.raster.orientation_and_palette": "as_seen",
-    "vllm_mmout.geo.raster.atomic": "atomic_file",
+    "vllm_mmout.geo.raster.atomic": "atomic_file atomic_folder",
     "vllm_mmout.geo.raster.bands": ("NIR_BANDS meanings possible_sensors says_nothing trailing_band understood"),
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
     "vllm_mmout.geo.raster.crs.text": "proj_crs rasterio_crs same_system",
     "vllm_mmout.geo.raster.dates": "date_of_file_item date_of_items date_of_name date_of_raster",
     "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile",
     "vllm_mmout.geo.raster.formats": (
-        "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff "
+        "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff is_zarr "
         "printable_name rasters_in rasters_of without_secrets"
     ),
     "vllm_mmout.geo.raster.gdal": "gdal_files",
@@ -133,6 +135,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.picture": "PICTURE_ERRORS picture_colours picture_raster",
     "vllm_mmout.geo.raster.mosaic.map_grid": "MapGrid PlacedRaster",
     "vllm_mmout.geo.raster.mosaic.warped_raster": "WarpedRaster warped",
+    "vllm_mmout.geo.raster.netcdf": "check_netcdf write_netcdf",
     "vllm_mmout.geo.raster.nodata": "as_pixels_have_it can_hold format_nodata observed",
     "vllm_mmout.geo.raster.raster": "Raster Window as_window nearest_pixels",
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",

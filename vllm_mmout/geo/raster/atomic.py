@@ -1,11 +1,12 @@
-"""Write a file and its sidecar files atomically, on the local disk or in a bucket."""
+"""Write a file and its sidecar files, or a folder, atomically, on the local disk or in a bucket."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 
 from vllm_mmout.errors import SaveError
@@ -54,6 +55,44 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
         for left in parts.values():
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(target: PurePath, is_old: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yield a temporary folder to write to. When the block ends, it is renamed to ``target``.
+
+    After an error the temporary folder is removed, and a folder that existed before is unchanged.
+
+    Args:
+        target: local path of the folder.
+        is_old: function that returns whether an existing folder may be replaced.
+
+    Raises:
+        SaveError: the folder cannot be written, or ``target`` is something else that may not be replaced.
+
+    """
+    path = Path(target)
+    if not path.parent.is_dir():
+        raise SaveError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+    if os.path.lexists(path) and not (path.is_dir() and is_old(path)):
+        raise SaveError(f"cannot write {path}: it is a file, or a folder with other files; choose another name")
+    part, old = _hidden(path, "part"), _hidden(path, "old")
+    try:
+        part.mkdir()
+        yield part
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(old)
+        try:
+            part.rename(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                old.rename(path)
+            raise
+    except OSError as error:
+        raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        for left in (part, old):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:

@@ -144,6 +144,34 @@ class SharedFile:
             raise
 
 
+_HEADER_READS = 20_000
+"""Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
+
+
+class HeaderFile:
+    """File object that raises InputError if more bytes are read than the header of any image needs."""
+
+    def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
+        self._file = file
+        self._name = name
+        self._limit = limit
+        self._reads, self._bytes = _HEADER_READS, limit
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, count: int = -1) -> bytes:
+        """Read the next ``count`` bytes, fewer at the end of the file."""
+        self._reads -= 1
+        requested = self._bytes + 1 if count < 0 else count
+        data = self._file.read(min(requested, self._bytes + 1))
+        self._bytes -= len(data)
+        if self._bytes < 0 or self._reads < 0:
+            raise InputError(
+                f"{self._name} has a header of more than {self._limit >> 20} MiB or {_HEADER_READS} parts, more than"
+                " any image needs; rewrite the file, for example with gdal_translate"
+            )
+        return data
+
+
 PAM, MASK = ".aux.xml", ".msk"
 """Suffixes that GDAL appends to a file's name for its PAM (metadata) file and its mask."""
 REMEDY = "correct the file, or remove it to read the raster without it"

@@ -67,10 +67,15 @@ def file_stem(source: Any) -> str:
     elif is_address(source):
         path = unquote(without_secrets(source).partition("://")[2].partition("/")[2])
     else:
-        stem = Path(source).stem if isinstance(source, str | os.PathLike) else ""
+        stem = _stem(Path(source)) if isinstance(source, str | os.PathLike) else ""
         return "" if stem == ".." else stem
-    stem = PurePosixPath(path).stem
+    stem = _stem(PurePosixPath(path))
     return stem if stem.isprintable() and stem != ".." else ""
+
+
+def _stem(path: PurePath) -> str:
+    """Return the name of a file without its suffix, or without both suffixes of a zipped store (``.zarr.zip``)."""
+    return PurePath(path.stem).stem if path.suffix.lower() == ".zip" else path.stem
 
 
 _TOKEN = re.compile(r"B\d{1,2}A?", re.IGNORECASE)
@@ -243,6 +248,17 @@ def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
             if beginning.match(file.read_at(0, _HEADER_BYTES)):
                 return file_format
     return None
+
+
+ZIP = b"PK\x03\x04"
+"""First bytes of a zip file, which may hold a Zarr store."""
+ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
+"""Names of the files that make a folder a node of a Zarr store, of version 3 or 2."""
+
+
+def is_zarr(folder: Path) -> bool:
+    """Return whether a folder is a Zarr store, or a group or an array in one."""
+    return any((folder / name).is_file() for name in ZARR_METADATA)
 
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

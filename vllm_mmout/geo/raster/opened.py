@@ -10,11 +10,20 @@ from typing import Any, BinaryIO, Final, cast
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.coded_headers import check_gml
-from vllm_mmout.geo.raster.files import MASK, PAM, FileWithNeighbours, Neighbours, SharedFile, neighbours_of
+from vllm_mmout.geo.raster.files import (
+    MASK,
+    PAM,
+    FileWithNeighbours,
+    HeaderFile,
+    Neighbours,
+    SharedFile,
+    neighbours_of,
+)
 from vllm_mmout.geo.raster.formats import (
     JPEG,
     JPEG2000,
     TIFF,
+    ZIP,
     GdalFormat,
     format_of_header,
     gdal_format,
@@ -22,6 +31,7 @@ from vllm_mmout.geo.raster.formats import (
     is_address,
     is_gdal_name,
     is_tiff,
+    is_zarr,
     without_secrets,
 )
 from vllm_mmout.geo.raster.gdal import open_gdal, open_gdal_name, open_raw
@@ -34,6 +44,7 @@ from vllm_mmout.geo.raster.tags import Directory, read_directories
 from vllm_mmout.geo.raster.tiff import open_tiff, with_neighbours
 from vllm_mmout.geo.raster.unread_formats import no_image
 from vllm_mmout.geo.raster.windowed import OpenArray, OpenRaster
+from vllm_mmout.geo.raster.zarr.opened import check_zarr_address, open_zarr_folder, open_zarr_zip
 
 __all__ = ["DeclaredSize", "OpenRaster", "declared_size", "open_raster", "read_raster"]
 
@@ -43,8 +54,9 @@ _HEAD = 512  # bytes read to recognise the format
 def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
     """Open a raster for reading by windows: a TIFF with the tags of GeoTIFF and GDAL, or a picture (PNG, JPEG, ...).
 
-    JPEG 2000, VRT, NetCDF, ENVI, ERDAS IMAGINE, PCIDSK and GDAL's own names (`is_gdal_name`) are read through GDAL. A
-    file that refers to other files, such as a VRT, must be given by its path.
+    A Zarr store is a folder, or a zip file that is recognised by its content. JPEG 2000, VRT, NetCDF, ENVI, ERDAS
+    IMAGINE, PCIDSK and GDAL's own names (`is_gdal_name`) are read through GDAL. A file
+    that refers to other files, such as a VRT, must be given by its path.
 
     Of a TIFF, only the requested parts are read and decoded; a picture is decoded whole. If a TIFF holds several
     images, the first is read, as GDAL does. A picture yields the bands of its mode (RGB for a palette) and its first
@@ -94,6 +106,7 @@ def _open_address(address: str) -> OpenRaster:
     from vllm_mmout.geo.raster.remote.buckets.bucket_file import open_in_bucket
     from vllm_mmout.geo.raster.remote.http_file import open_remote
 
+    check_zarr_address(without_secrets(address))
     file = open_in_bucket(address) if in_bucket(address) else open_remote(address)
     return _open(cast("BinaryIO", file), without_secrets(address), owned=True)
 
@@ -104,6 +117,8 @@ def _open_path(path: Path) -> OpenRaster:
     except FileNotFoundError:
         raise InputError(f"no such file: {path} (looked from {Path.cwd()})") from None
     except IsADirectoryError:
+        if is_zarr(path):
+            return open_zarr_folder(path)
         raise InputError(f"{path} is a folder; give the file in it") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(f"cannot open {str(path)!r}: {error}") from error
@@ -149,6 +164,9 @@ def _open(
                 return _open_odd_tiff(shared, path, refusal, neighbours)
             stack.pop_all()  # the raster closes the file
             return opened
+        if head.startswith(ZIP) and (store := open_zarr_zip(shared)) is not None:
+            stack.pop_all()
+            return store
         file_format = gdal_format(head)
         if file_format is not None and (file_format.alone or path is not None):
             return _open_through_gdal(file_format, shared, path, neighbours)
@@ -201,8 +219,6 @@ _MOST_BYTES: Final = 2**25
 """Largest number of bytes read for a header. The tables of 500 million pixels in tiles of 16 x 16 need half of this."""
 _WHOLE: Final = 2**28
 """Largest accepted size of an AVIF file in bytes. Pillow reads the whole file to get the header."""
-_MOST_READS: Final = 20_000
-"""Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
 """Largest accepted strip or tile of a TIFF, in bytes after decompression."""
@@ -230,37 +246,15 @@ def declared_size(file: BinaryIO) -> DeclaredSize:
 def _declared(file: BinaryIO, name: str) -> DeclaredSize:
     head = file.read(_HEAD)
     most = _WHOLE if head[4:8] == b"ftyp" else _MOST_BYTES
-    header = SharedFile(cast("BinaryIO", _HeaderFile(file, name, most)), name, owned=False)
+    header = SharedFile(cast("BinaryIO", HeaderFile(file, name, most)), name, owned=False)
     if is_tiff(head):
         return _of_tiff(header)
+    if head.startswith(ZIP) and (store := open_zarr_zip(header)) is not None:
+        return DeclaredSize(*store.size, store.count, store.dtype.itemsize, store.block_bytes)
     size = declared_picture(head, header)
     if size is None:
         raise no_image(head, name)
     return size
-
-
-class _HeaderFile:
-    """File object that raises InputError if more bytes are read than the header of any image needs."""
-
-    def __init__(self, file: BinaryIO, name: str, limit: int) -> None:
-        self._file = file
-        self._name = name
-        self._limit = limit
-        self._reads, self._bytes = _MOST_READS, limit
-        self.seek, self.tell = file.seek, file.tell
-
-    def read(self, count: int = -1) -> bytes:
-        """Read the next ``count`` bytes, fewer at the end of the file."""
-        self._reads -= 1
-        requested = self._bytes + 1 if count < 0 else count
-        data = self._file.read(min(requested, self._bytes + 1))
-        self._bytes -= len(data)
-        if self._bytes < 0 or self._reads < 0:
-            raise InputError(
-                f"{self._name} has a header of more than {self._limit >> 20} MiB or {_MOST_READS} parts, more than any"
-                " image needs; rewrite the file, for example with gdal_translate"
-            )
-        return data
 
 
 def _of_tiff(file: SharedFile) -> DeclaredSize:

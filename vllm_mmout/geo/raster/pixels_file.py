@@ -81,6 +81,11 @@ class PixelsFile:
                 raise system_error(target, nbytes, OSError("the end of the file is missing"))
             restore_names(target, metadata)
 
+    def close(self) -> None:
+        """Finish the temporary file, so that GDAL can read it. It stays on disk."""
+        with gdal_writes(self._name):
+            self._file.close()
+
     def discard(self) -> None:
         """Close the temporary file and delete it. May be called repeatedly."""
         self._file.close()

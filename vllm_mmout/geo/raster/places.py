@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePath, PurePosixPath
 
-from vllm_mmout.geo.raster.formats import in_bucket
+from vllm_mmout.geo.raster.formats import in_bucket, is_zarr
 
 
 class BucketPath(PurePosixPath):
@@ -26,15 +26,18 @@ def place_of(path: str | PurePath) -> Path | BucketPath:
 
 
 def is_folder(path: str | PurePath) -> bool:
-    """Return whether a path or address is a folder: it ends with "/", or is a local folder or a whole bucket."""
+    """Return whether a path or address is a folder of files.
+
+    It ends with "/", or is a whole bucket or a local folder. A local Zarr store counts as a file.
+    """
     if str(path).endswith(os.sep):
         return True
     place = place_of(path)
-    return place.is_dir() if isinstance(place, Path) else len(place.parts) == 2
+    return (place.is_dir() and not is_zarr(place)) if isinstance(place, Path) else len(place.parts) == 2
 
 
 def same_file(one: PurePath, other: PurePath) -> bool:
-    """Return whether two local paths are the same existing file, or whether two addresses are equal."""
+    """Return whether two local paths are the same existing file or folder, or whether two addresses are equal."""
     if isinstance(one, Path) and isinstance(other, Path):
-        return one.is_file() and other.is_file() and one.samefile(other)
+        return one.exists() and other.exists() and one.samefile(other)
     return one == other

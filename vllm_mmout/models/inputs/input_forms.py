@@ -18,6 +18,7 @@ from vllm_mmout.geo import (
     in_bucket,
     is_address,
     is_gdal_name,
+    is_zarr,
     place_of,
     rasters_of,
 )
@@ -66,12 +67,12 @@ def paths_of(data: Any) -> list[Path | BucketPath]:
 
 
 def as_folder(data: Any) -> Path | None:
-    """Return the path of the folder if an input is the path of a local folder, else None."""
+    """Return the path of the folder of files that an input names, or None for any other input or a Zarr store."""
     if not isinstance(data, str | Path):
         return None
     path = as_local_path(data)
     try:
-        return path if path.is_dir() else None
+        return path if path.is_dir() and not is_zarr(path) else None
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return None
 
