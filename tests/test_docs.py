@@ -209,12 +209,17 @@ def test_the_page_of_formats_is_the_table():
 
 
 @pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")  # in rioxarray
-def test_the_snippet_of_the_page_of_formats_runs():
-    """As it stands, with what it makes."""
+def test_the_snippets_of_the_page_of_formats_run(tmp_path, monkeypatch):
+    """As they stand, with what they make."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
     pytest.importorskip("rioxarray", reason="xarray's accessor of places")
     pytest.importorskip("geopandas")
     names = {}
-    (snippet,) = code_blocks((DOCS / "formats.md").read_text(encoding="utf-8"), "python")
-    exec(compile(snippet, "<docs/formats.md>", "exec"), names)  # noqa: S102 - the snippet is our own
+    monkeypatch.chdir(tmp_path)
+    for snippet in code_blocks((DOCS / "formats.md").read_text(encoding="utf-8"), "python"):
+        exec(compile(snippet, "<docs/formats.md>", "exec"), names)  # noqa: S102 - the snippet is our own
+    assert xarray.open_zarr("embeddings.zarr", decode_coords="all").raster.rio.crs.to_epsg() == 32632
+    assert (tmp_path / "embeddings.zarr.zip").is_file()
     assert names["array"].rio.crs.to_epsg() == names["frame"].crs.to_epsg() == 32632
     assert len(names["frame"]) == 6

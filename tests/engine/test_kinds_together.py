@@ -64,6 +64,8 @@ def test_kinds_are_made_of_one_decode(llm, path, decoded, tile):
         ("maps/", ["scene-areas.csv", "scene-classes.tif", "scene-polygons.geojson"]),
         ("map.geojson", ["map-areas.csv", "map-classes.tif", "map-polygons.geojson"]),
         ("map.png", ["map-areas.csv", "map-classes.png", "map-polygons.geojson"]),
+        ("a.b.zarr.zip", ["a.b-areas.csv", "a.b-classes.zarr.zip", "a.b-polygons.geojson"]),
+        ("a.b.shp.zip", ["a.b-areas.csv", "a.b-classes.tif", "a.b-polygons.shp.zip"]),
     ],
 )
 def test_each_kind_has_its_file(llm, path, tmp_path, tile, place, files):

@@ -115,6 +115,24 @@ def test_files_of_gdal_hold_what_a_geoparquet_holds(place, suffix, tmp_path):
     assert sorted(child.name for child in tmp_path.iterdir()) == sorted(["out.parquet", f"out{suffix}"])
 
 
+def test_a_shapefile_holds_the_same_features(tmp_path):
+    """One zip file has the rows of the GeoParquet, and names in UTF-8; a name that would be cut is refused."""
+    polygons = result("rotated")
+    expected = geopandas.read_parquet(polygons.save(tmp_path / "out.parquet"))
+    read = geopandas.read_file(polygons.save(tmp_path / "out.shp.zip"))
+    assert read.crs == expected.crs
+    for table in (read, expected):  # rings of a Shapefile are clockwise
+        table["geometry"] = table.geometry.normalize()
+    assert read.values.tolist() == expected.where(expected.notna(), None).values.tolist()
+    named = RasterOutput(np.eye(3, dtype=np.uint8)[None], class_names=["Fläche", "水" * 84])
+    frame = geopandas.read_file(PolygonsOutput(named).save(tmp_path / "named.shp.zip"))
+    assert set(frame.name) == {"Fläche", "水" * 84}
+    long = RasterOutput(np.eye(3, dtype=np.uint8)[None], class_names=["a", "水" * 85])
+    with pytest.raises(SaveError, match=r"texts of 254 bytes at most, .*; save as \.gpkg"):
+        PolygonsOutput(long).save(tmp_path / "long.shp.zip")
+    assert not (tmp_path / "long.shp.zip").exists()
+
+
 @pytest.mark.parametrize("name", ["geopackage", "flatgeobuf"])
 def test_files_of_gdal_come_in_batches(name, monkeypatch, tmp_path):
     """However small they are, and as bytes too; the index finds a part of the layer."""
@@ -372,7 +390,7 @@ def test_a_system_that_is_not_understood_is_not_left_out(tmp_path):
     """No format writes a file that says there is none; the error says what to do."""
     place = Georeference(None, PLACES["north up"][1], unread_keys={1024: 1, 3072: 30999})
     polygons = PolygonsOutput(RasterOutput(CLASSES[None], nodata=255, georeference=place))
-    for suffix in (".parquet", ".geojson", ".gpkg", ".fgb"):
+    for suffix in (".parquet", ".geojson", ".gpkg", ".fgb", ".shp.zip"):
         with pytest.raises(SaveError, match=r"not understood here \(assign it, as with gdal_edit.py -a_srs"):
             polygons.save(tmp_path / f"out{suffix}")
         assert list(tmp_path.iterdir()) == []

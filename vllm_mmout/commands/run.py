@@ -30,7 +30,7 @@ from vllm_mmout.geo import (
 from vllm_mmout.models.inputs.catalogued import expanded
 from vllm_mmout.models.inputs.input_forms import name_of
 from vllm_mmout.option import Option
-from vllm_mmout.outputs.formats import FORMATS, format_named
+from vllm_mmout.outputs.formats import FORMATS, format_named, suffix_of
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.wing import extensions
@@ -205,7 +205,7 @@ def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | Non
     if form is None:
         raise OptionError(f"{FORMAT} {output_format} is no format (known: {', '.join(FORMATS)})")
     if not is_folder(out):
-        if place_of(out).suffix.lower() not in form.suffixes:
+        if suffix_of(place_of(out)) not in form.suffixes:
             raise OptionError(f"-o {out} names another format than {FORMAT} {output_format}; leave one of them out")
         return [out]
     for each in inputs_to_run:
@@ -255,7 +255,7 @@ def out_file(out: str) -> Path | None:
     if in_bucket(out):
         raise OptionError(f"-o {out} is in a bucket; name a file or folder on this machine")
     target = Path(out)
-    if target.is_dir() or out.endswith(os.sep):
+    if is_folder(out):
         return None
     if not target.parent.is_dir():
         raise SaveError(f"-o {out}: there is no folder {target.parent}; make it first")

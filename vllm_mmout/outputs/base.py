@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError, SaveError
-from vllm_mmout.geo import atomic_file, nearest_pixels, place_of
-from vllm_mmout.outputs.formats import FORMATS, format_named
+from vllm_mmout.geo import atomic_file, atomic_folder, is_zarr, nearest_pixels, place_of
+from vllm_mmout.outputs.formats import FORMATS, format_named, format_of_file, is_folder_suffix, suffix_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,8 +27,7 @@ class Savable:
     """Base class of results that can be written to a file or to bytes."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ()
-    """Kinds of this output, such as "raster", the most specific first. The first kind that a file format can write is
-    used."""
+    """Kinds of this output, such as "raster", the most specific first. A file format writes the first that it can."""
     takes_area: ClassVar[bool] = False
     """True if `placed` leaves out the parts of the result outside `Source.area`."""
     formats: ClassVar[dict[str, str]] = {}
@@ -43,8 +42,8 @@ class Savable:
         ``.aux.xml`` and ``.qml`` are replaced or removed. A style that a user has saved in QGIS is kept.
 
         Args:
-            path: path of the file, or its address in a bucket (``s3://bucket/mask.tif``, ``gs://``, ``az://``). A local
-                folder must exist.
+            path: path of the file, or of the folder of a Zarr store (``.zarr``), or the address of a file in a bucket
+                (``s3://bucket/mask.tif``, ``gs://``, ``az://``). The local folder of the file must exist.
             options: options of the format, as in `to_bytes`.
 
         Returns:
@@ -56,9 +55,10 @@ class Savable:
 
         """
         target = place_of(path)
-        if (name := self.formats.get(target.suffix.lower())) is None:
+        if (name := format_of_file(target, self.formats)) is None:
             raise unknown_suffix(target, self.formats)
-        with atomic_file(target, self._sidecars(name, target)) as part:
+        sidecars, is_folder = self._sidecars(name, target), is_folder_suffix(suffix_of(target))
+        with atomic_folder(target, is_zarr) if is_folder else atomic_file(target, sidecars) as part:
             self._write(part, name, options)
         return target
 
@@ -73,9 +73,7 @@ class Savable:
     def write_to(self, file: BinaryIO, format: str | None = None, **options: Any) -> None:  # noqa: A002 - as to_bytes
         """Write the result to an open binary file, in chunks if the format supports that.
 
-        The arguments are those of `to_bytes`.
-
-        Raises SaveError if the format is unknown or cannot hold the result.
+        The arguments are those of `to_bytes`. Raises SaveError if the format is unknown or cannot hold the result.
         """
         name = self._format(format)
         if type(self)._encode is Savable._encode:  # noqa: SLF001 - classes with formats of their own override it
@@ -94,8 +92,11 @@ class Savable:
         return name
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
-        """Write the result to a new file. Classes that can write a format in chunks override this."""
-        path.write_bytes(self._encode(name, options))
+        """Write the result to a new file or an empty folder. Classes that can write in chunks override this."""
+        if path.is_dir():
+            FORMATS[name].write(self, path, options)
+        else:
+            path.write_bytes(self._encode(name, options))
 
     def _sidecars(self, name: str, target: PurePath) -> Mapping[str, bytes | None]:
         """Return the sidecar files, such as GDAL's ``.aux.xml``, that belong to the file ``target`` in a format.
@@ -133,8 +134,7 @@ class MediaOutput(Savable):
         return 0
 
     partial: bool = False
-    """True if the model stopped generating before the output was complete. The output then holds the part decoded so
-    far."""
+    """True if the model stopped before the output was complete. The output then holds the part decoded so far."""
     span: tuple[int, int] | None = None
     """Range (start, stop) of the model's output tokens that this output was decoded from, including any text tokens
     within it. None if it was not decoded from tokens."""
@@ -147,7 +147,7 @@ class MediaOutput(Savable):
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
     """Return the SaveError for a file name with an unknown suffix. Its message lists ``formats``, then ``hint``."""
-    fault = f"suffix {target.suffix!r} is unknown" if target.suffix else "the name has no suffix"
+    fault = f"suffix {suffix_of(target)!r} is unknown" if target.suffix else "the name has no suffix"
     return SaveError(f"cannot save {target}: {fault} (known: {', '.join(formats)}{hint})")
 
 

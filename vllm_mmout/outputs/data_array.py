@@ -9,8 +9,10 @@ import numpy as np
 from vllm_mmout.geo import proj_crs
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from xarray import DataArray
 
+    from vllm_mmout.geo import Affine
     from vllm_mmout.outputs.formats.contents import RasterContent
 
 _EXTRA = 'pip install "vllm-mmout[xarray]"'
@@ -26,39 +28,50 @@ def data_array(raster: RasterContent) -> DataArray:
         from xarray import DataArray
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"to_xarray needs xarray; {_EXTRA}", name="xarray") from error
-    coordinates: dict[str, Any] = {"band": np.arange(1, raster.count + 1), "spatial_ref": ((), 0, _spatial_ref(raster))}
-    if raster.transform is not None and raster.transform[1] == raster.transform[3] == 0:
-        a, _, c, _, e, f = raster.transform
-        coordinates["y"] = e * (np.arange(raster.height) + 0.5) + f
-        coordinates["x"] = a * (np.arange(raster.width) + 0.5) + c
+    coordinates: dict[str, Any] = {
+        "band": np.arange(1, raster.count + 1),
+        "spatial_ref": ((), 0, spatial_ref(raster.crs, raster.transform)),
+    }
+    coordinates |= pixel_centres(raster.transform, raster.height, raster.width)
     array = raster.array
     pixels = array.view(np.uint8) if array.dtype == np.bool_ else array  # GeoTIFFs store bool as uint8 too
-    return DataArray(pixels, coordinates, ("band", "y", "x"), attrs=_attributes(raster, pixels.dtype))
+    return DataArray(
+        pixels, coordinates, ("band", "y", "x"), attrs={**raster.metadata, **attributes(raster, pixels.dtype)}
+    )
 
 
-def _spatial_ref(raster: RasterContent) -> dict[str, Any]:
+def pixel_centres(transform: Affine | None, height: int, width: int) -> dict[str, NDArray[np.floating[Any]]]:
+    """Return the coordinates y and x of pixel centres, or no coordinates without a transform or for a rotated one."""
+    if transform is None or transform[1] != 0 or transform[3] != 0:
+        return {}
+    a, _, c, _, e, f = transform
+    return {"y": e * (np.arange(height) + 0.5) + f, "x": a * (np.arange(width) + 0.5) + c}
+
+
+def spatial_ref(crs: str | None, transform: Affine | None) -> dict[str, Any]:
     """Return the attributes of rioxarray's ``spatial_ref``: CRS (CF and WKT), and transform in GDAL's order."""
-    attributes: dict[str, Any] = {}
-    if raster.crs is not None:
+    stated: dict[str, Any] = {}
+    if crs is not None:
         try:
-            system = proj_crs(raster.crs)
+            system = proj_crs(crs)
         except ImportError as error:
-            raise ModuleNotFoundError(f"to_xarray of a coordinate system needs pyproj; {_EXTRA}") from error
-        attributes |= system.to_cf()
-        attributes["spatial_ref"] = attributes["crs_wkt"]
-    if raster.transform is not None:
-        a, b, c, d, e, f = raster.transform
-        attributes["GeoTransform"] = " ".join(map(repr, map(float, (c, a, b, f, d, e))))
-    return attributes
+            raise ModuleNotFoundError(f"a coordinate system in xarray or Zarr needs pyproj; {_EXTRA}") from error
+        stated |= system.to_cf()
+        stated["spatial_ref"] = stated["crs_wkt"]
+    if transform is not None:
+        a, b, c, d, e, f = transform
+        stated["GeoTransform"] = " ".join(map(repr, map(float, (c, a, b, f, d, e))))
+    return stated
 
 
-def _attributes(raster: RasterContent, dtype: np.dtype[Any]) -> dict[str, Any]:
-    attributes: dict[str, Any] = dict(raster.metadata)
+def attributes(raster: RasterContent, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the attributes of the CF conventions for nodata, scales, names of bands and units."""
+    stated: dict[str, Any] = {}
     if raster.nodata is not None:
-        attributes["_FillValue"] = dtype.type(raster.nodata)
+        stated["_FillValue"] = dtype.type(raster.nodata)
     if raster.scales:
-        attributes["scale_factor"] = raster.scales[0] if len(raster.scales) == 1 else raster.scales
+        stated["scale_factor"] = raster.scales[0] if len(raster.scales) == 1 else raster.scales
     for name, texts in (("long_name", raster.band_names), ("units", raster.units)):
         if any(texts):
-            attributes[name] = texts[0] if len(texts) == 1 else texts
-    return attributes
+            stated[name] = texts[0] if len(texts) == 1 else texts
+    return stated

@@ -243,7 +243,7 @@ class RasterOutput(MediaOutput):
         return geotiff_sidecars(target, self.class_names, style)
 
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
-        if name == "tiff":
+        if name in ("tiff", "zarr", "netcdf"):  # written in chunks
             FORMATS[name].write(self, path, options)
         else:
             super()._write(path, name, options)

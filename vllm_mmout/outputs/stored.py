@@ -179,7 +179,7 @@ class StoredRaster(RasterOutput):
     def _write(self, path: Path, name: str, options: dict[str, Any]) -> None:
         self._check_file()
         if name != "tiff":
-            path.write_bytes(self._encode(name, options))
+            super()._write(path, name, options)
             return
         FORMATS[name].check_options(options, self.formats)
         if not isinstance(self._file, Path):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from vllm_mmout.engine.threads import in_thread
+from vllm_mmout.outputs.formats import suffix_of
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.request.fields import VARIATIONS, edit_request, generation_request
 from vllm_mmout.serving.request.json_body import read_json, read_request
@@ -137,7 +138,7 @@ async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
 
     def describe(output: MediaOutput, *_: Any) -> Encoded:
         urls.append(str(output.path))
-        name = output.formats[PurePath(urls[-1]).suffix.lower()]
+        name = output.formats[suffix_of(PurePath(urls[-1]))]
         return Encoded(b"", name, size=size_of(output, name))
 
     return await in_thread(lambda: list(work.made(outputs, describe).values()), close_entries), urls

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vllm_mmout.outputs.base import MediaOutput, Source, unknown_suffix
+from vllm_mmout.outputs.formats import format_of_file
 from vllm_mmout.processors.base import formats_for
 
 if TYPE_CHECKING:
@@ -67,9 +68,8 @@ def asked_results(binding: Binding, params: OutputParams) -> tuple[AskedResult, 
 
 def check_suffix_of(results: Sequence[AskedResult], path: PurePath, hint: str = "") -> None:
     """Raise SaveError if a result cannot be saved with the suffix of ``path``. Of several kinds one must fit."""
-    suffix = path.suffix.lower()
     formats = [result.formats for result in results]
-    lacking = [known for known in formats if known is not None and suffix not in known]
+    lacking = [known for known in formats if known is not None and format_of_file(path, known) is None]
     if not lacking or (results[0].is_kind and len(lacking) < len(results)):
         return
     raise unknown_suffix(path, dict.fromkeys(chain(*lacking) if results[0].is_kind else lacking[0]), hint)

@@ -13,7 +13,7 @@ from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import check_bucket, is_address, is_folder, place_of, same_file
 from vllm_mmout.models.inputs.input_forms import name_of, paths_of
 from vllm_mmout.outputs import RasterOutput, Source
-from vllm_mmout.outputs.formats import FORMATS, other_suffix
+from vllm_mmout.outputs.formats import FORMATS, other_suffix, suffix_of, with_end, written_suffix
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.wing import extensions
@@ -49,7 +49,7 @@ class Target:
     @property
     def suffix(self) -> str | None:
         """Suffix that the caller chose, or None for a folder, where each file gets the first suffix of its formats."""
-        return None if self.folder else self.path.suffix
+        return None if self.folder else written_suffix(self.path)
 
     def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
         """Return the path of the file for an output.
@@ -65,8 +65,8 @@ class Target:
 
     def named(self, name: str | None, suffix: str) -> Path | BucketPath:
         """Return the path of a file whose name has the name of a processor or of a kind of output, if one is given."""
-        file = f"{self.stem if self.folder else self.path.stem}{'' if name is None else f'-{name}'}{suffix}"
-        return self.path / file if self.folder else self.path.with_name(file)
+        end = "" if name is None else f"-{name}"
+        return self.path / f"{self.stem}{end}{suffix}" if self.folder else with_end(self.path, end, suffix)
 
 
 def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
@@ -131,7 +131,7 @@ def spare_the_input(binding: Binding, params: OutputParams, target: Target | Non
         return  # the name of each file then has the name of its processor or kind
     (name,) = binding.choice.pick(params.processor)
     file = target.file(formats_for(binding.processors[name], params) or {"": ""})
-    for source in paths_of(data) if not isinstance(file, Path) or file.is_file() else ():
+    for source in paths_of(data) if not isinstance(file, Path) or file.exists() else ():
         if same_file(file, source):
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
 
@@ -171,7 +171,7 @@ def _save(output: Any, file: Path | BucketPath, target: Target) -> None:
     if not hasattr(output, "save"):
         raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
     output.path = str(output.save(file))
-    if target.describe is not None and file.suffix.lower() in FORMATS[_DESCRIBED].suffixes:
+    if target.describe is not None and suffix_of(file) in FORMATS[_DESCRIBED].suffixes:
         target.describe(output.path)
 
 

@@ -10,14 +10,18 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from vllm_mmout.errors import SaveError
+from vllm_mmout.geo import in_bucket
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.formats.contents import Content
+
+
+PathT = TypeVar("PathT", bound=PurePath)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Format:
     It is called with the georeference, this `Format`, and the suffix of another format to suggest."""
     extra: str | None = None
     """Name of the pip extra of this package that installs the dependencies of the format, or None."""
+    folders: tuple[str, ...] = ()
+    """The suffixes that name a folder of files and not a file."""
     transparent: bool = False
     """True if the format supports transparent pixels."""
     usual: bool = True
@@ -104,6 +110,8 @@ class Format:
 _PICTURE = {"image": "pictures:write", "structured": "pictures:write", "raster": "pictures:write_raster"}
 _ANIMATION = {"video": "videos:write_animation"}
 _TIFF = {"image": "pictures:write", "raster": "geotiff:write", "classes": "geotiff:write_classes"}
+_ZARR = {"raster": "zarr_store:write_raster", "tensor": "zarr_store:write_arrays"}
+_NETCDF = {"raster": "netcdf:write"}
 _NPZ = {"raster": "arrays:write_raster_npz", "tensor": "arrays:write_npz", "video": "videos:write_npz"}
 _JSON = {"structured": "arrays:write_fields", "tensor": "arrays:write_json"}
 _GEOJSON = {"polygons": "geojson:write", "boxes": "geojson:write_boxes", "zones": "geojson:write_boxes"}
@@ -113,7 +121,7 @@ _VIDEO = {"video": "videos:write_mp4"}
 _SOUND = {"audio": "sounds:write"}
 _QUALITY, _SUBTYPE = ("quality",), ("subtype",)
 
-# The media types of NumPy files, FlatGeobuf and little-endian samples are not registered with IANA.
+# The media types of NumPy files, FlatGeobuf, zipped stores and little-endian samples are not registered.
 # fmt: off
 _ROWS = (
     Format("png", "PNG", (".png",), "image/png", _PICTURE, transparent=True),
@@ -131,6 +139,11 @@ _ROWS = (
     Format("geopackage", "GeoPackage", (".gpkg",), "application/geopackage+sqlite3", _GDAL,
            check="ogr:check", extra="vector"),
     Format("flatgeobuf", "FlatGeobuf", (".fgb",), "application/flatgeobuf", _GDAL, check="ogr:check", extra="vector"),
+    Format("shapefile", "Shapefile", (".shp.zip",), "application/vnd.shp+zip", _GDAL, check="ogr:check",
+           extra="vector"),
+    Format("netcdf", "NetCDF", (".nc",), "application/netcdf", _NETCDF, check="netcdf:check"),
+    Format("zarr", "Zarr", (".zarr.zip", ".zarr"), "application/vnd.zarr+zip", _ZARR, check="zarr_store:check",
+           extra="zarr", folders=(".zarr",)),
     Format("mp4", "MP4", (".mp4",), "video/mp4", _VIDEO, extra="video"),
     Format("gif", "GIF", (".gif",), "image/gif", _ANIMATION),
     Format("mp3", "MP3", (".mp3",), "audio/mpeg", _SOUND, extra="audio"),
@@ -161,6 +174,40 @@ def format_named(text: str) -> Format | None:
         if word == form.name or f".{word}" in form.suffixes or word in form.aliases:
             return form
     return None
+
+
+def suffix_of(path: PurePath) -> str:
+    """Return the suffix of a file name in lower case, with both parts of a suffix such as ".zarr.zip"."""
+    both = "".join(path.suffixes[-2:]).lower()
+    return both if any(both in form.suffixes for form in FORMATS.values()) else path.suffix.lower()
+
+
+def written_suffix(path: PurePath) -> str:
+    """Return the suffix of a file name as `suffix_of`, with its capital letters."""
+    return path.name[len(path.name) - len(suffix_of(path)) :]
+
+
+def with_end(path: PathT, end: str, suffix: str | None = None) -> PathT:
+    """Return a path with ``end`` inserted before the suffix of its file name, or before another ``suffix``."""
+    old = written_suffix(path)
+    return path.with_name(f"{path.name.removesuffix(old)}{end}{old if suffix is None else suffix}")
+
+
+def format_of_file(path: PurePath, formats: Mapping[str, str]) -> str | None:
+    """Return the format of a file to write by its suffix, or None if ``formats`` (suffix -> name) lacks the suffix.
+
+    Raise SaveError if the file would be a folder in a bucket.
+    """
+    suffix = suffix_of(path)
+    name = formats.get(suffix)
+    if in_bucket(path) and name is not None and is_folder_suffix(suffix):
+        raise SaveError(f"{path} would be a folder of many objects; write one zip file, {path}.zip")
+    return name
+
+
+def is_folder_suffix(suffix: str) -> bool:
+    """Return whether results with a suffix are written as a folder and not as a file."""
+    return any(suffix in form.folders for form in FORMATS.values())
 
 
 def other_suffix(formats: Mapping[str, str], name: str) -> str:

@@ -7,12 +7,13 @@ mask from ``NAME.tif.msk``, so such files of a replaced GeoTIFF are removed.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO
 from xml.sax.saxutils import escape
 
-from vllm_mmout.geo import checked_xml, place_of, remove_in_bucket, write_geotiff, write_geotiff_here
+from vllm_mmout.geo import checked_xml, is_zarr, place_of, remove_in_bucket, write_geotiff, write_geotiff_here
 from vllm_mmout.outputs.formats import FORMATS, Format
 from vllm_mmout.outputs.formats.qgis_style import STYLE, is_own_style
 
@@ -53,7 +54,7 @@ def geotiff_sidecars(
 
 
 def remove_saved(path: str | PurePath) -> None:
-    """Remove a file that `save` wrote and its sidecar files, if they exist."""
+    """Remove a file or a Zarr store that `save` wrote, and its sidecar files, if they exist."""
     saved = place_of(path)
     files = [saved]
     if saved.suffix.lower() in FORMATS["tiff"].suffixes:
@@ -62,7 +63,9 @@ def remove_saved(path: str | PurePath) -> None:
         if isinstance(style, Path) and is_own_style(style):
             files.append(style)
     for file in files:
-        if isinstance(file, Path):
+        if isinstance(file, Path) and file.is_dir() and is_zarr(file):
+            shutil.rmtree(file)
+        elif isinstance(file, Path):
             file.unlink(missing_ok=True)
         else:
             remove_in_bucket(file)

@@ -1,4 +1,4 @@
-"""Write polygons as GeoPackage or FlatGeobuf with GDAL (pyogrio), in a child process.
+"""Write polygons as GeoPackage, FlatGeobuf or zipped Shapefile with GDAL (pyogrio), in a child process.
 
 At the end GDAL builds the spatial index and holds the GIL meanwhile, for seconds if the scene is large. In this process
 that would block all other requests. Batches are sent through a pipe, so neither process holds all polygons in memory.
@@ -12,6 +12,7 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.polygons import PolygonsOutput
 
-_DRIVERS = {"geopackage": "GPKG", "flatgeobuf": "FlatGeobuf"}
+_DRIVERS = {"geopackage": "GPKG", "flatgeobuf": "FlatGeobuf", "shapefile": "ESRI Shapefile"}
 _LAYER = "polygons"
+_TEXT_BYTES = 254
+"""Largest number of bytes of a text in a Shapefile."""
 _CHILD = """
 import sys
 sys.modules.update(dict.fromkeys(("geopandas", "pandas", "shapely")))
@@ -31,7 +34,7 @@ import pyarrow.ipc, pyogrio
 path, driver, layer, crs = sys.argv[1:]
 with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
-                        geometry_name="geometry", geometry_type="Polygon")
+                        geometry_name="geometry", geometry_type="Polygon", encoding="UTF-8")
 """
 """Python code of the child process. It blocks the import of geopandas, pandas and shapely: pyogrio imports them if they
 are installed, which takes longer than the rest."""
@@ -45,11 +48,14 @@ def check(georeference: Georeference | None, form: Format, _instead: str) -> Non
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons to a GeoPackage or FlatGeobuf, as a layer "polygons" with a spatial index.
+    """Write polygons to a GeoPackage, FlatGeobuf or zipped Shapefile, as a layer "polygons".
 
-    The index of a FlatGeobuf is held in memory and takes about 200 bytes per polygon.
+    GeoPackage and FlatGeobuf have a spatial index. That of a FlatGeobuf is held in memory and takes about 200 bytes per
+    polygon.
     """
     check(output.classes.georeference, form, "")
+    if form.name == "shapefile":
+        _check_names(output.classes.class_names)
     system = arrow.system_of(output.classes.georeference, form)
     parent = target.parent if isinstance(target, Path) else None
     # GDAL makes further files next to this file. They are removed with the folder.
@@ -61,6 +67,16 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
             file.replace(target)
         else:
             target.write(file.read_bytes())
+
+
+def _check_names(class_names: Sequence[str] | None) -> None:
+    """Raise SaveError if a Shapefile would cut the name of a class."""
+    for name in class_names or ():
+        if len(name.encode()) > _TEXT_BYTES:
+            raise SaveError(
+                f"a Shapefile holds texts of {_TEXT_BYTES} bytes at most, and the class {name[:40]!r}... has a longer"
+                " name; save as .gpkg"
+            )
 
 
 def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -> None:
@@ -77,7 +93,7 @@ def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -
         if status:
             log.seek(0)
             reason = log.read().decode(errors="replace").strip().rpartition("\n")[2] or f"it ended with status {status}"
-            raise SaveError(f"GDAL cannot write {file.suffix}: {reason}") from OSError(errno.EIO, reason)
+            raise SaveError(f"GDAL cannot write {''.join(file.suffixes)}: {reason}") from OSError(errno.EIO, reason)
 
 
 def _send(polygons: arrow.ArrowPolygons, pipe: IO[bytes]) -> None:

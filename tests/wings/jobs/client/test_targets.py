@@ -11,8 +11,10 @@ from vllm_mmout.outputs.formats import SENT, format_named
 from vllm_mmout.wings.jobs.client.jobs import JobOutput
 from vllm_mmout.wings.jobs.client.targets import DownloadTarget
 
+FILES = [suffix for form in SENT.values() for suffix in form.suffixes if suffix not in form.folders]
 
-@pytest.mark.parametrize("suffix", [suffix for form in SENT.values() for suffix in form.suffixes])
+
+@pytest.mark.parametrize("suffix", FILES)
 def test_a_suffix_asks_for_its_format(suffix: str, tmp_path: Path) -> None:
     """Each of the table, in any case; a folder asks for none, and names the file by its result."""
     name = format_named(suffix).name
@@ -36,7 +38,10 @@ def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
     """Sounds too; the suffixes that there are stand in the error. A result of no known format is named .bin."""
     for name in ("x.wav", "x.shp"):
         with pytest.raises(
-            OptionError, match=r"servers do not write \.\w+ files \(known: \.png, .*\.gpkg, \.fgb, \.mp4, \.gif\)"
+            OptionError,
+            match=r"servers do not write \.\w+ files \(known: \.png, .*, \.shp\.zip, \.nc, \.zarr\.zip, \.mp4, \.gif\)",
         ):
             DownloadTarget.of(f"{tmp_path}/{name}").output_format(None)
+    with pytest.raises(OptionError, match=r"as one zip file; name it .*/x\.zarr\.zip"):
+        DownloadTarget.of(f"{tmp_path}/x.zarr").output_format(None)
     assert DownloadTarget.of(f"{tmp_path}/").files("scene", [JobOutput("x", "bin", 9)]) == [tmp_path / "scene.bin"]

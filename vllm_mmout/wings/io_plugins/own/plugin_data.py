@@ -17,6 +17,7 @@ import msgspec
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import is_address
 from vllm_mmout.messages import shown
+from vllm_mmout.outputs.formats import suffix_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import ApiError, client_errors
@@ -104,7 +105,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         if self.params.path is not None and self.image_format is not None:
             file = Path(self.params.path)
             # A folder as path gets a file of the default format.
-            file_format = formats.get(file.suffix.lower()) or next(iter(formats.values()))
+            file_format = formats.get(suffix_of(file)) or next(iter(formats.values()))
             if file_format != result_format:
                 raise OptionError(
                     f"image_format is {self.image_format!r}, and a file for out_path {self.params.path!r} would be"

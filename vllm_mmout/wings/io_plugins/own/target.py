@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from vllm_mmout.geo import atomic_file
 from vllm_mmout.messages import shown
-from vllm_mmout.outputs.formats import format_named
+from vllm_mmout.outputs.formats import format_named, is_folder_suffix, suffix_of
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.options import flag
 
@@ -47,14 +47,18 @@ class OutputPath:
         if not path.is_relative_to(base):
             wrong = f"{_FIELD} {shown(text)} is not below the folder to which this server writes"
             raise ApiError(400, f"{wrong} ({flag('output_root')}); name a path relative to it", param=_FIELD)
-        is_file = not text.endswith(os.sep) and not path.is_dir() and format_named(path.suffix) is not None
+        is_file = not text.endswith(os.sep) and not path.is_dir() and format_named(suffix_of(path)) is not None
+        if is_file and is_folder_suffix(suffix_of(path)):
+            raise ApiError(
+                400, f"{_FIELD} {path.name} would be a folder; name one zip file, {path.name}.zip", param=_FIELD
+            )
         return cls(path, folder=not is_file)
 
     def format_of(self, asked: str | None) -> str | None:
         """Return the format of the file's suffix, or ``asked`` for a folder. Raise ApiError if the two differ."""
         if self.folder:
             return asked
-        form = format_named(self.path.suffix)
+        form = format_named(suffix_of(self.path))
         if form is None or (asked is not None and format_named(asked) is not form):
             wrong = f"{_FIELD} {self.path.name} and image_format {asked} name two formats; leave image_format out"
             raise ApiError(400, wrong, param="image_format")

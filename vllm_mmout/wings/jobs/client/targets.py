@@ -9,7 +9,7 @@ from pathlib import Path
 from vllm_mmout.commands.run import out_file
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import atomic_file
-from vllm_mmout.outputs.formats import SENT, Format, format_named
+from vllm_mmout.outputs.formats import SENT, Format, format_named, is_folder_suffix, suffix_of, with_end
 from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
 from vllm_mmout.outputs.formats.qgis_style import qgis_style
 from vllm_mmout.wings.jobs.client.jobs import JobOutput
@@ -39,8 +39,12 @@ class DownloadTarget:
 
         """
         suffix_format = self._format()
+        if is_folder_suffix(suffix_of(self.path)) and not self.folder:
+            raise OptionError(f"-o {self.path}: servers send such a result as one zip file; name it {self.path}.zip")
         if requested is None and suffix_format is None and not self.folder:
-            suffixes = ", ".join(suffix for form in SENT.values() for suffix in form.suffixes)
+            suffixes = ", ".join(
+                suffix for form in SENT.values() for suffix in form.suffixes if suffix not in form.folders
+            )
             raise OptionError(
                 f"-o {self.path}: servers do not write {self.path.suffix.lower()} files (known: {suffixes}); choose one"
                 " of these suffixes, or name the format with --output-format"
@@ -68,7 +72,7 @@ class DownloadTarget:
             self._check(output)
         ends = [f"-{output.processor}" if len(outputs) > 1 else "" for output in outputs]
         if not self.folder:
-            return [self.path.with_stem(f"{self.path.stem}{end}") for end in ends]
+            return [with_end(self.path, end) for end in ends]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,7 +82,7 @@ class DownloadTarget:
 
     def _format(self) -> Format | None:
         """Return the format for the target file's suffix, or None for a folder or an unknown suffix."""
-        form = None if self.folder else format_named(self.path.suffix)
+        form = None if self.folder else format_named(suffix_of(self.path))
         return form if form is not None and form.name in SENT else None
 
     def _check(self, output: JobOutput) -> None:

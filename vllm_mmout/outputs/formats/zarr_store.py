@@ -1,0 +1,257 @@
+"""Write rasters and arrays as Zarr stores, version 3, as a folder or a zip file.
+
+A raster is placed by the GeoZarr conventions (``proj:``, ``spatial:``, ``multiscales``; see
+https://github.com/zarr-conventions) and by the CF conventions, as rioxarray reads them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from zipfile import ZIP_STORED, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vllm_mmout.errors import SaveError
+from vllm_mmout.geo import Window, are_classes, epsg_code, proj_crs
+from vllm_mmout.outputs.data_array import pixel_centres, spatial_ref
+from vllm_mmout.outputs.formats import Format, opened
+from vllm_mmout.outputs.formats.zarr_attributes import cf_attributes, convention
+
+if TYPE_CHECKING:
+    from vllm_mmout.geo import Affine, Georeference
+    from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.tensor import TensorOutput
+
+_SIDE: Final = 512
+"""Height and width of a chunk in pixels, unless the raster is smaller. Larger rasters get reduced copies."""
+_CHUNK_BYTES: Final = 2**23
+"""Number of bytes of a chunk above which the bands are stored in several chunks."""
+_READ_BYTES: Final = 2**26
+"""Number of bytes of a raster that are read at a time, unless a column of chunks is larger."""
+_METADATA: Final = "zarr.json"
+_NAME: Final = "raster"
+_DIMS: Final = ("band", "y", "x")
+
+
+def check(georeference: Georeference | None, form: Format, instead: str) -> None:
+    """Raise SaveError if a Zarr store cannot express the georeference, or a needed package is not installed."""
+    packages = ["zarr"] if georeference is None or georeference.crs is None else ["zarr", "pyproj"]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SaveError(f"saving {form.title} needs {' and '.join(missing)}; {form.install}")
+    if georeference is None:
+        return
+    if georeference.unread_keys:
+        raise SaveError(
+            f"{form.title} names the coordinate system, this result's input has {georeference.why_no_crs}; or save the"
+            f" result as {instead}"
+        )
+    if georeference.transform is None and (georeference.gcps or georeference.rpcs):
+        raise SaveError(
+            f"{form.title} has no attributes for ground control points and RPCs, which place this result; save it as"
+            f" {instead}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Size and place of a raster, or of a reduced copy of it."""
+
+    size: tuple[int, int]
+    """Height and width in pixels."""
+    crs: str | None
+    transform: Affine | None
+
+    @property
+    def half(self) -> _Grid:
+        """The grid with pixels twice as high and wide. An odd last row or column covers half a pixel more."""
+        height, width = self.size
+        transform = self.transform
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            transform = (2 * a, 2 * b, c, 2 * d, 2 * e, f)
+        return _Grid((-(-height // 2), -(-width // 2)), self.crs, transform)
+
+    @property
+    def spatial(self) -> dict[str, Any]:
+        """Attributes ``spatial:`` of the grid; empty without a transform."""
+        if self.transform is None:
+            return {}
+        a, b, c, d, e, f = self.transform
+        height, width = self.size
+        corners = [(a * col + b * row + c, d * col + e * row + f) for col in (0, width) for row in (0, height)]
+        xs, ys = zip(*corners, strict=True)
+        return {
+            "spatial:dimensions": list(_DIMS[1:]),
+            "spatial:shape": [height, width],
+            "spatial:transform": list(self.transform),
+            "spatial:bbox": [min(xs), min(ys), max(xs), max(ys)],
+        }
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes ``proj:`` and ``spatial:`` of the grid, and the conventions that define them."""
+        proj: dict[str, Any] = {}
+        if self.crs is not None:
+            is_code = epsg_code(self.crs) is not None
+            proj = {"proj:code": self.crs} if is_code else {"proj:wkt2": spatial_ref(self.crs, None)["crs_wkt"]}
+        spatial = self.spatial
+        names = [name for name, stated in (("proj", proj), ("spatial", spatial)) if stated]
+        return {"zarr_conventions": [convention(name) for name in names], **proj, **spatial} if names else {}
+
+
+def write_raster(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
+    """Write a raster as a group with the array "raster" [band, y, x] and its coordinates.
+
+    A raster larger than a chunk also gets reduced copies, in the groups "1", "2" and so on. Memory holds some chunks at
+    a time. ``target`` is an empty folder for a folder store, or else a zip file to write.
+    """
+    check(output.georeference, form, ".tif")
+    grid = _Grid((output.height, output.width), output.crs, output.transform)
+    with _folder(target) as folder:
+        import zarr
+
+        root = zarr.create_group(str(folder), attributes=dict(output.metadata))
+        array = _create(root, output, grid)
+        for window in _windows(grid.size, output.count * array.dtype.itemsize):
+            array[:, window.rows, window.cols] = output.read(window).astype(array.dtype, copy=False)
+        layout = [{"asset": _NAME, "transform": {"scale": [1.0, 1.0], "translation": [0.0, 0.0]}, **grid.spatial}]
+        while max(grid.size) > _SIDE:
+            grid = grid.half
+            asset = f"{len(layout)}/{_NAME}"
+            array = _reduce(root.create_group(str(len(layout))), output, grid, array)
+            scale = {"scale": [2.0, 2.0], "translation": [0.0, 0.0]}
+            layout.append({"asset": asset, "derived_from": layout[-1]["asset"], "transform": scale, **grid.spatial})
+        if len(layout) > 1:
+            conventions: Any = root.attrs.get("zarr_conventions", [])
+            stated = [*conventions, convention("multiscales")]
+            root.update_attributes({"multiscales": {"layout": layout}, "zarr_conventions": stated})
+
+
+def write_arrays(output: TensorOutput, target: Path | BinaryIO, form: Format) -> None:
+    """Write the arrays of an output as the arrays of a group. Raise SaveError for texts, and names with "/"."""
+    check(None, form, ".npz")
+    for name, array in output.arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise SaveError(f"Zarr stores numbers, {name!r} is of {array.dtype}; save the output as .npz")
+        if "/" in name or name.startswith((".", "__")) or name == _METADATA:
+            raise SaveError(f"a Zarr store cannot hold an array named {name!r}; rename it, or save the output as .npz")
+    with _folder(target) as folder:
+        import zarr
+
+        root = zarr.create_group(str(folder))
+        for name, array in output.arrays.items():
+            dims = [f"{name}_{axis}" for axis in range(array.ndim)]
+            stored = root.create_array(
+                name, shape=array.shape, dtype=array.dtype, chunks=_chunks(array), dimension_names=dims
+            )
+            stored[...] = array
+
+
+@contextmanager
+def _folder(target: Path | BinaryIO) -> Iterator[Path]:
+    """Yield the folder to write a store to. If ``target`` is a file, zip the folder into it at the end."""
+    if isinstance(target, Path) and target.is_dir():
+        yield target
+        _consolidate(target)
+        return
+    with tempfile.TemporaryDirectory(prefix=".zarr-", dir=target.parent if isinstance(target, Path) else None) as name:
+        folder = Path(name)
+        yield folder
+        _consolidate(folder)
+        files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.parts)
+        files.sort(key=lambda path: path.name != _METADATA)  # readers need the metadata first
+        with opened(target) as (file, _), ZipFile(file, "w", ZIP_STORED) as archive:
+            for path in files:
+                archive.write(path, path.relative_to(folder).as_posix())
+
+
+def _consolidate(folder: Path) -> None:
+    """Copy the metadata of all nodes below a group into the group's own, so that xarray need not search for them."""
+    nodes = {path.parent: json.loads(path.read_bytes()) for path in sorted(folder.rglob(_METADATA))}
+    for group, stated in nodes.items():
+        if stated["node_type"] == "group":
+            below = {path.relative_to(group).as_posix(): node for path, node in nodes.items() if group in path.parents}
+            consolidated = {"kind": "inline", "must_understand": False, "metadata": below}
+            text = json.dumps({**stated, "consolidated_metadata": consolidated}, indent=2)
+            (group / _METADATA).write_text(text)
+
+
+def _chunks(array: NDArray[Any]) -> tuple[int, ...]:
+    """Return the shape of the chunks of an array: whole along the last axes, up to some megabytes."""
+    left, sides = max(1, _CHUNK_BYTES // array.dtype.itemsize), []
+    for side in reversed(array.shape):
+        sides.append(max(1, min(side, left)))
+        left //= sides[-1]
+    return tuple(reversed(sides))
+
+
+def _create(group: Any, output: RasterOutput, grid: _Grid) -> Any:
+    """Create the array of a raster on a grid in a group, with its coordinates. Return the zarr array."""
+    dtype = np.dtype(np.uint8) if output.dtype == np.bool_ else output.dtype.newbyteorder("=")
+    sides = [min(_SIDE, side) for side in grid.size]
+    bands = max(1, min(output.count, _CHUNK_BYTES // (math.prod(sides) * dtype.itemsize)))
+    group.update_attributes(grid.attributes)
+    place = spatial_ref(grid.crs, grid.transform)
+    if place:
+        group.create_array("spatial_ref", shape=(), dtype="int64", attributes=place)
+    axes = {} if grid.crs is None else {axis["axis"].lower(): axis for axis in proj_crs(grid.crs).cs_to_cf()}
+    centres = pixel_centres(grid.transform, *grid.size)
+    for name, values in {"band": np.arange(1, output.count + 1), **centres}.items():
+        group.create_array(name, data=values, dimension_names=[name], attributes=axes.get(name, {}))
+    return group.create_array(
+        _NAME,
+        shape=(output.count, *grid.size),
+        dtype=dtype,
+        chunks=(bands, *sides),
+        dimension_names=_DIMS,
+        fill_value=0 if output.nodata is None else dtype.type(output.nodata),
+        attributes={
+            **cf_attributes(output, dtype),
+            **grid.attributes,
+            **({"grid_mapping": "spatial_ref"} if place else {}),
+        },
+    )
+
+
+def _windows(size: tuple[int, int], pixel: int) -> Iterator[Window]:
+    """Yield windows of whole chunks that cover a raster of ``size``, whose pixels have ``pixel`` bytes."""
+    width = _SIDE * max(1, _READ_BYTES // (_SIDE * _SIDE * pixel))
+    for row in range(0, size[0], _SIDE):
+        for col in range(0, size[1], width):
+            yield Window(row, col, min(_SIDE, size[0] - row), min(width, size[1] - col))
+
+
+def _reduce(group: Any, output: RasterOutput, grid: _Grid, source: Any) -> Any:
+    """Write a raster with half as many rows and columns as the zarr array ``source``. Return the new array."""
+    array = _create(group, output, grid)
+    nearest = output.nearest or are_classes(output.dtype, output.class_names, output.palette)
+    for window in _windows(grid.size, 4 * output.count * array.dtype.itemsize):
+        pixels = source[:, 2 * window.row : 2 * window.rows.stop, 2 * window.col : 2 * window.cols.stop]
+        array[:, window.rows, window.cols] = pixels[:, ::2, ::2] if nearest else _means(pixels, output.nodata)
+    return array
+
+
+def _means(pixels: NDArray[Any], nodata: float | None) -> NDArray[Any]:
+    """Return the mean of the valid pixels of each 2 x 2 pixels, or nodata where none is valid."""
+    valid = np.isfinite(pixels)
+    if nodata is not None:
+        valid &= pixels != nodata
+    sums, counts = np.where(valid, pixels, 0).astype(np.float64), valid.astype(np.float64)
+    for axis in (1, 2):
+        starts = np.arange(0, pixels.shape[axis], 2)
+        sums, counts = np.add.reduceat(sums, starts, axis), np.add.reduceat(counts, starts, axis)
+    means = sums / np.maximum(counts, 1)
+    means = means if pixels.dtype.kind == "f" else np.rint(means)
+    return np.where(
+        counts > 0, means.astype(pixels.dtype), np.array(math.nan if nodata is None else nodata).astype(pixels.dtype)
+    )
