@@ -57,6 +57,19 @@ def test_a_figure_names_classes_with_their_areas():
     assert drawn(raster.figure(title="Flood $")).std() > 10  # a "$" is no formula
 
 
+def test_assumptions_do_not_shrink_the_map():
+    """With twenty assumptions the map is as wide as without any; the footer has five and counts the others."""
+    raster = classes()
+    shorter = drawn(raster.figure())
+    raster.assumed = tuple(f"The scale of band {number} was taken from the file's metadata." for number in range(20))
+    figure = raster.figure()
+    assert "15 more in the metadata of the result, MMOUT_ASSUMED" in "\n".join(texts(figure))
+    longer = drawn(figure)
+    assert longer.shape[1] == shorter.shape[1]
+    width = (longer == (0, 0, 255)).all(axis=2).any(axis=0).sum()
+    assert width >= (shorter == (0, 0, 255)).all(axis=2).any(axis=0).sum() - 2
+
+
 def test_classes_lie_over_the_picture_of_the_input():
     """The colour of a pixel is that of its class over the picture's; nodata shows the picture alone."""
     raster = classes()

@@ -41,6 +41,10 @@ _MOST_CLASSES = 24
 """Largest number of classes in a legend. The smallest are left out, and counted in its last line."""
 _LETTERS = 13
 """Letters of the footer to an inch."""
+_LINE = 0.13
+"""Height of a line of the footer in inches."""
+_MOST_ASSUMED = 5
+"""Largest number of assumptions in a footer. The last line counts the others."""
 _SQUARE_METRES = 1e5
 """Smallest area in square metres that is shown in square kilometres."""
 
@@ -234,10 +238,15 @@ def _write_around(figure: Figure, axes: Axes, raster: DrawnRaster, title: str | 
         axes.set_title(heading, loc="left", fontsize=12, parse_math=False)
     crs = raster.crs if raster.crs is not None and len(raster.crs) < 40 else None
     lines = [" · ".join(filter(None, [model and f"Model {model}", crs, "north is true north" if crs else None]))]
-    lines += [f"Assumed: {sentence}" for sentence in raster.assumed]
+    lines += [f"Assumed: {sentence}" for sentence in raster.assumed[:_MOST_ASSUMED]]
+    if len(raster.assumed) > _MOST_ASSUMED:
+        more = len(raster.assumed) - _MOST_ASSUMED
+        lines.append(f"{more} more in the metadata of the result, MMOUT_ASSUMED")
     letters = int(figure.get_figwidth() * _LETTERS)
-    text = "\n".join(line for sentence in lines if sentence for line in textwrap.wrap(sentence, letters))
-    if text:
+    wrapped = [line for sentence in lines if sentence for line in textwrap.wrap(sentence, letters)]
+    if wrapped:
+        text = "\n".join(wrapped)
+        figure.set_figheight(figure.get_figheight() + _LINE * (len(wrapped) - 1))  # the map keeps its size
         figure.supxlabel(text, x=0.02, ha="left", fontsize=7, color="0.35", parse_math=False)
 
 
