@@ -114,6 +114,8 @@ def test_scenes_of_two_zones_become_one_map(llm, scenes, tmp_path, order, names)
         )
         assert file.tags()["MMOUT_INPUTS"].split("\n") == [path.name for path in scenes]
         assert file.tags()["MMOUT_MOSAIC"] == order
+        moments = [f"{day}T{time}Z" for day in ("2024-05-01", "2024-06-01") for time in ("00:00:00", "23:59:59")]
+        assert file.tags()["MMOUT_DATES"].split("\n") == moments
         assert file.colormap(1)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["map.tif", "map.tif.aux.xml", "map.qml", *(path.name for path in scenes)]

@@ -11,6 +11,7 @@ import msgspec
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Georeference, MapGrid, PlacedRaster, open_raster, printable_name, proj_crs, without_secrets
+from vllm_mmout.models.inputs.catalogued import catalogued
 from vllm_mmout.models.inputs.input_forms import parts_of
 from vllm_mmout.params import OutputParams
 
@@ -111,12 +112,18 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
 
 
 def label(data: Any, number: int) -> str:
-    """Return the name of a scene for messages: of its first file, or its number from 1."""
+    """Return the name of a scene for messages: of its catalogue's record or first file, or its number from 1."""
     if isinstance(data, str | PurePath):
         return PurePath(without_secrets(str(data))).name or f"input {number}"
     name = getattr(data, "name", None)
     if isinstance(name, str):
         return printable_name(PurePath(name).name) or f"input {number}"
+    try:
+        record = catalogued(data)
+    except InputError:  # raised again when the input is read
+        record = None
+    if record is not None:
+        return printable_name(record.name)
     parts = parts_of(data)
     if not parts:
         return f"input {number}"

@@ -29,6 +29,7 @@ from vllm_mmout.geo import (
 from vllm_mmout.models.inputs.catalogued import with_catalogued
 from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, parts_of
 from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.models.inputs.unpacking import has_numbers
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
@@ -69,6 +70,8 @@ class MosaicScene:
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     tiles: int
     """Number of tiles that the scene is cut into, 1 if it fits one forward."""
+    scales: frozenset[tuple[float, float]] = frozenset()
+    """Pairs of scale and offset that the files state and the model's input leaves out."""
 
     @property
     def newest(self) -> date:
@@ -133,6 +136,7 @@ class MosaicPlan:
 
     def checked(self, limits: Limits) -> MosaicPlan:
         """Check the dates, the grid and the limits; return the plan with a note if dates are doubtful."""
+        self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:
             raise InputError(
@@ -149,6 +153,20 @@ class MosaicPlan:
         check_area(grid.georeference, grid.size, limits.area, "the map")
         check_place(self.binding, self.params, self.target, grid.georeference, tiles=True)
         return self if self.params.mosaic != "newest" else self._dated()
+
+    def _check_scales(self) -> None:
+        """Raise OptionError if scenes store values by different scales, and the request does not mention them."""
+        if self.params.scale is not None or has_numbers(self.params):
+            return
+        first, *others = [scene for scene in self.scenes if scene.scales] or [None]
+        for other in others:
+            if first is not None and other is not None and other.scales != first.scales:
+                stated = [f"{scene.name} {_shown(scene.scales)}" for scene in (first, other)]
+                raise OptionError(
+                    f"inputs of the mosaic state different scales: {', and '.join(stated)}. The model would get the"
+                    ' numbers as stored; choose scale="file" for values, or scale="stored" to confirm',
+                    param="scale",
+                )
 
     def _dated(self) -> MosaicPlan:
         """Return the plan with each scene's day. Raise OptionError if the day of a scene is unknown."""
@@ -226,7 +244,8 @@ def _scene(binding: Binding, data: Any, name: str, params: OutputParams, limits:
             check_area(view.georeference, view.size, limits.area)
             placed = PlacedRaster(name, view.georeference, view.size)
             grid = cut(binding, view, params)
-            return MosaicScene(name, data, placed, *_days(media, view), 1 if grid is None else len(grid))
+            tiles = 1 if grid is None else len(grid)
+            return MosaicScene(name, data, placed, *_days(media, view), tiles, _scales(view))
 
 
 def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
@@ -239,6 +258,18 @@ def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
         known = [of_folder]
     written = [day for file in files if (day := date_of_file_item(file.metadata)) is not None]
     return max(known, default=None), max(written, default=None)
+
+
+def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
+    """Return each pair of scale and offset that files of a scene state for the numbers that the model gets."""
+    files = view.raster.members_of(view.bands)
+    packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
+    # The shift is added to the numbers: the rest of the offset is that of the sum.
+    return frozenset((packing.scale, round(packing.offset - packing.shift * packing.scale, 9)) for packing in packings)
+
+
+def _shown(scales: frozenset[tuple[float, float]]) -> str:
+    return " and ".join(f"{scale:.9g} with offset {offset:.9g}" for scale, offset in sorted(scales))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from vllm_mmout.engine.request.results import asked_results
 from vllm_mmout.engine.request.target import finishing
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, SaveError
+from vllm_mmout.geo import DATES, DESCRIBED_BY
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.base import ASSUMED, Source
 from vllm_mmout.outputs.stored import StoredRaster
@@ -116,7 +117,7 @@ class MosaicRun:
             area=area,
             stopped=self._check_stopped,
         )
-        raster = joining.raster(self.folder, self._metadata(in_order_given, assumed))
+        raster = joining.raster(self.folder, self._metadata(assumed))
         try:
             output = processor.mosaic_output(raster, plan.params.of_run, area)
             place = Source(size=grid.size, georeference=grid.georeference, assumed=assumed, area=area)
@@ -145,17 +146,32 @@ class MosaicRun:
             indices.sort(key=shares.__getitem__)
         return [self._results[index] for index in indices]
 
-    def _metadata(self, results: Sequence[SceneResult], assumed: tuple[str, ...]) -> dict[str, str]:
-        """Return the metadata items that all results share, and those about the mosaic."""
-        shared = dict(results[0].raster.metadata or {})
-        for result in results[1:]:
-            shared = dict(shared.items() & (result.raster.metadata or {}).items())
+    def _metadata(self, assumed: tuple[str, ...]) -> dict[str, str]:
+        """Return the metadata items that all results share, those about the mosaic, and the dates of its scenes."""
+        indices = sorted(self._results)
+        each = [self._results[index].raster.metadata or {} for index in indices]
+        shared = {key: text for key, text in each[0].items() if all(other.get(key) == text for other in each[1:])}
         shared.pop(ASSUMED, None)
-        own = {INPUTS: "\n".join(result.name for result in results), ORDER: str(self.plan.params.mosaic)}
-        if assumed:
-            own[ASSUMED] = "\n".join(assumed)
+        names = [self._results[index].name for index in indices]
+        dates = [
+            metadata.get(DATES) or _moments(self.plan.scenes[index].day)
+            for index, metadata in zip(indices, each, strict=True)
+        ]
+        lists = {
+            INPUTS: names,
+            DESCRIBED_BY: [metadata.get(DESCRIBED_BY, "") for metadata in each],
+            DATES: dates if all(dates) else [],
+            ASSUMED: assumed,
+        }
+        lines = {key: "\n".join(dict.fromkeys(filter(None, texts))) for key, texts in lists.items()}
+        own = {ORDER: str(self.plan.params.mosaic), **{key: text for key, text in lines.items() if text}}
         return {**dict(sorted(shared.items())), **own}
 
     def close(self) -> None:
         """Remove the temporary folder. May be called repeatedly."""
         self._temporary.cleanup()
+
+
+def _moments(day: date | None) -> str:
+    """Return the first and the last moment of a day in UTC on two lines, or an empty text without a day."""
+    return "" if day is None else f"{day}T00:00:00Z\n{day}T23:59:59Z"
