@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
 from PIL import Image
+from stac_catalogue import accepted
 
 from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError, OptionError
@@ -45,17 +45,6 @@ def write(path, *, georeference=UTM, metadata=TAGS):
 def check(content):
     """Raise unless an item or a collection fits the schemas of STAC 1.1, which pystac has on disk."""
     validation.validate_dict(content, extensions=[])
-
-
-def accepted(path):
-    """Return whether stac-validator accepts a document, with the schemas of STAC 1.1 that pystac has on disk."""
-    validator = pytest.importorskip("stac_validator.stac_validator")
-    folder = Path(validation.__file__).parent / "jsonschemas"
-    schemas = {json.loads(file.read_text())["$id"].rstrip("#"): str(file) for file in folder.rglob("*.json")}
-    common = "https://schemas.stacspec.org/v1.1.0/item-spec/json-schema/common.json"
-    schemas[common] = schemas.get(common, schemas.get(common.replace(".json", "json")))  # its own id lacks the dot
-    run = validator.StacValidate(str(path), core=True, schema_map=schemas)
-    return run.run() or pytest.fail(str(run.message))
 
 
 def test_an_item_has_what_the_file_says_of_itself(tmp_path):
