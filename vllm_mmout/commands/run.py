@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from vllm_mmout.commands import Subparsers
+from vllm_mmout.commands.run_figure import FIGURE, check_figure, save_figure
 from vllm_mmout.engine.mosaic.mosaic import Mosaic
 from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
 from vllm_mmout.geo import (
@@ -82,7 +83,7 @@ _ALL_OPTIONS = {**OPTIONS, "stac_item": _argparse_settings(DECLARED["stac_item"]
 GRID, SKIP_FAILED = "--grid", "--skip-failed"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
-OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, TRACE, *map(flag, _ALL_OPTIONS))
+OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, FIGURE, TRACE, *map(flag, _ALL_OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -119,6 +120,9 @@ def add_parser(subparsers: Subparsers) -> None:
         parser.add_argument(flag(name), **arguments)
     parser.add_argument(GRID, metavar="FILE", help="raster file whose grid the map of a mosaic gets")
     parser.add_argument(SKIP_FAILED, action="store_true", help="leave inputs that fail out of a mosaic")
+    parser.add_argument(
+        FIGURE, metavar="FILE", help="file for a figure of the result with legend and areas (.png, .pdf, .svg)"
+    )
     parser.add_argument(
         TRACE, metavar="FILE", help="file for a trace of the time spent on each input and tile, for ui.perfetto.dev"
     )
@@ -175,6 +179,8 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
         return 1
     if chosen.mosaic is not None and faults:
         return 1
+    if options.figure is not None:
+        check_figure(options.figure, len(listed) if chosen.mosaic is None else 1)
     several = chosen.mosaic is None and (len(listed) > 1 or any(each.folder for each in listed))
     out = _checked_out(options.out, inputs_to_run, several=several)
     data: list[Any] = [each.data for each in inputs_to_run]
@@ -189,9 +195,13 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
     with started as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
         results = llm.generate(data, params, use_tqdm=sys.stderr.isatty())
+        if options.figure is not None and results[0].error is None:
+            save_figure(results[0].outputs, options.figure)
     names = [each.name if chosen.mosaic is None else "the mosaic" for each in inputs_to_run]
     reports = [_report(name, result) for name, result in zip(names, results, strict=True)]
     failed = reports.count(False) + len(faults)
+    if chosen.mosaic is not None and not options.skip_failed and isinstance(results[0].error, InputError):
+        print(f"{SKIP_FAILED} leaves inputs that cannot be read out of the mosaic", file=sys.stderr)
     if failed and len(listed) > 1 and chosen.mosaic is None:
         print(f"{failed} of {len(listed)} inputs failed", file=sys.stderr)
     return 1 if failed else 0

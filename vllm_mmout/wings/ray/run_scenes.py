@@ -54,6 +54,8 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         raise OptionError("--mosaic works only in one process; leave out --mosaic or --ray, or join the results later")
     if options.mmout_trace is not None:
         raise OptionError("--mmout-trace works only in one process; leave out --mmout-trace or --ray")
+    if options.figure is not None:
+        raise OptionError("--figure works only in one process; leave out --figure or --ray")
     if options.output_format is not None:
         raise OptionError(
             "--output-format does not work on a cluster, which writes default formats; leave it or --ray out"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from vllm_mmout.commands.run import RunInput, run_inputs
 from vllm_mmout.errors import OptionError
+from vllm_mmout.geo import in_bucket, is_folder
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
-_OTHERS: Final = ("collections", "datetime", "stac_dates", "max_items")
+_OTHERS: Final = ("collections", "datetime", "stac_dates", "stac_collection", "max_items")
 _DEGREES: Final = "EPSG:4326"
 
 
@@ -39,6 +41,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="give all items as one input, in the order of their dates, to a model that takes several dates",
     )
+    group.add_argument(
+        "--stac-collection",
+        action="store_true",
+        default=None,
+        help="write a STAC item of each result, and collection.json into the folder of -o if no input failed",
+    )
 
 
 def run(options: argparse.Namespace, params: OutputParams) -> int | None:
@@ -50,8 +58,13 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         return None
     if len(options.inputs) != 1:
         raise OptionError(f"--stac searches one catalogue, and INPUT names {len(options.inputs)}; leave out the others")
+    from vllm_mmout.wings.stac.folder_collections import NAME, collection
     from vllm_mmout.wings.stac.searching import search
 
+    if options.stac_collection:
+        if in_bucket(options.out):
+            raise OptionError(f"-o {options.out} is in a bucket; --stac-collection is for folders on this machine")
+        params = msgspec.structs.replace(params, stac_item=True)
     box = None
     if params.bbox is not None:
         params = msgspec.structs.replace(params, bbox_crs=params.bbox_crs or _DEGREES)
@@ -65,7 +78,13 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         f"{len(items)} items: {', '.join(item.id for item in items[:10])}{' ...' * (len(items) > 10)}", file=sys.stderr
     )
     inputs: list[Any] = [items] if options.stac_dates else items
-    return run_inputs(options, params, [RunInput(each) for each in inputs])
+    status = run_inputs(options, params, [RunInput(each) for each in inputs])
+    if options.stac_collection and not status:
+        out = Path(options.out)
+        folder = out if is_folder(options.out) or out.is_dir() else out.parent
+        collection(folder)
+        print(folder / NAME)
+    return status
 
 
 def _in_degrees(params: OutputParams) -> tuple[float, float, float, float]:

@@ -1,0 +1,50 @@
+"""The flag ``--figure`` of ``vllm-mmout run``: a figure of the result for reports."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vllm_mmout.errors import OptionError, SaveError
+from vllm_mmout.geo import atomic_file
+
+FIGURE: Final = "--figure"
+_SUFFIXES: Final = (".png", ".pdf", ".svg")
+
+
+def check_figure(file: str, results: int) -> None:
+    """Check before an engine starts that the figure of a run can be made.
+
+    Args:
+        file: path of the figure.
+        results: number of inputs and mosaics, each of which has a result.
+
+    Raises:
+        OptionError: the run has several results, the format is unknown, or matplotlib is not installed.
+        SaveError: the folder does not exist.
+
+    """
+    path = Path(file)
+    if results > 1:
+        raise OptionError(f"{FIGURE} {file} is a figure of one result, and there are {results} inputs; run them apart")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise OptionError(f"{FIGURE} {file} has no suffix of a figure ({', '.join(_SUFFIXES)})")
+    if not path.parent.is_dir():
+        raise SaveError(f"{FIGURE} {file}: there is no folder {path.parent}; make it first")
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise OptionError(f'{FIGURE} needs matplotlib ({error}); pip install "vllm-mmout[figure]"') from error
+
+
+def save_figure(outputs: Any, file: str) -> None:
+    """Draw the first result that has a figure, and print the path of the file."""
+    made = list(outputs.values()) if isinstance(outputs, Mapping) else [outputs]
+    drawn = [output for output in made if hasattr(output, "figure")]
+    if not drawn:
+        raise OptionError(f"{FIGURE}: a {type(made[0]).__name__} has no figure; leave {FIGURE} out")
+    with atomic_file(Path(file)) as part:
+        drawn[0].figure().savefig(part, format=Path(file).suffix[1:].lower())
+    print(file)
