@@ -34,7 +34,7 @@ _CENTRE: Final = (736_000.0, 4_991_200.0)
 _PIXEL: Final = 20.0
 _SHAPE: Final = (400, 640)
 _CLOUDED: Final = 0.15
-"""Opacity of a cloud above which a pixel has no data."""
+"""Opacity of a cloud above which a pixel is nodata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ _EAST: Final = Grid.around(32633, 2600, 20, 300)
 _TURNED: Final = Grid.around(32632, 0, 30, 256, turn=12)
 _EAST_30: Final = Grid.around(32633, 2600, 30, 256)
 BROKEN: Final = "S2A_33TUK_20240613"
-"""Item whose asset ``red`` is no raster."""
+"""Item whose asset ``red`` is an HTML page."""
 ITEMS: Final = {
     "S2A_32TQQ_20240524": (SENTINEL_2, _WEST, "2024-05-24"),
     "S2A_33TUK_20240524": (SENTINEL_2, _EAST, "2024-05-24"),

@@ -141,12 +141,15 @@ def walk(tmp_path_factory):
     from rasterio.transform import Affine, array_bounds, from_origin
     from rasterio.warp import transform_bounds
     from scene_generator import make_scene, write_scene
+    from synthetic_catalogue import make_catalogue
 
     from vllm_mmout import embedded_scene
 
     folder = tmp_path_factory.mktemp("walk")
     (folder / "demo-output").mkdir()
     scene = embedded_scene(folder / "demo-output/scene.tif")
+    make_catalogue(folder)
+    (folder / "report").mkdir()
     wide = make_scene(512, 1280)
     for name in ("scene.tif", "large.tif"):
         write_scene(folder / name, wide)
@@ -209,7 +212,8 @@ def test_every_block_is_run_by_a_test():
         assert page in (tests / file).read_text(), (page, file)
     assert {block.page for block in here("json")} == {"own-models.md"}
     assert {block.page for block in here("python")} == {
-        *("README.md", "io-plugins.md", "mosaics.md", "own-models.md", "report.md", "scenes.md", "serving.md", "use.md")
+        *("area-and-date.md", "README.md", "io-plugins.md", "mosaics.md", "own-models.md", "report.md", "scenes.md"),
+        *("serving.md", "use.md"),
     }
 
 
@@ -228,7 +232,8 @@ def test_commands_without_a_server(walk):
     lines = [walk.here(command) for _, command, _ in commands_here() if command.startswith(OFFLINE)]
     (recipe,) = re.findall(r"^demo:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     script, _ = [block.text for block in here("python") if block.page == "README.md"]
-    words = [shlex.split(recipe if "make demo" in line else line, comments=True) for line in lines]
+    whole = [recipe if "make demo" in line else line.replace("\\\n", "") for line in lines]
+    words = [shlex.split(line, comments=True) for line in whole]
     arguments = [line[3:] if "-m" in line else line[1:] for line in words]  # behind "python -m vllm_mmout.cli" too
     assert len(arguments) >= 6
     (walk.folder / "readme.py").write_text(script)
@@ -266,7 +271,7 @@ def test_a_command(block, command, printed, walk, water_server, request):
     if "--resume" in command or "limit=2" in command:
         for _ in range(1 if "--resume" in command else 3):
             walk.job = walk.shell("vllm-mmout submit scene.tif --server http://localhost:8000 --no-wait").strip()
-    if "/content" in command or "/pixel" in command or "$ID/results" in command:
+    if any(part in command for part in ("/content", "/figure", "/pixel")) or "$ID/results" in command:
         _wait(server, walk.job)
     if "-C -" in command:  # the download broke
         os.truncate(walk.folder / "water.tif", 1000)
@@ -331,17 +336,21 @@ def run(block, walk, monkeypatch, **names):
     return names
 
 
-@pytest.mark.parametrize("page", ["use.md", "scenes.md", "mosaics.md", "report.md"])
+@pytest.mark.parametrize("page", ["area-and-date.md", "use.md", "scenes.md", "mosaics.md", "report.md"])
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
 def test_python_with_an_engine(page, walk, llm, monkeypatch):
     """Each block of a page but the one of AsyncLLM, in order."""
     from vllm_mmout import OutputParams
 
+    monkeypatch.setattr("vllm.LLM", lambda *_: llm)
     names = {"llm": llm, "OutputParams": OutputParams, "names": ["a.tif", "nothing.tif"]}
     for block in here("python"):
         if block.page == page and "async for" not in block.text:
             names = run(block, walk, monkeypatch, **names)
     report = ("scene-classes.tif", "scene-polygons.geojson", "scene-areas.csv", "figure.pdf")
+    june = ("june-classes.tif", "june-classes.qml", "june-polygons.gpkg", "june-areas.csv", "june-classes.json")
     wanted = {
+        "area-and-date.md": [f"report/{name}" for name in (*june, "figure.png", "collection.json")],
         "mosaics.md": ["map.tif"],
         "use.md": ["mask.tif"],
         "scenes.md": ["out/scene.tif", "fields.csv", "masked/scene.tif", "flood.geojson", "flood.gpkg", "mask.tif"],
