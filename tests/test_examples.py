@@ -24,10 +24,14 @@ def run(name, cwd):
 def test_every_example_is_run():
     """An example that no test runs would rot."""
     listed = {file.name for file in EXAMPLES.iterdir() if not file.name.startswith((".", "__"))}
-    assert listed == {"flood.py", "async_many.py", "client.py", "flood.ipynb", "own_model", "qgis", "terratorch"}
+    assert listed == {
+        *("flood.py", "async_many.py", "client.py", "flood.ipynb", "area_and_date.ipynb", "own_model", "qgis"),
+        "terratorch",
+    }
     others = {
         "client.py": "serving/test_client_example.py",
         "flood.ipynb": "test_notebook.py",
+        "area_and_date.ipynb": "test_area_notebook.py",
         "own_model": "test_own_model_package.py",
         "qgis": "test_qgis_script.py",
         "terratorch": "wings/terratorch/engine/test_terratorch_examples.py",

@@ -1,65 +1,24 @@
-"""The example notebook runs as it stands, shows what it says, and leaves nothing running."""
+"""The notebook ``examples/flood.ipynb`` runs as it stands, shows what it says, and leaves nothing running."""
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from notebooks import EXAMPLES, cells_of, picture_of, printed, run_notebook
 from processes import left_running, new_mark
 
-from scripts import run_script
-
-NOTEBOOK = Path(__file__).resolve().parents[1] / "examples/flood.ipynb"
-
-RUN = """\
-import os, sys, nbformat
-from nbclient import NotebookClient
-
-os.environ.pop("PYTEST_CURRENT_TEST", None)  # where that is set a kernel does not show what its processes write
-notebook = nbformat.read(sys.argv[1], as_version=4)
-after = nbformat.v4.new_code_cell("from processes import children_left; print(children_left())")
-after["id"] = "after"
-notebook.cells.append(after)
-try:
-    NotebookClient(notebook, timeout=1200, kernel_name="of-the-test").execute()
-finally:
-    nbformat.write(notebook, sys.argv[2])
-"""
-"""Runs the notebook and, at its end, asks its kernel which processes it has."""
+NOTEBOOK = EXAMPLES / "flood.ipynb"
 
 
-def cells_of(file):
-    """Code cells by their id."""
-    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
-    return {cell["id"]: cell for cell in cells if cell["cell_type"] == "code"}
-
-
-def picture_of(cell):
-    """The picture that a cell shows, RGBA, and what stands for it where no picture can be shown."""
-    (result,) = [output for output in cell["outputs"] if output["output_type"] == "execute_result"]
-    with Image.open(io.BytesIO(base64.b64decode(result["data"]["image/png"]))) as picture:
-        assert picture.format == "PNG"
-        return np.asarray(picture.convert("RGBA")), "".join(result["data"]["text/plain"])
-
-
-def printed(cell, stream="stdout"):
-    """What a cell wrote to a stream."""
-    outputs = [output for output in cell["outputs"] if output["output_type"] == "stream" and output["name"] == stream]
-    return "".join("".join(output["text"]) for output in outputs)
-
-
-def test_is_kept_without_outputs():
+@pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
+def test_is_kept_without_outputs(notebook):
     """What is committed holds no outputs, no counts and nothing of the machine it was written on."""
-    for cell in cells_of(NOTEBOOK).values():
+    for cell in cells_of(notebook).values():
         assert (cell["outputs"], cell["execution_count"], cell["metadata"]) == ([], None, {})
-    metadata = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["metadata"]
+    metadata = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]
     assert metadata["kernelspec"]["name"] == "python3"
     assert metadata["language_info"] == {"name": "python"}
 
@@ -68,16 +27,8 @@ def test_is_kept_without_outputs():
 def place(tmp_path_factory):
     """The folder in which the notebook ran, with an engine in processes of its own."""
     place = tmp_path_factory.mktemp("notebook")
-    jupyter = tmp_path_factory.mktemp("jupyter")
-    kernel = jupyter / "kernels/of-the-test"
-    kernel.mkdir(parents=True)
-    arguments = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (kernel / "kernel.json").write_text(json.dumps({"argv": arguments, "display_name": "test", "language": "python"}))
-    folders = {
-        name: str(jupyter) for name in ("JUPYTER_PATH", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
-    }
     mark = new_mark()
-    run_script("-c", RUN, NOTEBOOK, "ran.ipynb", cwd=place, VLLM_ENABLE_V1_MULTIPROCESSING="1", **folders, **mark)
+    run_notebook(NOTEBOOK, place, tmp_path_factory.mktemp("jupyter"), **mark)
     (place / "mark.json").write_text(json.dumps(mark))
     return place
 
