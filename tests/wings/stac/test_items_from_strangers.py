@@ -8,9 +8,11 @@ import json
 import numpy as np
 import pytest
 from http_server import a_running_server, a_server  # noqa: F401 - fixtures
+from scenes_for_tests import classes
 from several_files import mapper
 from stac_catalogue import item, pixels
 
+from vllm_mmout import Mosaic
 from vllm_mmout.errors import InputError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.inputs.sources import Sources, Upload
@@ -52,6 +54,24 @@ def test_an_address_a_dict_and_an_upload(server, served):
     made["links"] = [{"rel": "self", "href": address}]
     np.testing.assert_array_equal(seen(made), ARRAY)
     np.testing.assert_array_equal(seen(upload(made)), ARRAY)
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_addresses_of_items_make_a_mosaic(llm, server, served, tmp_path):
+    """A mosaic of items that a client names has their names, dates and addresses, and pixels of both."""
+    addresses = [served[1]]
+    other = item(tmp_path, "33TUL", "2024-06-11")
+    for path in (tmp_path / other["id"]).glob("*.tif"):
+        server.serve(f"/more/{path.name}", path.read_bytes())
+    addresses.append(server.serve("/more/b.json", json.dumps(other).encode()))
+    sources = Sources(ServingOptions(), local_path=None, domains=["127.0.0.1"])
+    with sources.opened(addresses) as opened:
+        (result,) = llm.generate(Mosaic(opened, "first"), use_tqdm=False)
+    metadata = result.outputs.metadata
+    assert metadata["MMOUT_INPUTS"].split("\n") == [f"S2A_{TILE}_{DAY}", "S2A_33TUL_2024-06-11"]
+    assert metadata["MMOUT_DATES"].split("\n") == [f"{DAY}T10:00:00Z", "2024-06-11T10:00:00Z"]
+    assert metadata["MMOUT_DESCRIBED_BY"].split("\n") == addresses
+    assert (result.outputs.array == 1).sum() > (classes(ARRAY, ARRAY.all(axis=0)) == 1).sum()
 
 
 HREFS = {
