@@ -158,10 +158,10 @@ class MosaicPlan:
         """Raise OptionError if scenes store values by different scales, and the request does not mention them."""
         if self.params.scale is not None or has_numbers(self.params):
             return
-        first, *others = [scene for scene in self.scenes if scene.scales] or [None]
-        for other in others:
-            if first is not None and other is not None and other.scales != first.scales:
-                stated = [f"{scene.name} {_shown(scene.scales)}" for scene in (first, other)]
+        scaled = [scene for scene in self.scenes if scene.scales]
+        for scene in scaled[1:]:
+            if scene.scales != scaled[0].scales:
+                stated = [f"{each.name} {_shown(each.scales)}" for each in (scaled[0], scene)]
                 raise OptionError(
                     f"inputs of the mosaic state different scales: {', and '.join(stated)}. The model would get the"
                     ' numbers as stored; choose scale="file" for values, or scale="stored" to confirm',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
 """Keys of the metadata items with the names of the inputs, one per line, and with the order of the mosaic."""
+
+_MOST_NAMES = 10
+"""Largest number of names in a sentence about several scenes."""
 
 
 class MosaicRun:
@@ -98,9 +102,8 @@ class MosaicRun:
 
         """
         plan = self.plan
-        assumed = tuple(
-            dict.fromkeys([*plan.assumed, *(text for _, texts in sorted(self._assumed.items()) for text in texts)])
-        )
+        of_scenes = [(plan.scenes[index].name, texts) for index, texts in sorted(self._assumed.items())]
+        assumed = tuple(dict.fromkeys([*plan.assumed, *_merged(of_scenes)]))
         if not self._results:
             raise DecodeError(f"every input of the mosaic failed: {' '.join(assumed)[:2000]}")
         processor = plan.binding.processors[plan.binding.choice.pick(plan.params.processor)[0]]
@@ -157,7 +160,7 @@ class MosaicRun:
             metadata.get(DATES) or _moments(self.plan.scenes[index].day)
             for index, metadata in zip(indices, each, strict=True)
         ]
-        lists = {
+        lists: dict[str, Sequence[str]] = {
             INPUTS: names,
             DESCRIBED_BY: [metadata.get(DESCRIBED_BY, "") for metadata in each],
             DATES: dates if all(dates) else [],
@@ -175,3 +178,22 @@ class MosaicRun:
 def _moments(day: date | None) -> str:
     """Return the first and the last moment of a day in UTC on two lines, or an empty text without a day."""
     return "" if day is None else f"{day}T00:00:00Z\n{day}T23:59:59Z"
+
+
+def _merged(assumed: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the sentences about scenes, and merge sentences that differ in the name of the scene alone.
+
+    ``assumed`` has the name of each scene and its sentences.
+    """
+    alike: dict[str, dict[str, str]] = {}
+    for name, sentences in assumed:
+        for sentence in sentences:
+            alike.setdefault(sentence.replace(name, ""), {})[name] = sentence
+    merged = []
+    for key, by_name in alike.items():
+        (_, sentence), *others = by_name.items()
+        names = [name for name, _ in others] if key != sentence else []
+        more = f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+        also = f" The same holds for {', '.join(names[:_MOST_NAMES])}{more}." if names else ""
+        merged.append(f"{sentence}{also}")
+    return merged
