@@ -21,6 +21,7 @@ from rasterio.windows import Window as RasterioWindow
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.text import rasterio_crs
 from vllm_mmout.geo.raster.nodata import observed
+from vllm_mmout.geo.raster.pixel_grid import PixelGrid, transformed
 from vllm_mmout.geo.raster.raster import Window
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
                 width=grid.size[1],
                 resampling=Resampling[resampling],
                 tolerance=_TOLERANCE,
+                **_averaging(file, grid),
                 **valid,
             ) as dataset,
         ):
@@ -84,3 +86,20 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
     except (RasterioError, CPLE_BaseError) as error:
         cause = error.__cause__ or error  # rasterio's message only refers to the cause
         raise InputError(f"the result cannot be brought onto the grid of the map: {cause}") from error
+
+
+def _averaging(file: Any, grid: MapGrid) -> dict[str, float]:
+    """Return options of the warper with the scale of its averaging, for maps that are coarser than the file.
+
+    The scale is that at the middle of the file. GDAL would estimate another scale for each window, so the value of a
+    pixel of the map would depend on the window that it is read in.
+    """
+    row, col = file.height / 2, file.width / 2
+    cols, rows = np.array([col, col + 1, col]), np.array([row, row, row + 1])
+    a, b, c, d, e, f = file.transform[:6]
+    points = a * cols + b * rows + c, d * cols + e * rows + f
+    there = transformed(file.crs, rasterio_crs(grid.georeference.crs or ""), points)
+    cols, rows = PixelGrid(grid.georeference.transform or Affine.identity()[:6], grid.size).pixels(there)
+    steps = np.array([[cols[1] - cols[0], cols[2] - cols[0]], [rows[1] - rows[0], rows[2] - rows[0]]])
+    width, height = np.hypot(*np.linalg.inv(steps).T)  # of a pixel of the map, in pixels of the file
+    return {"XSCALE": min(1.0, 1 / width), "YSCALE": min(1.0, 1 / height)}
