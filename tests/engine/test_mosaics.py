@@ -216,6 +216,24 @@ def test_a_scene_that_fails_is_named_or_left_out(llm, scenes, tmp_path):
     np.testing.assert_array_equal(alone.outputs.array, classes(scene_arrays()["west_2024-05-01"]))
 
 
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+@pytest.mark.parametrize("tile", [32, None])
+def test_a_scene_without_valid_pixels_adds_nothing(llm, scenes, tmp_path, tile):
+    """The map is on the empty scene's grid, other scenes fill it, and `assumed` names the empty one; alone it fails."""
+    place = {"crs": "EPSG:32632", "transform": Affine(30, 0, 729_400, 0, -30, 5_099_010)}
+    empty = write(tmp_path / "empty_2024-07-01.tif", np.zeros((6, 40, 50), np.uint16), nodata=0, **place)
+    (result,) = llm.generate(
+        Mosaic([empty, scenes[0]]), OutputParams(tile=tile, path=str(tmp_path / "map.tif")), use_tqdm=False
+    )
+    assert [text for text in result.assumed if "empty_2024-07-01.tif adds nothing" in text]
+    assert not [text for text in result.assumed if scenes[0].name in text]
+    with rasterio.open(tmp_path / "map.tif") as file:
+        assert file.transform == place["transform"]
+        np.testing.assert_array_equal(file.read(), expected(file, ["west_2024-05-01"]), strict=True)
+    with pytest.raises(InputError, match="no pixel of the input holds an observation"):
+        llm.generate(str(empty), OutputParams(), use_tqdm=False)
+
+
 def test_a_mosaic_that_cannot_be_made_is_refused(llm, scenes, tmp_path):
     """Undated scenes, contradicting orders, scenes without a place and outputs that are no rasters are refused."""
     undated = write(tmp_path / "undated.tif", pixels(1), **PLACES["west_2024-05-01"])

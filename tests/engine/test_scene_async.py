@@ -199,3 +199,16 @@ async def test_a_paused_engine_is_waited_for(engine, monkeypatch):
     sent.clear()
     with pytest.raises(kind, match="paused"):
         await answers(engine, array)
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+async def test_a_mosaic_takes_a_scene_without_valid_pixels(engine, tmp_path):
+    """A scene of one forward without a valid pixel is named in `assumed`, and the map has no data there."""
+    first, second = two_scenes(tmp_path)
+    with rasterio.open(first, "r+") as file:
+        file.write(np.zeros_like(file.read()))
+        file.nodata = 0
+    *_, last = await answers(engine, Mosaic([first, second]), tile=None)
+    assert [text for text in last.assumed if f"{first.name} adds nothing" in text]
+    expected = np.concatenate([np.full((1, 75, 90), 255, np.uint8), classes(pixels(2))], axis=2)
+    np.testing.assert_array_equal(last.outputs.array, expected)

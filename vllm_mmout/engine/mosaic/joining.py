@@ -45,13 +45,20 @@ class SceneResult:
 
     def nodata_share(self) -> float:
         """Return the share of the pixels without data, from 0 to 1. Reads the whole raster by rows of blocks."""
-        raster, missing = self.raster, 0
+        missing = sum(0 if valid is None else int(valid.size - valid.sum()) for valid in self._valid())
+        return missing / (self.raster.height * self.raster.width)
+
+    def is_empty(self) -> bool:
+        """Return whether no pixel has data. Reads the raster by rows of blocks until one has data."""
+        return not any(valid is None or valid.any() for valid in self._valid())
+
+    def _valid(self) -> Iterator[NDArray[np.bool_] | None]:
+        """Yield which pixels have data for each row of blocks, bool [height, width], or None if all have."""
+        raster = self.raster
         block = block_limit(raster.count)
         for row in range(0, raster.height, block):
             pixels = raster.read(Window(row, 0, min(block, raster.height - row), raster.width))
-            valid = observed(pixels, None, raster.nodata)
-            missing += 0 if valid is None else int(valid.size - valid.sum())
-        return missing / (raster.height * raster.width)
+            yield observed(pixels, None, raster.nodata)
 
 
 def common_traits(results: Sequence[SceneResult]) -> RasterOutput:

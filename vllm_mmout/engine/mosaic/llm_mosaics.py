@@ -99,8 +99,8 @@ class Mosaics:
 
 
 def _like(request: Request, params: OutputParams) -> Request:
-    """Return a request with the priority and adapter of another, and its own params."""
-    return Request(params, lora_request=request.lora_request, priority=request.priority)
+    """Return a request for a scene, with the priority and adapter of the mosaic's request, and its own params."""
+    return Request(params, lora_request=request.lora_request, priority=request.priority, may_be_empty=True)
 
 
 def _joined(run: MosaicRun, results: Sequence[MultimodalRequestOutput]) -> MultimodalRequestOutput:

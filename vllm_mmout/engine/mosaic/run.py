@@ -80,8 +80,9 @@ class MosaicRun:
             raise DecodeError(f"{name}: a mosaic joins rasters, and the result is a {type(output).__name__}")
         if not isinstance(output, StoredRaster):
             output = StoredRaster(self._path(index), **output.described)
-        self._results[index] = SceneResult(name, output, self._path(index))
-        self._assumed[index] = result.assumed
+        scene = self._results[index] = SceneResult(name, output, self._path(index))
+        empty = (f"{name} adds nothing to the mosaic, as no pixel that was used has data.",) if scene.is_empty() else ()
+        self._assumed[index] = (*result.assumed, *empty)
 
     def failed(self, index: int, error: BaseException) -> None:
         """Leave out a scene that failed, or raise its error with its name."""

@@ -99,11 +99,11 @@ class BoundAsyncLLM(AsyncLLM):
         params = OutputParams() if sampling_params is None else sampling_params
         request_id = request_id or uuid4().hex
 
-        def request(own: OutputParams, name: str) -> Request:
-            return Request(own, name, lora_request, trace_headers, priority)
+        def request(own: OutputParams, name: str, *, may_be_empty: bool = False) -> Request:
+            return Request(own, name, lora_request, trace_headers, priority, may_be_empty=may_be_empty)
 
         def scene(data: Any, own: OutputParams, name: str) -> Results:
-            return self._mmout_one(request(own, name), data, max_area=max_area)
+            return self._mmout_one(request(own, name, may_be_empty=True), data, max_area=max_area)
 
         if (mosaic := as_mosaic(prompt, params)) is None:
             results = self._mmout_one(

@@ -94,7 +94,7 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
         scene = _scene(binding, opened, request, target, reopen, kinds=kinds, picture=picture)
         if scene is not None:
             return scene
-        opened = inputs.whole(opened)
+        opened = inputs.whole(replace(opened, may_be_empty=request.may_be_empty))
     elif opened.source.size is not None:
         check_area(opened.source.georeference, opened.source.size, max_area)
     check_place(binding, params, target, opened.source.georeference, tiles=False)

@@ -116,6 +116,8 @@ class Request:
     """Index of the data-parallel engine that runs the request, or None to let vLLM choose."""
     place: int = 0
     """Index of the input in the list passed to ``LLM.generate``."""
+    may_be_empty: bool = False
+    """Whether the input may lack a valid pixel, as a scene of a mosaic may. Other inputs of one forward are refused."""
 
     prompt: Any = None
     """Prompt for vLLM, rendered or not. Set to None after it was sent to the engine, to free its memory."""

@@ -164,7 +164,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Convert an open input to tensors. Raise InputError if it is too large or lacks a valid pixel."""
+        """Convert an open input to tensors. Raise InputError if it is too large, or lacks valid pixels it must have."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
@@ -172,7 +172,7 @@ class RasterMapper:
                 " LLM.generate cuts it into tiles"
             )
         pixels = view.read()
-        if not pixels.observed:
+        if not (pixels.observed or view.may_be_empty):
             raise nothing_observed(view.raster.nodata, "" if view.area is None else " inside aoi")
         first = pixels.array[:: self.num_frames or 1]  # the bands of the first date
         source = Source(

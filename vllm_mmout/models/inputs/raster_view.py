@@ -119,6 +119,8 @@ class RasterView:
     """Mapper that opened the view. It also converts the pixels to tensors."""
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made in the choice of bands."""
+    may_be_empty: bool = False
+    """Whether an input of one forward may lack a valid pixel. Otherwise it is refused."""
     window: Window = field(init=False)
     """Part of the raster that is used, in pixels of the raster."""
     area: PlacedArea | None = field(init=False)
