@@ -74,6 +74,37 @@ def test_each_kind_has_its_file(llm, path, tmp_path, tile, place, files):
     assert [Path(result.path).name for result in results.values()] == files
 
 
+@pytest.mark.parametrize("tile", [None, 64])
+@pytest.mark.parametrize("place", ["map.tif", "./"])
+def test_no_kind_is_written_over_an_input(llm, path, tmp_path, monkeypatch, place, tile):
+    """A file that one of the kinds would replace is refused as their input, and as an input of their mosaic."""
+    name = "map-classes.tif" if place == "map.tif" else "scene-classes.tif"
+    monkeypatch.chdir(tmp_path)
+    Path("scene.tif").write_bytes(path.read_bytes())
+    scene = Path(name)
+    scene.write_bytes(path.read_bytes())
+    inputs = [Mosaic(["scene.tif", name], "first")] + [name] * (place == "map.tif")
+    for data in inputs:
+        with pytest.raises(SaveError, match=f"over its own input {name}"):
+            generate(llm, data, output=KINDS, path=place, tile=tile)
+    assert scene.read_bytes() == path.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_file_of_a_kind_is_that_of_one_request(llm, path, tmp_path):
+    """A kind and the result of another request of the call may not have the same file."""
+    for one, other in (("map.tif", "map-classes.tif"), ("", "scene-areas.csv")):
+        kind = "areas" if other.endswith(".csv") else None
+        params = [
+            OutputParams(path=f"{tmp_path}/{one}", output=KINDS),
+            OutputParams(path=f"{tmp_path}/{other}", output=kind),
+        ]
+        for order in (params, params[::-1]):
+            with pytest.raises(OptionError, match=f"several results of this call would be written to .*{other}"):
+                llm.generate([path, path], order, use_tqdm=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_fails_takes_the_others_with_it(llm, path, tmp_path, monkeypatch):
     """If one kind cannot be saved, no file of the others is left."""
     monkeypatch.setattr(RasterOutput, "save", lambda *_: (_ for _ in ()).throw(SaveError("the disk is full")))

@@ -182,6 +182,17 @@ def test_an_object_that_cannot_be_saved(llm, path, tmp_path):
         generate(llm, path, processor="Echo", path=str(tmp_path / "echo.tif"))
 
 
+def test_no_pick_is_written_over_the_input(llm, tmp_path):
+    """A result with the name of its processor may not replace the input, nor the result of another request."""
+    scene = write_scene(tmp_path / "map-segmentation.tif", make_scene(64, 64))
+    before, picks = scene.read_bytes(), {"processor": ["segmentation"], "path": f"{tmp_path}/map.tif"}
+    with pytest.raises(SaveError, match=r"over its own input .*map-segmentation\.tif"):
+        generate(llm, scene, **picks)
+    with pytest.raises(OptionError, match="several results of this call"):
+        llm.generate([scene, scene], [OutputParams(**picks), OutputParams(path=str(scene))], use_tqdm=False)
+    assert scene.read_bytes() == before
+
+
 def test_two_results_for_one_file_are_refused(llm, path, tmp_path):
     """Neither would overwrite the other unseen: nothing is run."""
     other = write_scene(tmp_path / "scene.tif", make_scene(64, 64))

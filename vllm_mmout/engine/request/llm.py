@@ -86,7 +86,7 @@ class BoundLLM(LLM):
                     param="partial_images",
                 )
         sources = [list(data.inputs) if isinstance(data, Mosaic) else data for data in inputs]
-        check_targets((data, request.params) for data, request in zip(sources, requests, strict=True))
+        check_targets(binding, ((data, request.params) for data, request in zip(sources, requests, strict=True)))
         if any(isinstance(data, Mosaic) or each.params.mosaic for data, each in zip(inputs, requests, strict=True)):
             with closing(Mosaics.of(binding, inputs, requests)) as mosaics:
                 scenes = self._results(binding, mosaics.inputs, mosaics.requests, use_tqdm, taken=mosaics.taken)

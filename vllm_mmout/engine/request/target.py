@@ -15,7 +15,6 @@ from vllm_mmout.models.inputs.input_forms import name_of, paths_of
 from vllm_mmout.outputs import RasterOutput, Source
 from vllm_mmout.outputs.formats import FORMATS, other_suffix, suffix_of, with_end, written_suffix
 from vllm_mmout.outputs.formats.geotiff import remove_saved
-from vllm_mmout.processors.base import formats_for
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
@@ -68,21 +67,26 @@ class Target:
         end = "" if name is None else f"-{name}"
         return self.path / f"{self.stem}{end}{suffix}" if self.folder else with_end(self.path, end, suffix)
 
+    def file_of(self, result: AskedResult) -> Path | BucketPath:
+        """Return the path of the file of a result that a request asks for."""
+        several = result.is_kind or isinstance(result.params.processor, tuple)
+        return self.named(result.name if several else None, result.suffix(self.suffix))
 
-def check_targets(requests: Iterable[tuple[Any, OutputParams]]) -> None:
-    """Raise if two requests of one call would write to the same file."""
+
+def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]) -> None:
+    """Raise if two results of one call would be written to the same file."""
     seen = set()
     for data, params in requests:
         if params.path is None:
             continue
-        place = place_of(params.path)
-        file = place / name_of(data) if is_folder(params.path) else place
-        if file in seen:
-            raise OptionError(
-                f"path: several results of this call would be written to {file}; give each its own path, or name a"
-                " folder, with a / at its end, for inputs of different names"
-            )
-        seen.add(file)
+        target = Target(place_of(params.path), is_folder(params.path), name_of(data))
+        for file in [target.file_of(result) for result in asked_results(binding, params)]:
+            if file in seen:
+                raise OptionError(
+                    f"path: several results of this call would be written to {file}; give each its own path, or name a"
+                    " folder, with a / at its end, for inputs of different names"
+                )
+            seen.add(file)
 
 
 def target_of(params: OutputParams, data: Any) -> Target | None:
@@ -126,13 +130,13 @@ def _description(params: OutputParams, data: Any) -> Callable[[str], None]:
 
 
 def spare_the_input(binding: Binding, params: OutputParams, target: Target | None, data: Any) -> None:
-    """Raise SaveError if the result would overwrite its own input."""
-    if target is None or params.named:
-        return  # the name of each file then has the name of its processor or kind
-    (name,) = binding.choice.pick(params.processor)
-    file = target.file(formats_for(binding.processors[name], params) or {"": ""})
-    for source in paths_of(data) if not isinstance(file, Path) or file.exists() else ():
-        if same_file(file, source):
+    """Raise SaveError if a result would overwrite its own input."""
+    if target is None:
+        return
+    files = [target.file_of(result) for result in asked_results(binding, params)]
+    files = [file for file in files if not isinstance(file, Path) or file.exists()]
+    for source in paths_of(data) if files else ():
+        if any(same_file(file, source) for file in files):
             raise SaveError(f"the result would be written over its own input {source}; choose another path or folder")
 
 
@@ -181,7 +185,7 @@ def _save_kinds(made: dict[str, Any], kinds: Sequence[AskedResult], target: Targ
     try:
         # A raster is saved last: it may move to a bucket, where tracing polygons would be slow.
         for kind in sorted(kinds, key=lambda kind: isinstance(made[kind.name], RasterOutput)):
-            _save(made[kind.name], target.named(kind.name, kind.suffix(target.suffix)), target)
+            _save(made[kind.name], target.file_of(kind), target)
             saved.append(made[kind.name])
     except BaseException:
         for output in saved:
