@@ -162,10 +162,13 @@ def run(options: argparse.Namespace) -> int:
     chosen = OutputParams(**{name: getattr(options, name) for name in _ALL_OPTIONS})
     if chosen.mosaic is None and (options.grid is not None or options.skip_failed):
         raise OptionError(f"{GRID} and {SKIP_FAILED} are for a mosaic; add --mosaic, or leave them out")
-    for extension in extensions("run"):
-        status: int | None = extension.run(options, chosen)
-        if status is not None:
-            return status
+    asked = [(extension, flags) for extension in extensions("run") if (flags := extension.asked(options))]
+    if len(asked) > 1:
+        together = " with ".join(", ".join(flags) for _, flags in asked)
+        raise OptionError(f"{together} is not supported; leave out the flags of one kind of run")
+    for extension, _ in asked:
+        status: int = extension.run(options, chosen)
+        return status
     return run_inputs(options, chosen, [each for argument in options.inputs for each in RunInput.of(argument)])
 
 

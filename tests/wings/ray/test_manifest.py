@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,9 +205,22 @@ def test_a_joined_scene_has_the_assumptions_about_its_windows(manifest, tmp_path
         (["--ray-split", "100"], "--ray-split is for a run on a cluster; add --ray"),
         (["--ray", "--ray-split", "0"], "--ray-split must be 1 or more pixels, got 0"),
         (["--ray", "--mmout-trace", "t.json"], "--mmout-trace works only in one process"),
+        (["--ray", "--ray-split", "9", "--stac-item"], "--stac-item does not work with --ray-split"),
+        (["--ray", "--stac", "--datetime", "2024"], "--ray with --stac, --datetime is not supported"),
+        (["--ray", "--max-items", "1"], "--ray with --max-items is not supported"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags, said, capsys, tmp_path):
     """With exit status 2."""
     assert main(["run", "water-index", "in/", "-o", str(tmp_path / "out"), *flags]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_list_of_items_is_refused(tmp_path, capsys):
+    """Each input of a cluster has one result."""
+    item = {"type": "Feature", "stac_version": "1.0.0"}
+    (tmp_path / "items.json").write_text(json.dumps({"type": "FeatureCollection", "features": [item, item]}))
+    (tmp_path / "item.json").write_text(json.dumps(item))
+    inputs = [f"{tmp_path}/item.json", f"{tmp_path}/items.json"]
+    assert main(["run", "water-index", *inputs, "-o", f"{tmp_path}/out", "--ray"]) == 2
+    assert f"{tmp_path}/items.json is a list of 2 items, and --ray takes one scene" in capsys.readouterr().err

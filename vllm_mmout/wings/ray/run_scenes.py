@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.geo import is_folder, without_secrets
+from vllm_mmout.models.inputs.catalogued import expanded
 from vllm_mmout.wings.ray.cluster_token import use_token
 
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
-_OTHERS: Final = ("ray_workers", "ray_cpus", "ray_gpus", "ray_split")
+_FLAGS: Final = ("ray", "ray_workers", "ray_cpus", "ray_gpus", "ray_split")
 _HERE: Final = "here"
+_READERS: Final = 16
+"""Number of inputs that are looked at in parallel."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +49,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, params: OutputParams) -> int | None:
-    """Run scenes on a cluster and return the exit status. Return None if ``--ray`` is not given."""
-    others = [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name) is not None]
+def asked(options: argparse.Namespace) -> list[str]:
+    """Return the flags for runs on a cluster that are given."""
+    return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(options, name) is not None]
+
+
+def run(options: argparse.Namespace, params: OutputParams) -> int:
+    """Run scenes on a cluster and return the exit status."""
     if options.ray is None:
-        if others:
-            raise OptionError(f"{', '.join(others)} is for a run on a cluster; add --ray")
-        return None
+        raise OptionError(f"{', '.join(asked(options))} is for a run on a cluster; add --ray")
     if params.mosaic is not None:
         raise OptionError("--mosaic works only in one process; leave out --mosaic or --ray, or join the results later")
     if options.mmout_trace is not None:
@@ -62,6 +70,12 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
         )
     if options.ray_split is not None and options.ray_split < 1:
         raise OptionError(f"--ray-split must be 1 or more pixels, got {options.ray_split}")
+    if options.ray_split is not None and params.stac_item:
+        raise OptionError(
+            "--stac-item does not work with --ray-split, which joins results; leave one of them out, or run"
+            " vllm-mmout stac on the folder of the results"
+        )
+    _check_inputs(options.inputs)
     if options.ray != _HERE or os.environ.get("RAY_ADDRESS"):
         use_token()
     try:
@@ -75,3 +89,22 @@ def run(options: argparse.Namespace, params: OutputParams) -> int | None:
 
     places = {"workers": options.ray_workers, "num_cpus": options.ray_cpus, "num_gpus": options.ray_gpus}
     return ClusterRun(options, params, Cluster(None if options.ray == _HERE else options.ray, **places)).status()
+
+
+def _check_inputs(inputs: Sequence[str]) -> None:
+    """Raise OptionError if an input is a list of inputs, since the cluster makes one result of each input."""
+    with ThreadPoolExecutor(_READERS) as pool:  # inputs may be addresses of documents
+        for input_, records in zip(inputs, pool.map(_records, inputs), strict=True):
+            if records is not None:
+                raise OptionError(
+                    f"{without_secrets(input_)} is a list of {records} items, and --ray takes one scene for each INPUT;"
+                    " save each item as a file of its own and give these, or leave out --ray"
+                )
+
+
+def _records(input_: str) -> int | None:
+    """Return the number of records in a list of records, or None for any other input."""
+    if is_folder(input_):
+        return None
+    found = list(expanded(input_))
+    return None if len(found) == 1 and found[0] is input_ else len(found)

@@ -16,7 +16,7 @@ from vllm_mmout.geo import in_bucket, is_folder
 if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
-_OTHERS: Final = ("collections", "datetime", "stac_dates", "stac_collection", "max_items")
+_FLAGS: Final = ("stac", "collections", "datetime", "stac_dates", "stac_collection", "max_items")
 _DEGREES: Final = "EPSG:4326"
 
 
@@ -30,6 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stac",
         action="store_true",
+        default=None,
         help="search INPUT, which is the address of a STAC API, or the address or path of a static catalogue",
     )
     group.add_argument("--collections", metavar="LIST", help="ids of collections, with commas; by default all")
@@ -49,13 +50,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, params: OutputParams) -> int | None:
-    """Search, run the model on the items, and return the exit status, or None without ``--stac``."""
-    others = [f"--{name.replace('_', '-')}" for name in _OTHERS if getattr(options, name) is not None]
-    if not options.stac:
-        if others:
-            raise OptionError(f"{', '.join(others)} is for a search; add --stac")
-        return None
+def asked(options: argparse.Namespace) -> list[str]:
+    """Return the flags of a search that are given."""
+    return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(options, name) is not None]
+
+
+def run(options: argparse.Namespace, params: OutputParams) -> int:
+    """Search, run the model on the items, and return the exit status."""
+    if options.stac is None:
+        raise OptionError(f"{', '.join(asked(options))} is for a search; add --stac")
     if len(options.inputs) != 1:
         raise OptionError(f"--stac searches one catalogue, and INPUT names {len(options.inputs)}; leave out the others")
     from vllm_mmout.wings.stac.folder_collections import NAME, collection
