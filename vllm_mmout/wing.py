@@ -71,8 +71,9 @@ class Wing:
     returns a `models.inputs.catalogued.CataloguedInput`, or None for data in another form. ``many(data)`` returns the
     inputs in a list of records, or None."""
     describe: str = ""
-    """Import path of a module that writes a catalogue's record beside a saved result, with two functions. ``check()``
-    raises if its packages are missing. ``write(path, options, inputs)`` is called if a request has ``stac_item``."""
+    """Import path of a module that writes a catalogue's record beside a saved result, with three functions. ``check()``
+    raises if its packages are missing, and ``spare(path)`` if the record of a result at this path would overwrite
+    another file. ``write(path, options, inputs)`` is called if a request has ``stac_item``."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""

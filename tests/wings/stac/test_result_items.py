@@ -19,6 +19,7 @@ from vllm_mmout.geo import Georeference, write_geotiff
 pystac = pytest.importorskip("pystac")
 pytest.importorskip("jsonschema", reason="pystac's validation needs it")
 validation = pytest.importorskip("pystac.validation")
+from vllm_mmout.wings.stac.documents import Document  # noqa: E402
 from vllm_mmout.wings.stac.public import collection, item_of, write_item  # noqa: E402
 
 pytestmark = pytest.mark.heavy
@@ -180,3 +181,45 @@ def test_other_json_is_not_overwritten(tmp_path):
     with pytest.raises(InputError, match=r"map\.json is no STAC item of map\.tif"):
         collection(tmp_path)
     assert (tmp_path / "map.json").read_text() == '{"mine": 1}'
+
+
+FOREIGN = {
+    "map.json": ('[{"mine": 1}]', r"map\.json is no STAC item of map\.tif"),
+    "collection.json": ('{"mine": 1}', r"collection\.json is no STAC collection"),
+    "collection.tif": (None, r"the item of .*collection\.tif would be collection\.json"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_collection_overwrites_no_other_file(tmp_path, name):
+    """Nothing is written if an item or the collection would replace a file that is something else."""
+    content, message = FOREIGN[name]
+    write(tmp_path / "map.tif")
+    if content is None:
+        write(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(content)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=message):
+        collection(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_fields_of_a_collection_are_not_lost(tmp_path):
+    """The collection of another author is named with what it has besides."""
+    write(tmp_path / "map.tif")
+    collection(tmp_path)
+    path = tmp_path / "collection.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "providers": []}))
+    with pytest.raises(InputError, match="has fields that would be lost: providers"):
+        collection(tmp_path)
+
+
+def test_names_with_signs_of_addresses_are_encoded(tmp_path):
+    """In an address # and ? begin other parts, so they are written as %23 and %3F, which reading understands."""
+    write(tmp_path / "a#1?.tif")
+    made = collection(tmp_path)
+    assert [link.href for link in made.get_item_links()] == ["./a%231%3F.json"]
+    item = json.loads((tmp_path / "a#1?.json").read_text())
+    assert [asset["href"] for asset in item["assets"].values()] == ["./a%231%3F.tif", "./a%231%3F-thumbnail.png"]
+    assert Document({}, f"{tmp_path}/a#1?.json").resolved(item["assets"]["data"]["href"]) == f"{tmp_path}/a#1?.tif"

@@ -15,7 +15,7 @@ from stac_catalogue import BROKEN, DAYS, catalogue, item_path, pixels
 
 from vllm_mmout import OutputParams
 from vllm_mmout.cli import main
-from vllm_mmout.errors import OptionError
+from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.wings.stac.public import mosaics, search
 
 pystac = pytest.importorskip("pystac")
@@ -91,6 +91,18 @@ def test_a_result_gets_an_item_if_asked(llm, root, tmp_path):
         llm.generate(str(path), OutputParams(stac_item=True), use_tqdm=False)
     with pytest.raises(OptionError, match="stac_item describes GeoTIFFs, and the result is png"):
         llm.generate(str(path), OutputParams(path=f"{tmp_path}/a.png", stac_item=True), use_tqdm=False)
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_the_item_of_a_result_overwrites_no_other_file(llm, root, tmp_path):
+    """Before the model runs: the JSON beside a result may be the item of the input. A second run replaces its own."""
+    (tmp_path / "map.json").write_text("[1]")
+    path = item_path(root, "sentinel-2", f"S2A_32TQM_{DAYS[0]}")
+    with pytest.raises(SaveError, match=r"map\.json exists and is no STAC item of map\.tif"):
+        llm.generate(str(path), OutputParams(path=f"{tmp_path}/map.tif", stac_item=True), use_tqdm=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["map.json"]
+    for _ in range(2):
+        llm.generate(str(path), OutputParams(path=f"{tmp_path}/other.tif", stac_item=True), use_tqdm=False)
 
 
 @pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias, cast
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
@@ -76,7 +76,9 @@ class Document:
                 f"the address {href[:100]!r} is relative, and the address of the item is unknown; give the item's path"
                 " or address, or a link rel=self in it"
             )
-        return str(as_local_path(self.base).parent / path)
+        beside = as_local_path(self.base).parent
+        plain = beside / unquote(str(path))  # an address may write # as %23
+        return str(plain if plain != beside / path and plain.is_file() else beside / path)
 
 
 def _joined(base: str, href: str) -> str:

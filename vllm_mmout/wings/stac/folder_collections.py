@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, SaveError
 from vllm_mmout.geo import in_bucket
 from vllm_mmout.wings.stac.documents import Document, read_document
 from vllm_mmout.wings.stac.extra import stac_package
 from vllm_mmout.wings.stac.facts import checksum
-from vllm_mmout.wings.stac.result_files import write_item, write_json
-from vllm_mmout.wings.stac.result_items import DATA
+from vllm_mmout.wings.stac.result_files import ITEM_SUFFIX, spare, write_item, write_json
+from vllm_mmout.wings.stac.result_items import DATA, as_address
 
 if TYPE_CHECKING:
     from pystac import Collection, Item
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _SUFFIXES: Final = (".tif", ".tiff")
 _SUMMED: Final = ("proj:code", "processing:lineage")
 NAME: Final = "collection.json"
+_WRITTEN: Final = frozenset(
+    ("type", "id", "stac_version", "stac_extensions", "description", "links", "extent", "license", "summaries")
+)
+"""Fields of the collections that are written here."""
 
 
 def collection(folder: str | Path, *, id: str | None = None, description: str | None = None) -> Collection:  # noqa: A002 - STAC's word
@@ -48,6 +52,7 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
     files = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES) if place.is_dir() else []
     if not files:
         raise InputError(f"{folder} is no folder with GeoTIFFs; name the folder of the results")
+    _check(place / NAME, files)
     items = [_item(path) for path in files]
     name = id or place.resolve().name
     made: Collection = pystac.Collection(
@@ -59,34 +64,47 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
         catalog_type=pystac.CatalogType.SELF_CONTAINED,
     )
     for path, item in zip(files, items, strict=True):
-        item.set_self_href(str(path.absolute().with_suffix(".json")))
+        item.set_self_href(as_address(str(path.absolute().with_suffix(ITEM_SUFFIX))))
         made.add_item(item)
-    made.set_self_href(str(place.absolute() / NAME))
+    made.set_self_href(as_address(str(place.absolute() / NAME)))
     for path, item in zip(files, items, strict=True):
-        write_json(path.with_suffix(".json"), item.to_dict(include_self_link=False))
+        write_json(path.with_suffix(ITEM_SUFFIX), item.to_dict(include_self_link=False))
     write_json(place / NAME, made.to_dict(include_self_link=False))
     return made
+
+
+def _check(target: Path, files: Sequence[Path]) -> None:
+    """Raise if a file that is no item of its GeoTIFF, or another collection, would be overwritten."""
+    for path in files:
+        if path.with_suffix(ITEM_SUFFIX) == target:
+            raise InputError(f"the item of {path} would be {target.name}, as the collection is called; rename it")
+        try:
+            spare(path)
+        except SaveError:
+            raise InputError(
+                f"{path.with_suffix(ITEM_SUFFIX)} is no STAC item of {path.name}; rename one of them"
+            ) from None
+    if not target.exists():
+        return
+    document = read_document(target)
+    content = {} if document is None else document.content
+    if content.get("type") != "Collection" or "stac_version" not in content:
+        raise InputError(f"{target} is no STAC collection, and would be overwritten; rename it")
+    if lost := sorted(content.keys() - _WRITTEN):
+        raise InputError(f"{target} has fields that would be lost: {', '.join(lost)[:200]}; rename it")
 
 
 def _item(path: Path) -> Item:
     """Return the item beside a GeoTIFF, or write one if it is missing or describes other contents."""
     pystac = stac_package("pystac", "a STAC collection")
-    beside = path.with_suffix(".json")
+    beside = path.with_suffix(ITEM_SUFFIX)
     document = read_document(beside) if beside.is_file() else None
     if document is None:
         return write_item(path)
-    if not _describes(document, path):
-        raise InputError(f"{beside} is no STAC item of {path.name}; rename one of them")
     content = {**document.content, "links": _own_links(document)}
     item: Item = pystac.Item.from_dict(json.loads(json.dumps(content)), href=str(beside.absolute()))
     is_same = item.assets[DATA].extra_fields.get("file:checksum") == checksum(path)
     return item if is_same else write_item(path)
-
-
-def _describes(document: Document, path: Path) -> bool:
-    assets = document.content.get("assets")
-    asset = assets.get(DATA) if isinstance(assets, dict) else None
-    return isinstance(asset, dict) and asset.get("href") == f"./{path.name}"
 
 
 def _own_links(document: Document) -> list[Any]:

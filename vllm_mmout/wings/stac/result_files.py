@@ -3,25 +3,63 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from vllm_mmout.geo import atomic_file, place_of
+from vllm_mmout.errors import InputError, SaveError
+from vllm_mmout.geo import atomic_file, identity_in_bucket, place_of
+from vllm_mmout.wings.stac.documents import Document, read_document
 from vllm_mmout.wings.stac.extra import stac_package
-from vllm_mmout.wings.stac.result_items import described, opened_result
+from vllm_mmout.wings.stac.result_items import DATA, described, href_of, opened_result
 
 if TYPE_CHECKING:
     from pystac import Item
 
     from vllm_mmout.params import OutputParams
 
+ITEM_SUFFIX: Final = ".json"
 _THUMBNAIL: Final = "-thumbnail.png"
 
 
 def check() -> None:
     """Raise OptionError if the extra is not installed."""
     stac_package("pystac", "stac_item")
+
+
+def spare(path: PurePath) -> None:
+    """Raise SaveError if the item of a result at ``path`` would overwrite a file that is no item of this result."""
+    beside = path.with_suffix(ITEM_SUFFIX)
+    if _exists(beside) and not _is_item_of(beside, path):
+        raise SaveError(
+            f"{beside} exists and is no STAC item of {path.name}, whose item would be written there; choose another"
+            " path, or rename it"
+        )
+
+
+def _exists(path: PurePath) -> bool:
+    if isinstance(path, Path):
+        return path.exists()
+    try:
+        identity_in_bucket(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_item_of(beside: PurePath, path: PurePath) -> bool:
+    try:
+        document = read_document(beside)
+    except InputError:  # another file, such as a folder or broken JSON
+        return False
+    return document is not None and describes(document, path)
+
+
+def describes(document: Document, path: PurePath) -> bool:
+    """Return whether a document is the item of a result at ``path``."""
+    assets = document.content.get("assets")
+    asset = assets.get(DATA) if isinstance(assets, Mapping) else None
+    return isinstance(asset, Mapping) and asset.get("href") == href_of(path.name)
 
 
 def write(path: str | PurePath, options: OutputParams, inputs: Sequence[str]) -> None:
@@ -40,13 +78,14 @@ def write_item(path: str | PurePath, *, options: OutputParams | None = None, inp
     """Write the item of a result, NAME.json, and its thumbnail beside its file, and return the item."""
     pystac = stac_package("pystac", "a STAC item")
     target = place_of(path)
+    spare(target)
     picture = target.with_name(f"{target.stem}{_THUMBNAIL}")
     with opened_result(target) as facts:
         item = described(facts, target, options=options, inputs=inputs)
         with atomic_file(picture) as part:
             facts.thumbnail().save(part, "PNG")
-    item.add_asset("thumbnail", pystac.Asset(f"./{picture.name}", media_type="image/png", roles=["thumbnail"]))
-    write_json(target.with_suffix(".json"), item.to_dict(include_self_link=False, transform_hrefs=False))
+    item.add_asset("thumbnail", pystac.Asset(href_of(picture.name), media_type="image/png", roles=["thumbnail"]))
+    write_json(target.with_suffix(ITEM_SUFFIX), item.to_dict(include_self_link=False, transform_hrefs=False))
     return item
 
 

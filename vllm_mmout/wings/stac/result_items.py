@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 from warnings import catch_warnings, simplefilter
 
 import msgspec
@@ -89,9 +90,19 @@ def described(
     for origin in dict.fromkeys((*facts.origins, *map(without_secrets, inputs))):
         kind = "application/geo+json" if origin in facts.origins else None
         item.add_link(pystac.Link("derived_from", origin, kind))
-    asset = pystac.Asset(f"./{place.name}", media_type=_GEOTIFF, roles=["data"], extra_fields=fields)
+    asset = pystac.Asset(href_of(place.name), media_type=_GEOTIFF, roles=["data"], extra_fields=fields)
     item.add_asset(DATA, asset)
     return item
+
+
+def href_of(name: str) -> str:
+    """Return the address of a file relative to an item in the same folder."""
+    return f"./{as_address(name)}"
+
+
+def as_address(path: str) -> str:
+    """Return a path for use as an address, in which # and ? would begin other parts."""
+    return quote(path) if "#" in path or "?" in path else path
 
 
 @contextmanager
