@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.packing import Packing
     from vllm_mmout.geo.raster.picture import PICTURE_ERRORS, picture_colours, picture_raster
     from vllm_mmout.geo.raster.places import BucketPath, is_folder, place_of, same_file
+    from vllm_mmout.geo.raster.products.sentinel2 import sentinel2_doubt
     from vllm_mmout.geo.raster.raster import Raster, Window, as_window, nearest_pixels
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress, address_fault, key_fault
     from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
@@ -104,8 +105,8 @@ __all__ = [
     "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs",
     "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault",
     "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing", "scenes_below", "sensor_of",
-    "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped", "window_of_box",
-    "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
+    "sentinel2_doubt", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped",
+    "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
 ]  # fmt: skip
 
 _HOMES = {
@@ -150,6 +151,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.fetch_options": "FetchOptions RETRIES",
     "vllm_mmout.geo.raster.remote.fetcher": "certificate_fault status_phrase timeout_phrase",
     "vllm_mmout.geo.raster.remote.http_file": "open_remote",
+    "vllm_mmout.geo.raster.products.sentinel2": "sentinel2_doubt",
     "vllm_mmout.geo.raster.sensors": "OTHER_SENSOR sensor_of",
     "vllm_mmout.geo.raster.stack.stack": "DATES DESCRIBED_BY FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",

@@ -226,3 +226,90 @@ def test_a_damaged_document_is_refused_or_left_to_others(tmp_path, text):
         return
     with pytest.raises(InputError, match="no valid JSON"):
         with_catalogued(path)
+
+
+MALFORMED = {
+    "roles": lambda item: item["assets"]["red"].update(roles=5),
+    "instruments": lambda item: item["properties"].update(instruments=5, datetime=7),
+    "transform": lambda item: item["properties"].update({"proj:transform": [10**400, 0, 0, 0, 1, 0]}),
+    "scale": lambda item: item["assets"]["red"].update({"raster:bands": [{"scale": 10**400}]}),
+    "nodata": lambda item: item["assets"]["red"].update({"raster:bands": [{"nodata": True}]}),
+    "moment": lambda item: item["properties"].update(datetime="0001-01-01T00:00:00+14:00"),
+    "href": lambda item: item["assets"]["red"].update(href="x://["),
+    "self link": lambda item: item.update(links=[{"rel": "self", "href": "https://["}]),
+    "epsg": lambda item: item["properties"].update({"proj:epsg": True, "proj:wkt2": 5}),
+}
+
+
+@pytest.mark.parametrize("part", MALFORMED)
+def test_a_malformed_item_is_an_error_of_the_input(root, part):
+    """The message names the item, and no error of Python reaches the caller."""
+    item = changed(root)
+    if part == "self link":
+        item["assets"]["red"]["href"] = "red.tif"
+    MALFORMED[part](item)
+    with pytest.raises(InputError, match=NAME):
+        seen(item)
+
+
+def test_dates_at_the_ends_of_the_calendar_and_sizes_of_any_length(root):
+    """An early date is compared with that of the file; an asset with a wrong gsd is not the finest."""
+    item = changed(root, datetime="0001-01-01T00:00:00Z")
+    item["assets"]["red"]["gsd"] = 10**400
+    np.testing.assert_array_equal(seen(item).tensors["pixel_values"], pixels(TILE, DAY))
+
+
+def test_an_entry_that_is_no_item_fails_alone(root):
+    """The others of a collection are read."""
+    first, second = expanded({"type": "FeatureCollection", "features": [changed(root), 5]})
+    np.testing.assert_array_equal(seen(first).tensors["pixel_values"], pixels(TILE, DAY))
+    with pytest.raises(InputError, match="an entry of the item collection is no STAC item"):
+        seen(second)
+
+
+def test_a_coordinate_system_that_proj_does_not_know_is_refused(root, tmp_path):
+    """The message names the item, which alone states it."""
+    item = changed(root, **{"proj:epsg": 999999})
+    write_band(tmp_path / "red.tif", pixels(TILE, DAY)[2], TILE, crs=None)
+    item["assets"]["red"]["href"] = str(tmp_path / "red.tif")
+    item["assets"] = {"red": item["assets"]["red"]}
+    with pytest.raises(InputError, match=f"asset 'red' of STAC item {NAME}: the item states a coordinate system that"):
+        mapper("red")(with_catalogued(item), OutputParams())
+
+
+def of_product(root, fields, **bands):
+    """Return an item of a Sentinel-2 product whose bands state ``bands``."""
+    item = changed(root, **{"s2:product_type": "S2MSI2A", **fields})
+    for asset in item["assets"].values():
+        asset["raster:bands"] = [{"nodata": 0, **bands}] * ("eo:bands" in asset and len(asset["eo:bands"]))
+    return item
+
+
+@pytest.mark.parametrize(
+    ("fields", "bands", "moved", "said"),
+    [
+        ({"s2:processing_baseline": "05.10"}, {}, -1000, "stated by s2:processing_baseline 05.10 of the STAC item"),
+        ({"s2:processing_baseline": "04.00"}, {"scale": 0.0001}, -1000, "-1000 was added to the counts"),
+        ({"s2:processing_baseline": "05.10", "earthsearch:boa_offset_applied": True}, {}, 0, ""),
+        ({"s2:processing_baseline": "03.01"}, {}, 0, ""),
+        ({}, {}, 0, "it is unknown whether its counts are 1000 higher"),
+        ({}, {"scale": 0.0001}, 0, "it is unknown whether its counts are 1000 higher"),
+    ],
+)
+def test_the_baseline_of_sentinel_2_tells_the_offset(root, fields, bands, moved, said):
+    """Counts of newer products become older counts if the item states no offset; without a baseline there is a note."""
+    mapped = seen(of_product(root, fields, **bands))
+    valid = (pixels(TILE, DAY) > 0).all(axis=0)
+    expected = np.maximum(pixels(TILE, DAY).astype(int) + moved, 0)
+    np.testing.assert_array_equal(mapped.tensors["pixel_values"].astype(int)[:, valid], expected[:, valid])
+    notes = " ".join(mapped.source.assumed)
+    assert said in notes
+    assert bool(said) == ("1000" in notes)
+
+
+def test_bands_with_different_offsets_are_refused(root):
+    """The message names one asset of each offset."""
+    item = of_product(root, {})
+    item["assets"]["red"]["raster:bands"] = [{"scale": 0.0001, "offset": -0.1}]
+    with pytest.raises(InputError, match=r"asset 'blue'.* offset of 0 counts, and asset 'red'.* of -1000"):
+        seen(item)

@@ -23,7 +23,7 @@ class Packing:
     counts."""
 
     doubt: str = ""
-    """Sentence that tells the user why scale and offset are unknown where files usually state them; "" if they are
+    """Sentence that tells the user why scale or offset is unknown where files usually state it; "" if they are
     known."""
 
     @property

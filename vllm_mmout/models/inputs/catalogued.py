@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from vllm_mmout.errors import InputError, message_of
-from vllm_mmout.geo import Georeference, Packing, date_of_items, same_system
+from vllm_mmout.geo import Georeference, Packing, date_of_items, rasterio_crs, same_system
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class CataloguedFile:
         (first, last), own = self.days, date_of_items(raster.metadata)
         if own is None:
             return {**metadata, _DATE_ITEM: first.isoformat()}
-        if not first - _DAY <= own <= last + _DAY:  # a day apart may be the same moment in two time zones
+        if first - own > _DAY or own - last > _DAY:  # a day apart may be the same moment in two time zones
             stated = first if first == last else f"{first} to {last}"
             raise self._differs("the date", stated, own)
         return metadata
@@ -144,11 +144,22 @@ class CataloguedFile:
         }
         if not stated:
             return None
+        if "crs" in stated:
+            self._check_crs(stated["crs"])
         noted.append(
             f"{self.record} states its {' and '.join(stated)} ({', '.join(map(str, stated.values()))}), which its files"
             " do not; it was taken."
         )
         return replace(own, **stated)
+
+    def _check_crs(self, crs: str) -> None:
+        try:
+            rasterio_crs(crs)
+        except InputError as error:
+            raise InputError(
+                f"{self.name}: the item states a coordinate system that cannot be used ({error}), and the file states"
+                " none; correct the item"
+            ) from error
 
     def _nodata(self, raster: OpenRaster, bands: tuple[StatedBand, ...], noted: list[str]) -> float | None:
         """Return the nodata value if only the catalogue states it, else None."""
@@ -171,17 +182,20 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return scale and offset of each band if the catalogue states some that the file does not."""
-        packings = list(raster.packing or (Packing(),) * raster.count)
+        """Return scale and offset of each band, or () if the catalogue states none that the file does not."""
+        stated = raster.packing or (Packing(),) * raster.count
+        packings = list(stated)
         for place, band in enumerate(bands):
             own = packings[place]
             if band.packing is None:
                 continue
             if not own.told:
                 packings[place] = band.packing
-            elif not _equal(own.scale, band.packing.scale) or not _equal(own.offset, band.packing.offset):
+            elif band.packing.told and not (
+                _equal(own.scale, band.packing.scale) and _equal(own.offset, band.packing.offset)
+            ):
                 raise self._differs("scale and offset", _numbers(band.packing), _numbers(own))
-        return tuple(packings) if any(packing.told for packing in packings) else ()
+        return tuple(packings) if packings != list(stated) else ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

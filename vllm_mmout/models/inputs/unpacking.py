@@ -47,9 +47,11 @@ def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: 
     unpacked = {key: _unpacked(raster, params) for key, raster in rasters.items()}
     for packing, bands in stated.items():
         sentence = (sentence_of or assumption)(packing, bands, params)
+        is_chosen = has_numbers(params) or params.scale is not None
         raster = unpacked[id(bands[0].raster)]
-        if sentence is not None and sentence not in raster.assumed:
-            raster.told(assumed=(*raster.assumed, sentence))
+        for text in (sentence, packing.doubt if packing.told and not is_chosen else None):
+            if text and text not in raster.assumed:
+                raster.told(assumed=(*raster.assumed, text))
     return [replace(layer, raster=unpacked[id(layer.raster)]) for layer in layers]
 
 

@@ -9,15 +9,12 @@ from typing import Any, Final
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Packing
 from vllm_mmout.models.inputs.catalogued import StatedBand
-from vllm_mmout.wings.stac.documents import Json
+from vllm_mmout.wings.stac.documents import Json, as_number
+from vllm_mmout.wings.stac.sentinel2 import APPLIED, SENTINEL_2, ProductCounts, is_optical
 
 _LISTS: Final = ("bands", "eo:bands", "raster:bands")
 """Fields of an asset that list its bands: of STAC 1.1, and of the extensions of STAC 1.0."""
 _MOST: Final = 10_000
-_SENTINEL_2: Final = "Sentinel-2"
-_APPLIED: Final = "earthsearch:boa_offset_applied"
-"""Property of Earth Search's items: whether the offset of newer Sentinel-2 products was added to the pixels already,
-although ``raster:bands`` still states it."""
 
 
 def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
@@ -43,24 +40,33 @@ def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
     return merged
 
 
-def stated_band(name: str, asset: Json, band: Json, properties: Json, sensor: str | None) -> StatedBand:
-    """Return a band with its names and numbers. Fields of the asset ``name`` hold for all of its bands."""
+def stated_band(
+    name: str, asset: Json, band: Json, properties: Json, sensor: str | None, *, counts: ProductCounts | None
+) -> StatedBand:
+    """Return a band with its names and numbers. Fields of the asset ``name`` hold for all of its bands.
+
+    ``counts`` are facts of an item of a Sentinel-2 product.
+    """
     both = {**{field: asset[field] for field in ("nodata", "raster:scale", "raster:offset") if field in asset}, **band}
     scale, offset = (
-        _number(name, field, both.get(f"raster:{field}", both.get(field)), default)
-        for field, default in (("scale", 1.0), ("offset", 0.0))
+        _number(name, field, both.get(f"raster:{field}", both.get(field))) for field in ("scale", "offset")
     )
-    return StatedBand(names_of(band), _packing(scale, offset, properties, sensor), _nodata(name, both.get("nodata")))
+    names = names_of(band)
+    if offset is None and counts is not None and is_optical(names):
+        packing: Packing | None = counts.packing(scale)
+    else:
+        packing = _packing(1.0 if scale is None else scale, offset or 0.0, properties, sensor)
+    return StatedBand(names, packing, _nodata(name, both.get("nodata")))
 
 
 def _packing(scale: float, offset: float, properties: Json, sensor: str | None) -> Packing | None:
     if (scale, offset) == (1.0, 0.0):
         return None
-    if offset and properties.get(_APPLIED) is True:
-        return Packing(scale, 0.0, f"the STAC item, whose offset {offset:g} was added before ({_APPLIED})")
-    counts = offset / scale if scale and sensor == _SENTINEL_2 else 0.0
-    shift = round(counts) if abs(counts - round(counts)) < 1e-6 else 0  # as in the products themselves
-    return Packing(scale, offset, "the STAC item", shift=shift)
+    if offset and properties.get(APPLIED) is True:
+        return Packing(scale, 0.0, f"the STAC item, whose offset {offset:g} was added before ({APPLIED})")
+    counts = offset / scale if scale and sensor == SENTINEL_2 else 0.0
+    is_whole = math.isfinite(counts) and abs(counts - round(counts)) < 1e-6
+    return Packing(scale, offset, "the STAC item", shift=round(counts) if is_whole else 0)  # as in the products
 
 
 def names_of(band: Json) -> tuple[str, ...]:
@@ -77,14 +83,15 @@ def _list(name: str, field: str, bands: Any) -> Sequence[Json]:
     return bands
 
 
-def _number(name: str, field: str, value: Any, default: float) -> float:
+def _number(name: str, field: str, value: Any) -> float | None:
     if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    number = as_number(value)
+    if number is None:
         raise InputError(f"{name}: {field} must be a number, got {str(value)[:40]!r}; correct the item")
-    if field == "scale" and value == 0:
+    if field == "scale" and number == 0:
         raise InputError(f"{name}: scale is 0, which no pixel could have; correct the item")
-    return float(value)
+    return number
 
 
 def _nodata(name: str, value: Any) -> float | None:
@@ -92,6 +99,8 @@ def _nodata(name: str, value: Any) -> float | None:
     if value is None:
         return None
     try:
-        return math.nan if isinstance(value, bool) else float(value)
+        if not isinstance(value, bool):
+            return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name}: nodata must be a number, got {str(value)[:40]!r}; correct the item") from None
+        pass
+    raise InputError(f"{name}: nodata must be a number, got {str(value)[:40]!r}; correct the item")

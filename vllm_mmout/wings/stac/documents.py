@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from contextlib import closing
@@ -52,10 +53,14 @@ class Document:
         href = href.strip()
         if "\0" in href or not href:
             raise InputError(f"the address {href!r} names no file; correct the item")
+        try:
+            scheme = urlsplit(href).scheme
+        except ValueError as error:
+            raise InputError(f"the address {href[:100]!r} is none ({error}); correct the item") from None
         if is_address(href) or in_bucket(href):
             return href
         remote = is_address(self.base) or in_bucket(self.base)
-        absolute = bool(urlsplit(href).scheme) or is_gdal_name(href)
+        absolute = bool(scheme) or is_gdal_name(href)
         if absolute and not href.lower().startswith("file:"):
             raise InputError(
                 f"the address {href[:100]!r} is nothing that an item's file is read from; give https://, s3://, gs://,"
@@ -85,6 +90,17 @@ def _joined(base: str, href: str) -> str:
     """Resolve a relative address against that of a document on a server or in a bucket."""
     scheme, _, rest = base.strip().partition("://")
     return f"{scheme}://{urljoin(f'https://{rest}', href).removeprefix('https://')}"
+
+
+def as_number(value: Any) -> float | None:
+    """Return a value of a document as a finite number, or None if it is something else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    return number if math.isfinite(number) else None
 
 
 def may_be_document(data: Any) -> bool:

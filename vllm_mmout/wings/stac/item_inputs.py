@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vllm_mmout.errors import InputError, MMOutError, message_of
+from vllm_mmout.errors import InputError, MMOutError, message_of, type_and_message
 from vllm_mmout.geo import DATES, DESCRIBED_BY, RASTER_SUFFIXES, in_bucket, is_address, without_secrets
 from vllm_mmout.models.inputs.catalogued import CataloguedFile, CataloguedInput
 from vllm_mmout.models.inputs.input_forms import as_local_path
 from vllm_mmout.wings.stac.bands import bands_of, names_of, stated_band
-from vllm_mmout.wings.stac.documents import ANY_PLACE, Document, Json, may_be_document, read_document
+from vllm_mmout.wings.stac.documents import ANY_PLACE, Document, Json, as_number, may_be_document, read_document
 from vllm_mmout.wings.stac.properties import days_of, moments_of, projection, sensor_by
+from vllm_mmout.wings.stac.sentinel2 import SENTINEL_2, ProductCounts, check_shifts
 
 if TYPE_CHECKING:
     from vllm_mmout.models.inputs.catalogued import Opener
@@ -44,7 +45,11 @@ def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
                 f"the item collection has {len(features)} items, and this request takes one; send a request for each"
             )
         document = _as_document(features[0], document)
-    return _input_of(document, opener) if _is_item(document.content) else None
+    if _is_item(document.content):
+        return _input_of(document, opener)
+    if features is not None or isinstance(data, Document):
+        raise InputError("an entry of the item collection is no STAC item, a Feature with stac_version; correct it")
+    return None
 
 
 def many(data: Any) -> Sequence[Document] | None:
@@ -71,7 +76,9 @@ def _document(data: Any, opener: Opener | None) -> Document | None:
 
 
 def _as_document(feature: Any, collection: Document) -> Document:
-    return feature if isinstance(feature, Document) else Document(feature, collection.base)
+    if isinstance(feature, Document):
+        return feature
+    return Document(feature if isinstance(feature, Mapping) else {}, collection.base)
 
 
 def _is_item(content: Json) -> bool:
@@ -112,9 +119,9 @@ class _Asset(NamedTuple):
     @property
     def order(self) -> tuple[float, bool]:
         """Sort key of assets with the same band: the finest first, then GeoTIFFs, which are read by parts."""
-        size = self.fields.get("gsd")
+        size = as_number(self.fields.get("gsd"))
         kind = str(self.fields.get("type", ""))
-        return (float(size) if isinstance(size, int | float) else math.inf, "tiff" not in kind)
+        return (math.inf if size is None else size, "tiff" not in kind)
 
 
 def _input_of(document: Document, opener: Opener | None) -> CataloguedInput:
@@ -126,11 +133,17 @@ def _input_of(document: Document, opener: Opener | None) -> CataloguedInput:
             raise InputError("properties must be an object; correct the item")  # noqa: TRY301 - the message gets the id
         if not document.base:
             document = Document(item, _self_link(item))
-        reader = _Reader(document, name, properties, sensor_by(name, properties), opener)
+        sensor = sensor_by(name, properties)
+        counts = ProductCounts.of(item, name, properties, sensor)
+        reader = _Reader(document, name, properties, sensor, counts, opener)
         assets = _chosen(name, _raster_assets(name, item.get("assets")))
         files = tuple(reader.file(asset, noted) for asset, noted in assets)
+        if sensor == SENTINEL_2:
+            check_shifts(files)
     except InputError as error:
         raise InputError(f"STAC item {name[:100]}: {message_of(error)}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"STAC item {name[:100]} is malformed: {type_and_message(error)}; correct it") from error
     return CataloguedInput(_as_file_name(name), files, reader.sensor)
 
 
@@ -143,6 +156,7 @@ class _Reader:
     """Id of the item."""
     properties: Json
     sensor: str | None
+    counts: ProductCounts | None
     opener: Opener | None
 
     @property
@@ -160,7 +174,9 @@ class _Reader:
         called = f"asset {asset.key!r} of STAC item {self.name}"
         if not isinstance(href, str):
             raise InputError(f"asset {asset.key!r} has no href; correct the item")
-        bands = [stated_band(called, fields, band, self.properties, self.sensor) for band in asset.bands]
+        bands = [
+            stated_band(called, fields, band, self.properties, self.sensor, counts=self.counts) for band in asset.bands
+        ]
         if len(bands) == 1:
             bands = [replace(bands[0], names=tuple(dict.fromkeys((*bands[0].names, asset.key))))]
         return CataloguedFile(
@@ -185,7 +201,7 @@ def _raster_assets(name: str, assets: Any) -> list[_Asset]:
     rasters = [
         _Asset(key, asset, bands_of(f"asset {key!r} of STAC item {name}", key, asset))
         for key, asset in assets.items()
-        if _is_raster(asset) and not _NOT_DATA & {str(role) for role in asset.get("roles") or ()}
+        if _is_raster(asset) and not _NOT_DATA & _roles(key, asset)
     ]
     if not rasters:
         raise InputError(f"none of its {len(assets)} assets is a raster with data ({', '.join(assets)[:300]})")
@@ -194,6 +210,13 @@ def _raster_assets(name: str, assets: Any) -> list[_Asset]:
             if not asset.bands:
                 asset.bands.append({"name": asset.key})
     return rasters
+
+
+def _roles(key: str, asset: Json) -> set[str]:
+    roles = asset.get("roles") or []
+    if not isinstance(roles, list):
+        raise InputError(f"roles of asset {key!r} must be a list, got {type(roles).__name__}; correct the item")
+    return {str(role) for role in roles}
 
 
 def _is_raster(asset: Json) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import sensor_of
+from vllm_mmout.wings.stac.documents import as_number
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Affine
@@ -23,33 +24,36 @@ def projection(name: str, asset: Json, properties: Json) -> dict[str, Any]:
     crs: str | None = None
     for level in (asset, properties):
         code, epsg, wkt = (level.get(f"proj:{field}") for field in ("code", "epsg", "wkt2"))
-        crs = crs or (code if isinstance(code, str) else f"EPSG:{epsg}" if isinstance(epsg, int) else wkt)
+        crs = crs or (code if isinstance(code, str) else f"EPSG:{epsg}" if _is_integer(epsg) else wkt)
     if crs is not None and not isinstance(crs, str):
-        raise InputError(f"{name}: proj:wkt2 must be a text; correct the item")
+        raise InputError(f"{name}: proj:epsg must be an integer, and proj:wkt2 a text; correct the item")
     return {"crs": crs, "transform": _transform(name, stated["transform"]), "size": _size(name, stated["shape"])}
 
 
 def _transform(name: str, value: Any) -> Affine | None:
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) not in {6, 9} or not all(_is_number(each) for each in value):
+    numbers = [as_number(each) for each in value] if isinstance(value, list) and len(value) in {6, 9} else [None]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
         raise InputError(f"{name}: proj:transform must be a list of 6 or 9 numbers; correct the item")
-    a, b, c, d, e, f = (float(each) for each in value[:6])
-    if not a * e - b * d:
-        raise InputError(f"{name}: proj:transform {value[:6]} gives pixels without an area; correct the item")
+    a, b, c, d, e, f = known[:6]
+    area = a * e - b * d
+    if not area or not math.isfinite(area):
+        raise InputError(f"{name}: proj:transform {known[:6]} gives pixels without an area; correct the item")
     return a, b, c, d, e, f
 
 
 def _size(name: str, value: Any) -> tuple[int, int] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, int) and each > 0 for each in value):
+    if not isinstance(value, list) or len(value) != 2 or not all(_is_integer(each) and each > 0 for each in value):
         raise InputError(f"{name}: proj:shape must be [rows, columns], got {str(value)[:60]}; correct the item")
     return value[0], value[1]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def moments_of(properties: Json) -> list[str]:
@@ -66,7 +70,7 @@ def days_of(properties: Json) -> tuple[date, date] | None:
         return None
     try:
         first, last = _day(texts[0]), _day(texts[-1])
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"its datetime {str(texts)[:80]} is no date ({error}); correct the item") from None
     return first, last
 
@@ -78,5 +82,10 @@ def _day(text: str) -> date:
 
 def sensor_by(name: str, properties: Json) -> str | None:
     """Return the sensor of an item by its platform and instruments, else by its id, or None if it is unknown."""
-    words = [properties.get("platform"), properties.get("constellation"), *(properties.get("instruments") or ())]
+    instruments = properties.get("instruments")
+    words = [
+        properties.get("platform"),
+        properties.get("constellation"),
+        *(instruments if isinstance(instruments, list) else [instruments]),
+    ]
     return sensor_of(name, {"PLATFORM": " ".join(word for word in words if isinstance(word, str))})

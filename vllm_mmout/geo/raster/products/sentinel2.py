@@ -45,13 +45,26 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
     if band in _OTHERS:
         return ProductBand(_FILL)
     image = name[: match.start("band") - 1]
-    doubt = (
-        f"{image} is of Sentinel-2, and no {' or '.join(_METADATA)} of its product was found beside its files, so it"
-        " is unknown whether its counts are 1000 higher, as they are since processing baseline 04.00; they were taken"
-        ' as stored. Give it within its product, or set scale="stored" if they are not higher. If they are, set'
-        " offset=-1000, or scale=0.0001 and offset=-0.1 for a model that takes floats as reflectance, as of TerraTorch."
+    doubt = sentinel2_doubt(
+        f"{image} is of Sentinel-2, and no {' or '.join(_METADATA)} of its product was found beside its files",
+        "Give it within its product, or set",
     )
     return ProductBand(_FILL, Packing(doubt=doubt))
+
+
+def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
+    """Return the sentence about counts of which it is unknown whether they are 1000 higher.
+
+    Args:
+        fact: beginning of the sentence, which says why it is unknown.
+        remedy: beginning of the remedy.
+
+    """
+    return (
+        f"{fact}, so it is unknown whether its counts are 1000 higher, as they are since processing baseline 04.00;"
+        f' they were taken as stored. {remedy} scale="stored" if they are not higher. If they are, set offset=-1000, or'
+        " scale=0.0001 and offset=-0.1 for a model that takes floats as reflectance, as of TerraTorch."
+    )
 
 
 def _metadata_above(path: Path) -> Path | None:

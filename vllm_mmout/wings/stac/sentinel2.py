@@ -1,0 +1,92 @@
+"""The offset of counts in items of Sentinel-2 products that do not state it for each band."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import Packing, sentinel2_doubt, understood
+
+if TYPE_CHECKING:
+    from vllm_mmout.models.inputs.catalogued import CataloguedFile
+    from vllm_mmout.wings.stac.documents import Json
+
+SENTINEL_2: Final = "Sentinel-2"
+APPLIED: Final = "earthsearch:boa_offset_applied"
+"""Property of Earth Search's items: whether the offset of newer Sentinel-2 products was added to the pixels already,
+although ``raster:bands`` still states it."""
+_BASELINE: Final = "s2:processing_baseline"
+_HIGHER_SINCE: Final = (4, 0)
+_SHIFT: Final = -1000
+_SCALE: Final = 0.0001
+_PRODUCT: Final = re.compile(r"L2A|L1C|S2MSI", re.IGNORECASE)
+_OTHER_PRODUCT: Final = re.compile(r"HLS", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCounts:
+    """Facts of an item of a Sentinel-2 product, level 1C or 2A, that tell whether its counts are 1000 higher."""
+
+    name: str
+    """Id of the item."""
+    baseline: str | None
+    """Processing baseline, such as "05.10", or None if the item does not state it."""
+    applied: bool
+    """Whether the item says that the offset was added to its pixels already."""
+
+    @classmethod
+    def of(cls, item: Json, name: str, properties: Json, sensor: str | None) -> Self | None:
+        """Return the facts of an item, or None if it is of another product."""
+        stated = (
+            name,
+            *(item.get("collection"), properties.get("s2:product_type"), properties.get("processing:level")),
+        )
+        words = " ".join(word for word in stated if isinstance(word, str))
+        if sensor != SENTINEL_2 or _OTHER_PRODUCT.search(words):
+            return None
+        if _BASELINE not in properties and not _PRODUCT.search(words):
+            return None
+        return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
+
+    def packing(self, scale: float | None) -> Packing:
+        """Return scale and offset of a band without an offset. ``scale`` is None if the item states none."""
+        known = 1.0 if scale is None else scale
+        if self.applied:
+            return Packing(known, 0.0, "the STAC item")
+        if self.baseline is None:
+            doubt = sentinel2_doubt(
+                f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor {_BASELINE}"
+            )
+            return Packing(known, 0.0, "the STAC item", doubt=doubt)
+        if tuple(map(int, self.baseline.split("."))) < _HIGHER_SINCE:
+            return Packing(known, 0.0, "the STAC item")
+        known = _SCALE if scale is None else scale
+        return Packing(known, _SHIFT * known, f"{_BASELINE} {self.baseline} of the STAC item", shift=_SHIFT)
+
+
+def _text_of(baseline: Any) -> str | None:
+    text = str(baseline)
+    return text if re.fullmatch(r"\d{1,2}\.\d{1,2}", text, re.ASCII) else None
+
+
+def is_optical(names: Iterable[str]) -> bool:
+    """Return whether a band with these names holds reflectance, unlike a scene classification."""
+    return any(understood(name, SENTINEL_2) for name in names)
+
+
+def check_shifts(files: Sequence[CataloguedFile]) -> None:
+    """Raise InputError if the counts of two optical bands of an item have different offsets."""
+    shifts: dict[int, str] = {}
+    for file in files:
+        for band in file.bands:
+            if is_optical(band.names):
+                shifts.setdefault(0 if band.packing is None else band.packing.shift, file.name)
+    if len(shifts) > 1:
+        (one, first), (other, second) = list(shifts.items())[:2]
+        raise InputError(
+            f"{first} has an offset of {one} counts, and {second} of {other}, which no product of Sentinel-2 has;"
+            " correct the item"
+        )
