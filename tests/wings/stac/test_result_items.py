@@ -91,6 +91,38 @@ def test_a_footprint_across_the_antimeridian_is_cut(tmp_path):
     assert item["bbox"][0] > item["bbox"][2]
 
 
+@pytest.mark.parametrize(
+    ("west", "step", "box"),
+    [
+        (179.9, 0.005, [179.9, -179.7]),
+        (539.9, 0.005, [179.9, -179.7]),
+        (-180.1, 0.005, [179.9, -179.7]),
+        (180.1, 0.005, [-179.9, -179.5]),
+        (0.0, 4.5, [-180, 180]),
+    ],
+)
+def test_a_footprint_in_degrees_is_cut_too(tmp_path, west, step, box):
+    """Longitudes beyond 180 degrees are counted from -180; a result of the whole turn is one part."""
+    place = Georeference(crs="EPSG:4326", transform=(step, 0, west, 0, -0.01, 5))
+    item = item_of(write(tmp_path / "map.tif", georeference=place)).to_dict()
+    check(item)
+    assert item["geometry"]["type"] == ("MultiPolygon" if box[0] > box[1] else "Polygon")
+    assert item["bbox"] == pytest.approx([box[0], 4.1, box[1], 5])
+
+
+@pytest.mark.parametrize("crs", ["IAU_2015:30100", "+proj=geos +h=35785831 +sweep=y +datum=WGS84"])
+def test_a_place_that_is_not_on_earth_has_no_geometry(tmp_path, crs):
+    """A map of the Moon, and one with a corner off the Earth, have their coordinate system and no longitudes."""
+    place = Georeference(
+        crs=crs, transform=(200000, 0, -9e6, 0, -200000, 9e6) if crs[0] == "+" else (1, 0, 0, 0, -1, 9)
+    )
+    item = item_of(write(tmp_path / "map.tif", georeference=place)).to_dict()
+    check(item)
+    assert (item["geometry"], "bbox" in item) == (None, False)
+    assert item["assets"]["data"]["proj:transform"]
+    assert "so there is no geometry" in item["properties"]["description"]
+
+
 def test_an_undated_result_without_a_place_says_so(tmp_path):
     """The item has no geometry, and its description says what its datetime is."""
     item = item_of(write(tmp_path / "map.tif", georeference=None, metadata={})).to_dict()

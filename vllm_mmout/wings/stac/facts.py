@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from vllm_mmout.errors import InputError
 from vllm_mmout.geo import DATES, DESCRIBED_BY, date_of_raster
 from vllm_mmout.outputs.rendering import render
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL.Image import Image
     from rasterio.io import DatasetReader
 
@@ -35,6 +35,7 @@ _STATISTICS: Final = {
 }
 _PLACES: Final = 7
 """Decimal places of longitudes and latitudes: a centimetre."""
+_TURN: Final = 360.0
 _ON_A_SIDE: Final = 16
 """Points on each side of a footprint, because straight sides are curves in longitude and latitude."""
 
@@ -77,7 +78,11 @@ class ResultFacts:
 
     @cached_property
     def footprint(self) -> dict[str, Any] | None:
-        """GeoJSON geometry in longitude and latitude, cut at the antimeridian, or None without a georeference."""
+        """GeoJSON geometry in longitude and latitude, cut at the antimeridian.
+
+        None without a georeference, or if a corner has no place in longitude and latitude, as on another planet.
+        """
+        from rasterio._err import CPLE_BaseError
         from rasterio.warp import transform_geom
 
         data = self._dataset
@@ -85,11 +90,16 @@ class ResultFacts:
             return None
         ring = self._on_map(_outline(data.width, data.height))
         polygon = {"type": "Polygon", "coordinates": [ring]}
-        shape: dict[str, Any] = transform_geom(
-            data.crs, "EPSG:4326", polygon, antimeridian_cutting=True, precision=_PLACES
-        )
+        try:
+            shape: dict[str, Any] = transform_geom(
+                data.crs, "EPSG:4326", polygon, antimeridian_cutting=True, precision=_PLACES
+            )
+        except CPLE_BaseError:
+            return None
         if not all(math.isfinite(number) for point in _points(shape) for number in point):
-            raise InputError(f"{self.path} has no place in longitude and latitude; its footprint cannot be described")
+            return None
+        if data.crs.is_geographic and shape["type"] == "Polygon":  # GDAL cuts after projections alone
+            shape = _cut(shape["coordinates"][0])
         return {"type": shape["type"], "coordinates": _as_lists(shape["coordinates"])}
 
     @property
@@ -214,6 +224,43 @@ def _outline(width: int, height: int, steps: int = _ON_A_SIDE) -> list[tuple[flo
         for step in range(steps)
     ]
     return [*ring, (0.0, 0.0)]
+
+
+def _cut(ring: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return the GeoJSON geometry of a convex ring of longitudes and latitudes, cut at the antimeridian."""
+    lons = np.unwrap([point[0] for point in ring], period=_TURN)
+    lons -= _TURN * math.floor((lons.min() + _TURN / 2) / _TURN)
+    lats = np.array([point[1] for point in ring])
+    if np.ptp(lons) >= _TURN:
+        west, east = -_TURN / 2, _TURN / 2
+        south, north = float(lats.min()), float(lats.max())
+        whole = [(west, north), (west, south), (east, south), (east, north), (west, north)]
+        return {"type": "Polygon", "coordinates": [whole]}
+    if lons.max() <= _TURN / 2:
+        return {"type": "Polygon", "coordinates": [_rounded(lons, lats)]}
+    parts = [_half(lons, lats, sign) for sign in (-1, 1)]
+    (west_lons, west_lats), (east_lons, east_lats) = parts
+    rings = [_rounded(west_lons, west_lats), _rounded(east_lons - _TURN, east_lats)]
+    return {"type": "MultiPolygon", "coordinates": [[each] for each in rings]}
+
+
+def _half(lons: NDArray[np.float64], lats: NDArray[np.float64], sign: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the part of a closed ring that is west (-1) or east (1) of the antimeridian."""
+    kept: list[tuple[float, float]] = []
+    beyond = sign * (lons - _TURN / 2)
+    for place in range(len(lons) - 1):
+        one, other = beyond[place], beyond[place + 1]
+        if one >= 0:
+            kept.append((lons[place], lats[place]))
+        if one * other < 0:
+            kept.append((_TURN / 2, lats[place] + (lats[place + 1] - lats[place]) * one / (one - other)))
+    x, y = np.array([*kept, kept[0]]).T
+    return x, y
+
+
+def _rounded(lons: NDArray[np.float64], lats: NDArray[np.float64]) -> list[tuple[float, float]]:
+    points = np.round(np.stack([lons, lats], axis=1), _PLACES).tolist()
+    return [(lon, lat) for lon, lat in points]
 
 
 def _points(shape: Mapping[str, Any]) -> Iterator[tuple[float, float]]:

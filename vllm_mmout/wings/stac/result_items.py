@@ -41,6 +41,7 @@ _EXTENSIONS: Final = {
 """Schema of each extension by the prefix of its fields. Schemas refuse items without any of their fields."""
 _GEOTIFF: Final = "image/tiff; application=geotiff; profile=cloud-optimized"
 _UNDATED: Final = "The input states no date; datetime is when the result was written."
+_NO_PLACE: Final = "The coordinate system has no place on Earth in longitude and latitude, so there is no geometry."
 DATA: Final = "data"
 """Key of the asset that is the result itself."""
 
@@ -77,6 +78,8 @@ def described(
         **({"classification:classes": classes} if classes else {}),
     }
     properties = {**_processing(facts.tags, options), "proj:code": fields["proj:code"]}
+    no_place = facts.footprint is None and "proj:transform" in fields
+    notes = [*([] if is_stated else [_UNDATED]), *([_NO_PLACE] if no_place else [])]
     item: Item = pystac.Item(
         id=place.stem,
         geometry=facts.footprint,
@@ -84,7 +87,7 @@ def described(
         datetime=first if first == last else None,
         start_datetime=None if first == last else first,
         end_datetime=None if first == last else last,
-        properties=properties if is_stated else {**properties, "description": _UNDATED},
+        properties={**properties, "description": " ".join(notes)} if notes else properties,
         stac_extensions=_extensions({*properties, *fields, *(name for band in fields["bands"] for name in band)}),
     )
     for origin in dict.fromkeys((*facts.origins, *map(without_secrets, inputs))):
