@@ -8,6 +8,7 @@ import pytest
 from http_server import a_running_server, a_server  # noqa: F401 - fixtures
 from stac_catalogue import DAYS, catalogue, item_path
 
+from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError, OptionError
 
 pystac = pytest.importorskip("pystac")
@@ -104,3 +105,10 @@ def test_an_api_searches_for_itself(server, root):
     server.serve("/search", b"no JSON", ranges=False)
     with pytest.raises(InputError, match=r"the search of .* failed"):
         found(address, method="GET")
+
+
+def test_a_box_off_the_earth_is_refused(root, tmp_path, capsys):
+    """PROJ would convert such numbers for minutes."""
+    box = ["--bbox", "0,0,1e30,1e30", "--bbox-crs", "EPSG:3857"]
+    assert main(["run", "water-index", str(root), "--stac", *box, "-o", f"{tmp_path}/out/"]) == 2
+    assert "bbox must lie on Earth" in capsys.readouterr().err

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _FLAGS: Final = ("stac", "collections", "datetime", "stac_dates", "stac_collection", "max_items")
 _DEGREES: Final = "EPSG:4326"
+_FARTHEST: Final = 1e9
+"""Largest coordinate of a box: more than the circumference of the Earth in any unit."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +99,8 @@ def _in_degrees(params: OutputParams) -> tuple[float, float, float, float]:
     from vllm_mmout.geo import rasterio_crs
 
     box = cast("tuple[float, float, float, float]", params.bbox)
+    if max(map(abs, box)) > _FARTHEST:  # PROJ would take minutes for such numbers in some systems
+        raise OptionError(f"bbox must lie on Earth, got {box}; correct it or bbox_crs", param="bbox")
     bounds = transform_bounds(rasterio_crs(params.bbox_crs or _DEGREES), rasterio_crs(_DEGREES), *box)
     west, south, east, north = map(float, bounds)
     return west, south, east, north
