@@ -207,8 +207,12 @@ def test_a_scene_that_fails_is_named_or_left_out(llm, scenes, tmp_path):
     """A damaged scene fails the request, unless failed scenes are skipped; in a list it is its own result's error."""
     damaged = tmp_path / "damaged_2024-07-01.tif"
     damaged.write_bytes(scenes[1].read_bytes()[:-2000])
-    with pytest.raises(InputError, match=r"damaged_2024-07-01\.tif"):
+    with pytest.raises(InputError, match=r"damaged_2024-07-01\.tif") as raised:
         run(llm, Mosaic([*scenes, damaged]))
+    assert raised.value.__cause__ is not raised.value
+    with pytest.raises(InputError, match=r"none\.tif") as raised:
+        run(llm, Mosaic([*scenes, tmp_path / "none.tif"]))
+    assert raised.value.__cause__ is not raised.value
     result = run(llm, Mosaic([*scenes, damaged], skip_failed=True))
     assert any("damaged_2024-07-01.tif was left out" in text for text in result.assumed)
     failed, alone = llm.generate([Mosaic([damaged]), scenes[0]], OutputParams(tile=32), use_tqdm=False)

@@ -16,7 +16,7 @@ from water_oracle import echo, scene
 
 from vllm_mmout import OutputParams, errors
 from vllm_mmout.engine.hooks.client_errors import InvalidInputError, InvalidOptionError
-from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, counted, kind_of
+from vllm_mmout.engine.observer import KINDS, OTHER, SILENT, counted, kind_of, mark_counted, was_counted
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -147,3 +147,12 @@ async def test_an_error_of_no_kind():
     with pytest.raises(LookupError, match=r"^what$"):
         await anext(Engine().generate("what"))
     assert Engine.output_processor.observer.failures == {("", OTHER): 1}
+
+
+def test_an_error_that_is_its_own_cause_ends_the_search():
+    """The chain of causes of an author's error may be a cycle."""
+    error, cause = ValueError("a"), ValueError("b")
+    error.__cause__, cause.__cause__ = cause, error
+    assert not was_counted(error)
+    mark_counted(cause)
+    assert was_counted(error)

@@ -84,9 +84,13 @@ def mark_counted(error: BaseException) -> None:
 def was_counted(error: BaseException) -> bool:
     """Return whether `mark_counted` has marked an error or an error in its chain of causes."""
     cause: BaseException | None = error
-    while cause is not None and _COUNTED not in vars(cause):
+    seen: set[int] = set()  # an author's error may be its own cause
+    while cause is not None and id(cause) not in seen:
+        if _COUNTED in vars(cause):
+            return True
+        seen.add(id(cause))
         cause = cause.__cause__
-    return cause is not None
+    return False
 
 
 def counted(generate: Generate) -> Generate:

@@ -126,7 +126,10 @@ class MosaicPlan:
                 scenes.append(_scene(binding, data, name, scene_params, limits))
             except MMOutError as error:
                 if not (mosaic.skip_failed or isinstance(error, OutsideError)):
-                    raise named(error, name) from error
+                    told = named(error, name)
+                    if told is error:
+                        raise
+                    raise told from error
                 assumed.append(left_out(name, error))
         if not scenes:
             raise InputError(f"no input of the mosaic is left: {' '.join(assumed)[:2000]}")
