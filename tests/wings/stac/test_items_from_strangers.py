@@ -14,6 +14,7 @@ from stac_catalogue import item, pixels
 
 from vllm_mmout import Mosaic
 from vllm_mmout.errors import InputError
+from vllm_mmout.models.inputs.catalogued import with_catalogued
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.inputs.sources import Sources, Upload
 from vllm_mmout.serving.options import ServingOptions
@@ -101,3 +102,13 @@ def test_limits_of_files_hold_for_those_of_items(served):
     """A raster of too many pixels is refused before it is read."""
     with pytest.raises(InputError, match="--mmout-max-pixels"):
         seen(served[1], max_pixels=1000)
+
+
+def test_an_item_in_an_open_file_opens_no_other_file(tmp_path):
+    """The engine cannot know whose item it is. It names local files here, which exist."""
+    made = item(tmp_path, TILE, DAY)
+    for asset in made["assets"].values():
+        asset["href"] = str(tmp_path / made["id"] / asset["href"])
+    (tmp_path / "a.json").write_text(json.dumps(made))
+    with (tmp_path / "a.json").open("rb") as file, pytest.raises(InputError, match="is not opened for it"):
+        mapper("red")(with_catalogued(file), OutputParams())

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from vllm_mmout.errors import InputError, message_of
-from vllm_mmout.geo import Georeference, Packing, date_of_items, rasterio_crs, same_system
+from vllm_mmout.geo import Georeference, Packing, date_of_items, rasterio_crs, same_system, without_secrets
 from vllm_mmout.wing import extensions
 
 if TYPE_CHECKING:
@@ -209,17 +209,35 @@ class CataloguedInput:
     """Sensor of the files, as `vllm_mmout.geo.sensor_of` returns it."""
 
 
+class _NoFiles:
+    """Opener for a record in an open file, which may have come from a client: it opens nothing."""
+
+    def document(self, address: str) -> BinaryIO:
+        """Raise InputError."""
+        raise InputError(
+            f"the record is an open file, and names {without_secrets(address)[:200]}, which is not opened for it; give"
+            " the path or the address of the record, or the record as a dict"
+        )
+
+    def file(self, address: str) -> Any:
+        """Raise InputError."""
+        return self.document(address)
+
+
 def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
     """Return the input that a record of a catalogue describes, or None for data in another form.
 
     Args:
         data: the input as it was given, such as a path, an address, or a parsed record.
-        opener: opener of the record's documents and files. By default, local records may name local files.
+        opener: opener of the record's documents and files. By default, records may name local files, but a record in
+            an open file may name none.
 
     Raises:
         InputError: the record is damaged, or names files that must not be read.
 
     """
+    if opener is None and hasattr(data, "read"):
+        opener = _NoFiles()
     for reader in extensions("inputs"):
         found: CataloguedInput | None = reader.one(data, opener)
         if found is not None:
