@@ -237,7 +237,8 @@ MALFORMED = {
     "moment": lambda item: item["properties"].update(datetime="0001-01-01T00:00:00+14:00"),
     "href": lambda item: item["assets"]["red"].update(href="x://["),
     "self link": lambda item: item.update(links=[{"rel": "self", "href": "https://["}]),
-    "epsg": lambda item: item["properties"].update({"proj:epsg": True, "proj:wkt2": 5}),
+    "epsg": lambda item: item["properties"].update({"proj:epsg": True}),
+    "wkt": lambda item: item["properties"].update({"proj:wkt2": 5}),
 }
 
 

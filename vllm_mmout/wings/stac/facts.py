@@ -228,7 +228,7 @@ def _outline(width: int, height: int, steps: int = _ON_A_SIDE) -> list[tuple[flo
 
 def _cut(ring: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Return the GeoJSON geometry of a convex ring of longitudes and latitudes, cut at the antimeridian."""
-    lons = np.unwrap([point[0] for point in ring], period=_TURN)
+    lons: NDArray[np.float64] = np.asarray(np.unwrap([point[0] for point in ring], period=_TURN), np.float64)
     lons -= _TURN * math.floor((lons.min() + _TURN / 2) / _TURN)
     lats = np.array([point[1] for point in ring])
     if np.ptp(lons) >= _TURN:

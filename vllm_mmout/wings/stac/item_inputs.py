@@ -214,9 +214,9 @@ def _raster_assets(name: str, assets: Any) -> list[_Asset]:
 
 def _roles(key: str, asset: Json) -> set[str]:
     roles = asset.get("roles") or []
-    if not isinstance(roles, list):
+    if not isinstance(roles, list | str):
         raise InputError(f"roles of asset {key!r} must be a list, got {type(roles).__name__}; correct the item")
-    return {str(role) for role in roles}
+    return {roles} if isinstance(roles, str) else {str(role) for role in roles}
 
 
 def _is_raster(asset: Json) -> bool:

@@ -24,9 +24,11 @@ def projection(name: str, asset: Json, properties: Json) -> dict[str, Any]:
     crs: str | None = None
     for level in (asset, properties):
         code, epsg, wkt = (level.get(f"proj:{field}") for field in ("code", "epsg", "wkt2"))
-        crs = crs or (code if isinstance(code, str) else f"EPSG:{epsg}" if _is_integer(epsg) else wkt)
-    if crs is not None and not isinstance(crs, str):
-        raise InputError(f"{name}: proj:epsg must be an integer, and proj:wkt2 a text; correct the item")
+        if not (isinstance(code, str | None) and isinstance(wkt, str | None) and (epsg is None or _is_integer(epsg))):
+            raise InputError(
+                f"{name}: proj:code and proj:wkt2 must be texts, and proj:epsg an integer, or null; correct the item"
+            )
+        crs = crs or code or (wkt if epsg is None else f"EPSG:{epsg}")
     return {"crs": crs, "transform": _transform(name, stated["transform"]), "size": _size(name, stated["shape"])}
 
 
