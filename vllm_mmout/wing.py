@@ -64,8 +64,8 @@ class Wing:
     """Import path of a module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
     run: str = ""
     """Import path of a module with three functions. ``add_flags`` adds flags to the command ``vllm-mmout run``.
-    ``asked(options)`` returns those of its flags that are given. If there are any, ``run(options, params)`` executes
-    the command; flags of two extension packages together are refused."""
+    ``asked(options)`` returns the names of its flags that are given. If a flag is given, ``run(options, params)``
+    executes the command. Flags of two extension packages together are refused."""
     inputs: str = ""
     """Import path of a module that reads records of a catalogue as inputs, with two functions. ``one(data, opener)``
     returns a `models.inputs.catalogued.CataloguedInput`, or None for data in another form. ``many(data)`` returns the

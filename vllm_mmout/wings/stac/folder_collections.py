@@ -74,7 +74,7 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
 
 
 def _check(target: Path, files: Sequence[Path]) -> None:
-    """Raise if a file that is no item of its GeoTIFF, or another collection, would be overwritten."""
+    """Raise InputError if a file that was not written for this collection would be overwritten."""
     for path in files:
         if path.with_suffix(ITEM_SUFFIX) == target:
             raise InputError(f"the item of {path} would be {target.name}, as the collection is called; rename it")

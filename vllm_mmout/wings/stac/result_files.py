@@ -28,7 +28,7 @@ def check() -> None:
 
 
 def spare(path: PurePath) -> None:
-    """Raise SaveError if the item of a result at ``path`` would overwrite a file that is no item of this result."""
+    """Raise SaveError if the item of a result at ``path`` would overwrite a file other than its item."""
     beside = path.with_suffix(ITEM_SUFFIX)
     if _exists(beside) and not _is_item_of(beside, path):
         raise SaveError(

@@ -104,7 +104,7 @@ def href_of(name: str) -> str:
 
 
 def as_address(path: str) -> str:
-    """Return a path for use as an address, in which # and ? would begin other parts."""
+    """Return a path as an address: with # and ? encoded, since they would begin other parts of the address."""
     return quote(path) if "#" in path or "?" in path else path
 
 

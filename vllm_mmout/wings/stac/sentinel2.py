@@ -52,7 +52,7 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Return scale and offset of a band without an offset. ``scale`` is None if the item states none."""
+        """Return scale and offset of a band whose item does not state the offset, and the ``scale`` or None."""
         known = 1.0 if scale is None else scale
         if self.applied:
             return Packing(known, 0.0, "the STAC item")

@@ -53,7 +53,7 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
-    """Return the sentence about counts of which it is unknown whether they are 1000 higher.
+    """Return the sentence about counts that may be 1000 higher.
 
     Args:
         fact: beginning of the sentence, which says why it is unknown.
