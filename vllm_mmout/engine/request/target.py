@@ -213,9 +213,8 @@ def check_place(
         format_ = _checked_format(result, target, place)
         formats.append(format_)
         if params.stac_item and target is not None and format_ == _DESCRIBED:
-            file = target.named(result.name if params.named else None, result.suffix(target.suffix))
             for writer in extensions("describe"):
-                writer.spare(file)
+                writer.spare(target.file_of(result))
         if place is not None and result.processor.modality == "raster" and (tiles or format_ == "tiff"):
             place.to_rasterio()
     if params.stac_item and _DESCRIBED not in formats and None not in formats:
