@@ -87,7 +87,7 @@ def test_a_contradiction_is_refused():
 
 
 def test_features_have_unique_names():
-    """An id, else the property ``name``, else the number. An id that only counts is no name."""
+    """An id, else the property ``name``, else the number. Ids that only count all features are no names."""
 
     def names(*features):
         return [each.name for each in area_of(area_text(collection(*features))).features]
@@ -95,7 +95,9 @@ def test_features_have_unique_names():
     assert names(feature(id="x", properties={"name": "y"}), feature(properties={"name": "y"}), feature()) == [
         *("x", "y", "3")
     ]
-    assert names(feature(id="0", properties={"name": "y"}), feature(id=17)) == ["y", "17"]
+    assert names(feature(id="0", properties={"name": "y"}), feature(id=1)) == ["y", "2"]
+    assert names(feature(id="0", properties={"name": "y"}), feature(id=17)) == ["0", "17"]
+    assert names(*(feature(id=text, properties={"name": "y"}) for text in "312")) == ["3", "1", "2"]
     assert names(*[feature(properties={"name": "lake"})] * 2, feature()) == ["lake (1)", "lake (2)", "3"]
 
 

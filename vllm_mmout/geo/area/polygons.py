@@ -86,14 +86,15 @@ def features_of(data: Mapping[str, Any], *, geographic: bool) -> tuple[AreaFeatu
 
 
 def _names(features: Sequence[Any]) -> list[str]:
-    """Return a unique name for each feature. An ``id`` that only counts the features, as in geopandas, is ignored."""
+    """Return a unique name for each feature. Ids are ignored if they only count all features, as in geopandas."""
+    records: list[Mapping[str, Any]] = [feature if isinstance(feature, dict) else {} for feature in features]
+    counted = all(str(record.get("id")) == str(place) for place, record in enumerate(records))
     names = []
-    for place, feature in enumerate(features):
-        record: Mapping[str, Any] = feature if isinstance(feature, dict) else {}
+    for place, record in enumerate(records):
         properties = record.get("properties")
         own = properties.get("name") if isinstance(properties, dict) else None
         id_ = record.get("id")
-        chosen = own if id_ is None or str(id_) == str(place) else id_
+        chosen = own if id_ is None or counted else id_
         is_name = isinstance(chosen, str | int | float) and not isinstance(chosen, bool) and str(chosen).strip()
         names.append(str(chosen) if is_name else str(place + 1))
     counts = Counter(names)
