@@ -32,7 +32,8 @@ def test_a_grid_keeps_its_pixels_around_rasters():
     [
         (None, "has no coordinate system"),
         (Georeference(crs="EPSG:32632"), "has no transform"),
-        (Georeference(gcps=(GroundControlPoint(0, 0, 9, 9),), gcps_crs="EPSG:4326"), "has no coordinate system"),
+        (Georeference(gcps=(GroundControlPoint(0, 0, 9, 9),), gcps_crs="EPSG:4326"), "has ground control points but"),
+        (Georeference(transform=(30, 0, 5, 0, -30, 5)), "has no coordinate system"),
         (Georeference(crs="EPSG:32632", transform=(30, 0, 5, 0, 0, 5)), "pixels without an area"),
         (Georeference(crs="EPSG:4326", transform=(1, 0, 5, 0, -1, 1e6)), "cannot be placed in EPSG:32632"),
         (Georeference(crs=MOON, transform=(1, 0, 5, 0, -1, 5)), "cannot be placed in EPSG:32632"),

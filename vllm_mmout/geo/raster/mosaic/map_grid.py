@@ -42,10 +42,9 @@ class PlacedRaster:
     def __post_init__(self) -> None:
         place = self.georeference
         if place is None or place.transform is None or place.crs is None:
-            missing = "transform" if place is not None and place.crs is not None else "coordinate system"
             raise InputError(
-                f"{self.name} has no {missing}, so its place on the map is unknown; georeference it first, as with"
-                " gdalwarp or gdal_translate -a_srs -a_ullr"
+                f"{self.name} has {_what_lacks(place)}, so its place on the map is unknown; georeference it first, as"
+                " with gdalwarp or gdal_translate -a_srs -a_ullr"
             )
         a, b, _, d, e, _ = place.transform
         if a * e == b * d:
@@ -61,6 +60,15 @@ class PlacedRaster:
         cols, rows = ring((0.0, 0.0, float(self.size[1]), float(self.size[0])), _STEPS)
         a, b, c, d, e, f = self.place.transform or _UNPLACED
         return a * cols + b * rows + c, d * cols + e * rows + f
+
+
+def _what_lacks(place: Georeference | None) -> str:
+    """Return what a raster without a place on a map has and lacks, as words for a message."""
+    if place is None or place.transform is not None:
+        return "no coordinate system" if place is None else place.why_no_crs
+    if place.gcps or place.rpcs:
+        return f"{'ground control points' if place.gcps else 'RPCs'} but no transform"
+    return "no coordinate system" if place.crs is None else "no transform"
 
 
 @dataclass(frozen=True, slots=True)
