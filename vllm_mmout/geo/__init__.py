@@ -12,7 +12,7 @@ from vllm_mmout.lazy import lazy_names
 if TYPE_CHECKING:
     from vllm_mmout.geo.area.geojson import area_json, area_of, area_text
     from vllm_mmout.geo.area.placed import PlacedArea
-    from vllm_mmout.geo.area.placing import extent_of, placed_area
+    from vllm_mmout.geo.area.placing import placed_area, window_around
     from vllm_mmout.geo.area.polygons import Area, AreaFeature
     from vllm_mmout.geo.raster.areas import area_km2, pixel_areas
     from vllm_mmout.geo.raster.atomic import atomic_file, atomic_folder
@@ -98,7 +98,7 @@ __all__ = [
     "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window",
     "atomic_file", "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
     "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "date_of_file_item", "date_of_items",
-    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "extent_of", "file_stem",
+    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "file_stem",
     "first_of", "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket",
     "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "meanings", "nearest_pixels",
     "object_store", "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster",
@@ -106,13 +106,13 @@ __all__ = [
     "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault",
     "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing", "scenes_below", "sensor_of",
     "sentinel2_doubt", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped",
-    "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
+    "window_around", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
 ]  # fmt: skip
 
 _HOMES = {
     "vllm_mmout.geo.area.geojson": "area_json area_of area_text",
     "vllm_mmout.geo.area.placed": "PlacedArea",
-    "vllm_mmout.geo.area.placing": "extent_of placed_area",
+    "vllm_mmout.geo.area.placing": "placed_area window_around",
     "vllm_mmout.geo.area.polygons": "Area AreaFeature",
     "vllm_mmout.geo.raster.areas": "area_km2 pixel_areas",
     "vllm_mmout.geo.raster.orientation_and_palette": "as_seen",

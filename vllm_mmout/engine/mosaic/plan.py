@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
-from pathlib import PurePath
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from vllm_mmout.engine.mosaic.mosaic import label
-from vllm_mmout.engine.request.input_reading import check_area, media_of
+from vllm_mmout.engine.mosaic.scenes import MosaicScene, opened_scene
+from vllm_mmout.engine.request.input_reading import check_area
 from vllm_mmout.engine.request.target import Target, check_place, check_suffix, spare_the_input, target_of
-from vllm_mmout.engine.scene.cutting import cut
+from vllm_mmout.engine.scene.cutting import output_stride
 from vllm_mmout.errors import InputError, MMOutError, OptionError, OutsideError, with_name
-from vllm_mmout.geo import (
-    MapGrid,
-    PlacedRaster,
-    area_of,
-    date_of_file_item,
-    date_of_items,
-    date_of_name,
-    extent_of,
-    placed_area,
-)
-from vllm_mmout.models.inputs.catalogued import with_catalogued
-from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, parts_of
-from vllm_mmout.models.inputs.mapped_input import MappedInput
+from vllm_mmout.geo import MapGrid, PlacedRaster, area_of, placed_area, window_around, window_of_box
 from vllm_mmout.models.inputs.unpacking import has_numbers
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.mosaic.mosaic import Mosaic
     from vllm_mmout.geo import Area, PlacedArea
-    from vllm_mmout.models.inputs.raster_view import RasterView
     from vllm_mmout.params import OutputParams
 
 _MOST_PIXELS = 10**11
@@ -52,31 +38,6 @@ class Limits:
     """Largest area of a scene, and of the map, in square kilometres."""
     pixels: int | None = None
     """Largest number of pixels of the map."""
-
-
-@dataclass(frozen=True, slots=True)
-class MosaicScene:
-    """A scene of a mosaic, whose header was read."""
-
-    name: str
-    """Name for messages."""
-    data: Any
-    """The input as the user gave it."""
-    placed: PlacedRaster
-    """Place of the part of the scene that is used."""
-    day: date | None
-    """Day on which the scene was taken, or None if it is not stated."""
-    written: date | None
-    """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
-    tiles: int
-    """Number of tiles that the scene is cut into, 1 if it fits one forward."""
-    scales: frozenset[tuple[float, float]] = frozenset()
-    """Pairs of scale and offset that the files state and the model's input leaves out."""
-
-    @property
-    def newest(self) -> date:
-        """The day of the scene, else that in TIFFTAG_DATETIME, else the earliest possible day."""
-        return self.day or self.written or date.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +58,9 @@ class MosaicPlan:
     grid: tuple[MapGrid, bool] | None
     """Grid that the user gave, and whether its size is final, or None."""
     area: Area | None
-    """Area of interest. Scenes are read in the box around it, and the map is masked to it."""
+    """Area of interest. Scenes are read around it, and the map is masked to it."""
+    part: MapGrid | None
+    """Part of the map's grid that the bbox or aoi touches, or None. Scenes are read below it and a margin."""
 
     @classmethod
     def of(cls, binding: Binding, mosaic: Mosaic, params: OutputParams, limits: Limits) -> MosaicPlan:
@@ -110,32 +73,27 @@ class MosaicPlan:
         binding.check_params(params)
         scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params.of_run)
         area = None if params.aoi is None else _area(params.aoi)
-        box: dict[str, Any] = (
-            {} if area is None else {"bbox": extent_of(area), "bbox_crs": area.crs, "aoi": None, "aoi_crs": None}
+        scene_params = msgspec.structs.replace(
+            scene_params, mosaic=None, path=None, stac_item=False, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None
         )
-        scene_params = msgspec.structs.replace(scene_params, mosaic=None, path=None, stac_item=False, **box)
         inputs = list(mosaic.inputs)
         target = target_of(params, inputs)
         spare_the_input(binding, params, target, inputs)
         check_suffix(binding, params, target)
-        scenes: list[MosaicScene] = []
         assumed: list[str] = []
-        for number, data in enumerate(mosaic.inputs, start=1):
-            name = label(data, number)
-            try:
-                scenes.append(_scene(binding, data, name, scene_params, limits))
-            except MMOutError as error:
-                if not (mosaic.skip_failed or isinstance(error, OutsideError)):
-                    told = named(error, name)
-                    if told is error:
-                        raise
-                    raise told from error
-                assumed.append(left_out(name, error))
-        if not scenes:
-            raise InputError(f"no input of the mosaic is left: {' '.join(assumed)[:2000]}")
-        grid = mosaic.map_grid()
-        plan = cls(binding, params, mosaic, tuple(scenes), scene_params, target, tuple(assumed), grid, area)
-        return plan.checked(limits)
+        kept = partial(_kept, assumed=assumed, skip_failed=mosaic.skip_failed)
+        named_inputs = [(label(data, number), data) for number, data in enumerate(mosaic.inputs, start=1)]
+        scenes = kept(
+            (name, partial(_touched, binding, data, name, scene_params, params=params, area=area))
+            for name, data in named_inputs
+        )
+        plan = cls(binding, params, mosaic, scenes, scene_params, target, (), mosaic.map_grid(), area, None)
+        if (part := plan._wanted()) is not None:
+            margin = output_stride(binding, params)
+            below = part.grown(1)
+            scenes = kept((scene.name, partial(scene.reading_below, below, margin)) for scene in scenes)
+        scenes = kept((scene.name, partial(scene.counted, binding, scene_params, limits.area)) for scene in scenes)
+        return replace(plan, scenes=scenes, assumed=tuple(assumed), part=part).checked(limits)
 
     def checked(self, limits: Limits) -> MosaicPlan:
         """Check the dates, the grid and the limits; return the plan with a note if dates are doubtful."""
@@ -193,18 +151,31 @@ class MosaicPlan:
 
         ``rasters`` are the scenes or their results, in the order given.
         """
-        final = self.grid is not None and self.grid[1]
-        grid = MapGrid.of(rasters[0]) if self.grid is None else self.grid[0]
-        if not final:
-            grid = grid.around(rasters)
-            if self.params.bbox is not None:
-                grid = grid.part(self.params.bbox, self.params.bbox_crs)
+        grid = self._around(rasters)
+        if self.part is not None and not self._final:
+            grid = grid.within(self.part)
         if self.area is None:
             return grid, None
-        placed = placed_area(self.area, grid.georeference, grid.size, "the map")
-        if final:
-            return grid, placed
-        return grid.window(placed.window), placed.within(placed.window)
+        return grid, placed_area(self.area, grid.georeference, grid.size, "the map")
+
+    @property
+    def _final(self) -> bool:
+        return self.grid is not None and self.grid[1]
+
+    def _around(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
+        """Return the grid that the user gave, or a grid around all rasters."""
+        grid = MapGrid.of(rasters[0]) if self.grid is None else self.grid[0]
+        return grid if self._final else grid.around(rasters)
+
+    def _wanted(self) -> MapGrid | None:
+        """Return the part of the map's grid that the bbox or aoi touches, or None without both."""
+        params, area = self.params, self.area
+        if area is None and params.bbox is None:
+            return None
+        grid = self._around([scene.placed for scene in self.scenes])
+        if area is not None:
+            return grid.window(placed_area(area, grid.georeference, grid.size, "the map").window)
+        return None if params.bbox is None else grid.part(params.bbox, params.bbox_crs)
 
 
 def named(error: MMOutError, name: str) -> MMOutError:
@@ -227,71 +198,43 @@ def _area(text: str) -> Area:
     return area
 
 
-def _scene(binding: Binding, data: Any, name: str, params: OutputParams, limits: Limits) -> MosaicScene:
-    """Open a scene, return what its header says, and close it. File objects are left at their position."""
-    inputs = binding.inputs
-    if inputs is None:
-        raise OptionError(
-            f"{binding.model} has no input mapper, and a mosaic needs one; leave mosaic out", param="mosaic"
-        )
-    media = media_of(data, several=inputs.rasters is not None, fields=inputs.fields)
-    media = media if inputs.rasters is None else with_catalogued(media)
-    with _positions_kept(media):
-        opened = inputs.open(media, params)
-        if isinstance(opened, MappedInput):
-            source = opened.source
-            placed = PlacedRaster(name, source.georeference, source.size or (0, 0))
-            day = date_of_items(source.metadata) or date_of_name(name)
-            return MosaicScene(name, data, placed, day, date_of_file_item(source.metadata), 1)
-        with closing(opened) as view:
-            check_area(view.georeference, view.size, limits.area)
-            placed = PlacedRaster(name, view.georeference, view.size)
-            grid = cut(binding, view, params)
-            tiles = 1 if grid is None else len(grid)
-            return MosaicScene(name, data, placed, *_days(media, view), tiles, _scales(view))
-
-
-def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
-    """Return the newest day of the files of a scene, and the newest day in their TIFFTAG_DATETIME."""
-    files = view.raster.members_of(view.bands)
-    days = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
-    folder = as_folder(data)
-    known = [day for day in days if day is not None]
-    if not known and folder is not None and (of_folder := date_of_name(folder.resolve().name)) is not None:
-        known = [of_folder]
-    written = [day for file in files if (day := date_of_file_item(file.metadata)) is not None]
-    return max(known, default=None), max(written, default=None)
-
-
-def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
-    """Return each pair of scale and offset that files of a scene state for the numbers that the model gets."""
-    files = view.raster.members_of(view.bands)
-    packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
-    # The shift is added to the numbers: the rest of the offset is that of the sum.
-    return frozenset((packing.scale, round(packing.offset - packing.shift * packing.scale, 9)) for packing in packings)
-
-
 def _shown(scales: frozenset[tuple[float, float]]) -> str:
     return " and ".join(f"{scale:.9g} with offset {offset:.9g}" for scale, offset in sorted(scales))
 
 
-@contextmanager
-def _positions_kept(data: Any) -> Iterator[None]:
-    """Restore the position of each file object in an input at the end, since each scene is opened twice."""
-    files = list(_files_in(data))
-    for file in files:
-        if not (hasattr(file, "seekable") and file.seekable()):
-            raise InputError("a mosaic opens each input twice, and this file object cannot seek; give its path")
-    positions = [file.tell() for file in files]
-    try:
-        yield
-    finally:
-        for file, position in zip(files, positions, strict=True):
-            file.seek(position)
+def _kept(
+    scenes: Iterable[tuple[str, Callable[[], MosaicScene]]], *, assumed: list[str], skip_failed: bool
+) -> tuple[MosaicScene, ...]:
+    """Return the scenes that can be made, each by its function, and add sentences about the others to ``assumed``."""
+    kept = []
+    for name, make in scenes:
+        try:
+            kept.append(make())
+        except MMOutError as error:
+            if not (skip_failed or isinstance(error, OutsideError)):
+                told = named(error, name)
+                if told is error:
+                    raise
+                raise told from error
+            assumed.append(left_out(name, error))
+    if not kept:
+        raise InputError(f"no input of the mosaic is left: {' '.join(assumed)[:2000]}")
+    return tuple(kept)
 
 
-def _files_in(data: Any) -> Iterator[Any]:
-    if is_open_file(data):
-        yield data
-    for part in parts_of(data):
-        yield from _files_in(part)
+def _touched(
+    binding: Binding, data: Any, name: str, scene_params: OutputParams, *, params: OutputParams, area: Area | None
+) -> MosaicScene:
+    """Open a scene, and return it with the part that the request's bbox or aoi touches."""
+    scene = opened_scene(binding, data, name, scene_params)
+    if area is None and params.bbox is None:
+        return scene
+    if scene.mapper is None:
+        option = "bbox" if area is None else "aoi"
+        raise OptionError(f"{option} says how a raster is read, and {name} is none; leave {option} out", param=option)
+    place, size = scene.whole.georeference, scene.whole.size
+    if area is not None:
+        return scene.reading(window_around(area, place, size, name))
+    return (
+        scene if params.bbox is None else scene.reading(window_of_box(params.bbox, params.bbox_crs, place, size, name))
+    )

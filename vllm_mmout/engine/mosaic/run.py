@@ -59,7 +59,9 @@ class MosaicRun:
 
     def params(self, index: int) -> OutputParams:
         """Return the params of a scene, whose result goes to a file of the temporary folder."""
-        return msgspec.structs.replace(self.plan.scene_params, path=str(self._path(index)))
+        return msgspec.structs.replace(
+            self.plan.scenes[index].params(self.plan.scene_params), path=str(self._path(index))
+        )
 
     def _path(self, index: int) -> Path:
         return Path(self._temporary.name) / f"{index:04d}.tif"

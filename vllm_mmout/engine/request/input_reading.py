@@ -122,7 +122,7 @@ def _scene(
     """Return the scene of an input that is too large for one forward, or None if the input fits."""
     params = request.params
     try:
-        grid = cut(binding, view, params)
+        grid = cut(binding, view.mapper, view.size, params)
         if grid is None:
             return None
         check_suffix(binding, params, target)

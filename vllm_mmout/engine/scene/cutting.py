@@ -10,7 +10,7 @@ from vllm_mmout.geo import TileGrid
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.models.inputs.raster_view import RasterView
+    from vllm_mmout.models.inputs.raster_view import PlanesMapper, RasterView
     from vllm_mmout.params import OutputParams
 
 _OPEN_BYTES = 48 << 20
@@ -20,8 +20,8 @@ A group may exceed it if the segments of the file are large.
 """
 
 
-def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | None:
-    """Return the tile grid of an input, or None if the input fits one forward.
+def cut(binding: Binding, mapper: PlanesMapper, size: tuple[int, int], params: OutputParams) -> TileGrid | None:
+    """Return the tile grid of an input of ``size`` (height, width), or None if the input fits one forward.
 
     Raises:
         OptionError: the overlap is too large, a processor cannot join tiles of the requested size, or the patches of a
@@ -29,7 +29,6 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
         InputError: the input does not fit one forward, and a processor cannot join tiles.
 
     """
-    mapper = view.mapper
     tile, tile_width = mapper.tile_sides(params.tile)
     if 2 * params.overlap > min(tile, tile_width):
         raise OptionError(
@@ -38,29 +37,33 @@ def cut(binding: Binding, view: RasterView, params: OutputParams) -> TileGrid | 
             param="overlap",
         )
     picks = binding.choice.pick(params.processor)
-    patch = math.lcm(*(binding.processors[name].output_stride for name in picks))
-    if mapper.fits(view.size) and (params.tile is None or max(view.size) <= params.tile) and patch == 1:
+    patch = output_stride(binding, params)
+    if mapper.fits(size) and (params.tile is None or max(size) <= params.tile) and patch == 1:
         return None
     for name in picks:
         if not binding.processors[name].joins_parts:
-            raise _not_joined(name, view, params)
-    (tile, tile_width), edge = mapper.tiled(view.size, params)
+            raise _not_joined(name, mapper, size, params)
+    (tile, tile_width), edge = mapper.tiled(size, params)
     if patch > 1:
-        tile, tile_width = _sides_of_patches(view, params, patch)
-        if view.size[0] < tile or view.size[1] < tile_width:
+        tile, tile_width = _sides_of_patches(mapper, size, params, patch)
+        if size[0] < tile or size[1] < tile_width:
             edge = "pad"
-    return TileGrid(*view.size, tile, params.overlap, edge, tile_width, patch)
+    return TileGrid(*size, tile, params.overlap, edge, tile_width, patch)
 
 
-def _sides_of_patches(view: RasterView, params: OutputParams, patch: int) -> tuple[int, int]:
+def output_stride(binding: Binding, params: OutputParams) -> int:
+    """Return the side of the pixels of a result, in pixels of the input: 1, or more for a pixel for each patch."""
+    return math.lcm(*(binding.processors[name].output_stride for name in binding.choice.pick(params.processor)))
+
+
+def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: OutputParams, patch: int) -> tuple[int, int]:
     """Return the (height, width) of tiles for a result with a pixel for each patch.
 
     They are square if the model's tiles are, since the patches' rows are found by their number. An input that is
     smaller than the model's tiles gets a tile of its own size, rounded up to whole patches, if the model takes it.
     """
-    mapper = view.mapper
     sides = mapper.tile_sides(params.tile)
-    least = -(-max(*view.size, 2 * params.overlap) // patch) * patch
+    least = -(-max(*size, 2 * params.overlap) // patch) * patch
     fits = params.tile is None and least < min(sides) and mapper.fits((least, least))
     return (least, least) if fits else sides
 
@@ -80,18 +83,17 @@ def columns_at_once(grid: TileGrid, view: RasterView) -> int:
     return max(1, min(len(grid.cols), max(least, _OPEN_BYTES // a_column)))
 
 
-def _not_joined(processor: str, view: RasterView, params: OutputParams) -> MMOutError:
+def _not_joined(processor: str, mapper: PlanesMapper, size: tuple[int, int], params: OutputParams) -> MMOutError:
     """Return the error for an input that must be cut into tiles although its processor cannot join tiles."""
-    mapper = view.mapper
-    if mapper.fits(view.size):
+    if mapper.fits(size):
         return OptionError(
             f"output processor {processor!r} cannot join tiles; leave tile={params.tile} out", param="tile"
         )
-    height, width = view.size
+    height, width = size
     takes = f"model {mapper.model!r} takes {mapper.sizes} in one forward"
-    if mapper.too_small(view.size):
+    if mapper.too_small(size):
         remedy = "scale the input up"
-    elif max(view.size) > mapper.max_size:
+    elif max(size) > mapper.max_size:
         remedy = "scale it down, or cut out a part with window=..."
     else:
         remedy = "scale it, or cut out a part with window=..."

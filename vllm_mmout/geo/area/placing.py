@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio._err import CPLE_BaseError
 
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, OutsideError
+from vllm_mmout.geo.area.outline import box_of, outline, without_jumps
 from vllm_mmout.geo.area.placed import PixelPolygon, PlacedArea
 from vllm_mmout.geo.raster.bounding_box import box_system, located_grid
 from vllm_mmout.geo.raster.pixel_grid import (
@@ -19,7 +20,6 @@ from vllm_mmout.geo.raster.pixel_grid import (
     Box,
     BoxSystem,
     clip_polygon,
-    extent,
     overlapping_shifts,
     text,
     transformed,
@@ -59,6 +59,30 @@ def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, 
         OptionError: the area's coordinate system cannot be used.
 
     """
+    found, system = _touching(area, georeference, size, name)
+    if any(found.mask(strip).any() for strip in found.strips()):
+        return found
+    raise InputError(f"{_shown(area)} covers the centre of no pixel of {_place_of(system, name)}", param="aoi")
+
+
+def window_around(area: Area, georeference: Georeference | None, size: tuple[int, int], name: str) -> Window:
+    """Return the window of a raster around all pixels that the outline of an area touches.
+
+    The arguments are those of `placed_area`.
+
+    Raises:
+        OutsideError: the area lies outside the raster.
+        InputError: the raster has no usable georeference.
+        OptionError: the area's coordinate system cannot be used.
+
+    """
+    return _touching(outline(area), georeference, size, name)[0].window
+
+
+def _touching(
+    area: Area, georeference: Georeference | None, size: tuple[int, int], name: str
+) -> tuple[PlacedArea, BoxSystem]:
+    """Return an area that touches a pixel of a raster at least, and the coordinate systems."""
     placed, grid = located_grid(georeference, size, name, "aoi")
     placer = _Placer(box_system(area.crs, placed, grid, name, "aoi"))
     features = tuple(
@@ -67,29 +91,25 @@ def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, 
     )
     outer = [ring for polygons in features for polygon in polygons for ring in polygon.rings]
     windows = [window for ring in outer if (window := grid.window_of_pixels((ring[:, 0], ring[:, 1]))) is not None]
-    assumed = placer.assumed
-    if windows:
-        a, b, _, d, e, _ = grid.transform
-        up = 1 if a * e > b * d else -1
-        found = PlacedArea(area, features, size, _around(windows), up, assumed)
-        if any(found.mask(strip).any() for strip in found.strips()):
-            return found
-    covers = "lies outside of" if not windows else "covers the centre of no pixel of"
-    raise InputError(
-        f"aoi with the extent {text(extent_of(area))}{f' in {area.crs[:60]}' if area.crs else ''} {covers} {name},"
-        f" which covers {text(placer.system.extent())} there",
-        param="aoi",
-    )
+    if not windows:
+        raise OutsideError(f"{_shown(area)} lies outside of {_place_of(placer.system, name)}", param="aoi")
+    a, b, _, d, e, _ = grid.transform
+    up = 1 if a * e > b * d else -1
+    return PlacedArea(area, features, size, _around(windows), up, placer.assumed), placer.system
 
 
-def extent_of(area: Area) -> Box:
-    """Return the smallest box around an area, in the area's coordinates."""
-    boxes = np.array(
-        [extent((polygon[0][:, 0], polygon[0][:, 1])) for feature in area.features for polygon in feature.polygons]
-    )
+def _shown(area: Area) -> str:
+    """Return the name and the extent of an area for a message."""
+    boxes = np.array([box_of(polygon[0]) for feature in area.features for polygon in feature.polygons])
     west, south = boxes[:, :2].min(axis=0).tolist()
     east, north = boxes[:, 2:].max(axis=0).tolist()
-    return west, south, east, north
+    system = f" in {area.crs[:60]}" if area.crs else ""
+    return f"aoi with the extent {text((west, south, east, north))}{system}"
+
+
+def _place_of(system: BoxSystem, name: str) -> str:
+    """Return the name of a raster and its extent in the coordinate system of an area, for a message."""
+    return f"{name}, which covers {text(system.extent())} there"
 
 
 def _around(windows: list[Window]) -> Window:
@@ -119,42 +139,21 @@ class _Placer:
         """Yield the parts of a ring near the raster, as columns and rows, [n, 2]."""
         system, places = self.system, ring
         if system.geographic:
-            places = self._without_jumps(ring)
+            places, sentence = without_jumps(ring)
+            self.assumed = self.assumed if sentence is None else (sentence,)
         parts = [places]
         if system.systems is not None:
             if system.geographic and not system.raster_geographic:
                 parts = list(self._clipped(places))
             parts = [self._warped(part) for part in parts]
         for part in parts:
-            shifts = overlapping_shifts(_box(part), system.grid.extent) if system.raster_geographic else [0.0]
+            shifts = overlapping_shifts(box_of(part), system.grid.extent) if system.raster_geographic else [0.0]
             for shift in shifts:
                 yield _pixels(system.grid.transform, part[:, 0] + shift, part[:, 1])
 
-    def _without_jumps(self, ring: Ring) -> Ring:
-        """Return a ring whose longitudes change by at most 180 degrees along an edge, so that they may go beyond 180.
-
-        An edge from -180 to 180 is kept: it is that of a map of the world.
-        """
-        x = ring[:, 0]
-        world = (np.abs(x[1:]) == _HALF) & (np.abs(x[:-1]) == _HALF)
-        jumps = np.where((np.abs(np.diff(x)) > _HALF) & ~world, -TURN * np.sign(np.diff(x)), 0.0)
-        if not jumps.any():
-            return ring
-        if jumps.sum():
-            raise InputError(
-                "aoi has a ring around a pole; split it at the antimeridian (RFC 7946, 3.1.9)", param="aoi"
-            )
-        first, last = x[:-1][jumps != 0][0], x[1:][jumps != 0][0]
-        sentence = (
-            f"aoi has an edge from longitude {first:.10g} to {last:.10g}, which was taken to cross the antimeridian;"
-            " divide a longer edge by a position between them"
-        )
-        self.assumed = (sentence,)
-        return np.stack([x + np.concatenate([[0.0], np.cumsum(jumps)]), ring[:, 1]], axis=1)
-
     def _clipped(self, ring: Ring) -> Iterator[Ring]:
         """Yield the parts of a ring in degrees that are near a projected raster, whose system may not show the rest."""
-        for shift in overlapping_shifts(_box(ring), self._near):
+        for shift in overlapping_shifts(box_of(ring), self._near):
             inner = clip_polygon((ring[:, 0] + shift, ring[:, 1]), self._near)
             if inner is not None:
                 corners = np.stack(inner, axis=1)
@@ -243,7 +242,3 @@ def _pixels(transform: Affine, x: NDArray[np.float64], y: NDArray[np.float64]) -
         cols = (b * f - c * e) * scale + x * (e * scale) + y * (-b * scale)
         rows = (c * d - a * f) * scale + x * (-d * scale) + y * (a * scale)
     return np.stack([cols, rows], axis=1)
-
-
-def _box(ring: Ring) -> Box:
-    return extent((ring[:, 0], ring[:, 1]))

@@ -81,7 +81,7 @@ def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str
     ``crs`` is the system of the option's coordinates, or None for the raster's own.
     """
     if crs is None or crs == raster.crs:
-        geographic = _is_geographic(raster.crs)
+        geographic = is_geographic(raster.crs)
         return BoxSystem(grid, None, geographic=geographic, raster_geographic=geographic)
     crs_option, remedy = _CRS_OPTIONS[option]
     if raster.crs is None:
@@ -125,7 +125,8 @@ def can_transform(there: CRS, own: CRS) -> bool:
     return True
 
 
-def _is_geographic(crs: str | None) -> bool:
+def is_geographic(crs: str | None) -> bool:
+    """Return whether a coordinate system is known and usable, and its x is a longitude."""
     try:
         return crs is not None and bool(rasterio_crs(crs).is_geographic)
     except InputError:  # refused as it may name a file

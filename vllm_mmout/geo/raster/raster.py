@@ -53,6 +53,21 @@ class Window:
         inside = self.row + self.height <= size[0] and self.col + self.width <= size[1]
         return inside and min(self.row, self.col) >= 0 and min(self.height, self.width) >= 1
 
+    def grown(self, margin: int, size: tuple[int, int]) -> Window:
+        """Return the window with ``margin`` more pixels on each side, as far as a raster of ``size`` has them."""
+        row, col = max(0, self.row - margin), max(0, self.col - margin)
+        end_row, end_col = self.row + self.height + margin, self.col + self.width + margin
+        return Window(row, col, min(size[0], end_row) - row, min(size[1], end_col) - col)
+
+    def in_multiples(self, number: int, size: tuple[int, int]) -> Window:
+        """Return the window widened to sides that are multiples of ``number``.
+
+        A side stays as it is where a raster of ``size`` (height, width) does not have so many pixels.
+        """
+        row, height = _widened(self.row, self.height, number, size[0])
+        col, width = _widened(self.col, self.width, number, size[1])
+        return Window(row, col, height, width)
+
     @classmethod
     def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
         """Return the window of the block at ``row`` and ``col``, clipped to a raster of ``size`` (height, width).
@@ -65,6 +80,12 @@ class Window:
     def __str__(self) -> str:
         last_row, last_col = self.row + self.height - 1, self.col + self.width - 1
         return f"rows {self.row} to {last_row}, columns {self.col} to {last_col}"
+
+
+def _widened(first: int, count: int, number: int, most: int) -> tuple[int, int]:
+    """Return the first pixel and the number of pixels of a side that is widened to a multiple of ``number``."""
+    whole = -(-count // number) * number
+    return (first, count) if whole > most else (min(first, most - whole), whole)
 
 
 def as_window(value: Any) -> Window:

@@ -117,7 +117,7 @@ def _cut(binding: Binding, job: RunSettings, scene: str, name: str, side: int) -
         if isinstance(view, MappedInput):
             return None
         with view:
-            grid = cut(binding, view, params)
+            grid = cut(binding, view.mapper, view.size, params)
             if grid is None or max(view.size) <= side:
                 return None
             if "location" in getattr(view.mapper, "options", ()) and params.location is None:

@@ -13,7 +13,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.bounding_box import window_of_box
 from vllm_mmout.geo.raster.crs.text import rasterio_crs, same_system
 from vllm_mmout.geo.raster.georeference import Georeference
-from vllm_mmout.geo.raster.pixel_grid import Box, Points, extent, ring, transformed
+from vllm_mmout.geo.raster.pixel_grid import Box, PixelGrid, Points, extent, ring, transformed
 from vllm_mmout.geo.raster.raster import Window
 
 _STEPS = 256
@@ -63,7 +63,7 @@ class PlacedRaster:
 
 
 def _what_lacks(place: Georeference | None) -> str:
-    """Return what a raster without a place on a map has and lacks, as words for a message."""
+    """Describe, for a message, the missing parts of the place of a raster."""
     if place is None or place.transform is not None:
         return "no coordinate system" if place is None else place.why_no_crs
     if place.gcps or place.rpcs:
@@ -102,6 +102,23 @@ class MapGrid:
         col, row = (math.floor(low + _ROUNDING) for low in boxes[:, :2].min(axis=0))
         right, lower = (math.ceil(high - _ROUNDING) for high in boxes[:, 2:].max(axis=0))
         return MapGrid(self.georeference.shifted(row, col), (max(1, lower - row), max(1, right - col)))
+
+    @property
+    def extent(self) -> Box:
+        """Smallest box around the grid, in its coordinates."""
+        return PixelGrid(self.georeference.transform or _UNPLACED, self.size).extent
+
+    def grown(self, margin: int) -> MapGrid:
+        """Return the grid with ``margin`` more pixels on each side."""
+        height, width = self.size
+        return self.window(Window(-margin, -margin, height + 2 * margin, width + 2 * margin))
+
+    def within(self, other: MapGrid) -> MapGrid:
+        """Return the part of the grid that a grid in the same system covers. It must cover a pixel."""
+        left, upper, right, lower = self.box_of(PlacedRaster("the map", other.georeference, other.size))
+        row, col = max(0, math.floor(upper + _ROUNDING)), max(0, math.floor(left + _ROUNDING))
+        end = min(self.size[0], math.ceil(lower - _ROUNDING)), min(self.size[1], math.ceil(right - _ROUNDING))
+        return self.window(Window(row, col, max(1, end[0] - row), max(1, end[1] - col)))
 
     def part(self, box: Box, box_crs: str | None) -> MapGrid:
         """Return the part of the grid that a bounding box touches. Raise InputError if it touches no pixel."""

@@ -1,0 +1,173 @@
+"""`MosaicScene`: a scene of a mosaic, whose header was read, and the part of it that the mosaic needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vllm_mmout.engine.request.input_reading import check_area, media_of
+from vllm_mmout.engine.scene.cutting import cut
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import (
+    PlacedRaster,
+    Window,
+    date_of_file_item,
+    date_of_items,
+    date_of_name,
+    window_of_box,
+)
+from vllm_mmout.models.inputs.catalogued import with_catalogued
+from vllm_mmout.models.inputs.input_forms import as_folder, is_open_file, parts_of
+from vllm_mmout.models.inputs.mapped_input import MappedInput
+
+if TYPE_CHECKING:
+    from vllm_mmout.engine.binding import Binding
+    from vllm_mmout.geo import MapGrid
+    from vllm_mmout.models.inputs.raster_view import PlanesMapper, RasterView
+    from vllm_mmout.params import OutputParams
+
+
+@dataclass(frozen=True, slots=True)
+class MosaicScene:
+    """A scene of a mosaic, whose header was read."""
+
+    name: str
+    """Name for messages."""
+    data: Any
+    """The input as the user gave it."""
+    whole: PlacedRaster
+    """Place of the scene."""
+    day: date | None
+    """Day on which the scene was taken, or None if it is not stated."""
+    written: date | None
+    """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
+    scales: frozenset[tuple[float, float]]
+    """Pairs of scale and offset that the files state and the model's input leaves out."""
+    mapper: PlanesMapper | None
+    """Mapper that reads the scene, or None if the scene is tensors, which cannot be read in parts."""
+    window: Window | None = None
+    """Part of the scene that is read, or None for all of it."""
+    tiles: int = 1
+    """Number of tiles that the part is cut into, 1 if it fits one forward."""
+
+    @property
+    def newest(self) -> date:
+        """The day of the scene, else that in TIFFTAG_DATETIME, else the earliest possible day."""
+        return self.day or self.written or date.min
+
+    @property
+    def placed(self) -> PlacedRaster:
+        """Place of the part that is read."""
+        if self.window is None:
+            return self.whole
+        row, col, height, width = self.window
+        return PlacedRaster(self.name, self.whole.place.shifted(row, col), (height, width))
+
+    def params(self, params: OutputParams) -> OutputParams:
+        """Return the params of all scenes with the window of this scene."""
+        return params if self.window is None else msgspec.structs.replace(params, window=self.window)
+
+    def reading(self, window: Window) -> MosaicScene:
+        """Return the scene with another part."""
+        return replace(self, window=window)
+
+    def reading_below(self, grid: MapGrid, margin: int) -> MosaicScene:
+        """Return the scene with the part that a grid covers, and ``margin`` pixels around it as far as it has them.
+
+        Raises OutsideError if the grid lies outside the scene.
+        """
+        whole, size = self.whole, self.whole.size
+        window = window_of_box(grid.extent, grid.georeference.crs, whole.georeference, size, self.name)
+        return self.reading(window.grown(margin, size).in_multiples(self._multiple, size))
+
+    @property
+    def _multiple(self) -> int:
+        return 1 if self.mapper is None else self.mapper.multiple_of
+
+    def counted(self, binding: Binding, params: OutputParams, most_area: float | None) -> MosaicScene:
+        """Return the scene with the number of its tiles.
+
+        Args:
+            binding: output processors of the engine.
+            params: params of the scenes.
+            most_area: largest area that is read, in square kilometres, or None for no limit.
+
+        Raises:
+            MMOutError: the part is too large, or cannot be cut into tiles.
+
+        """
+        if self.mapper is None:
+            return self
+        placed = self.placed
+        check_area(placed.georeference, placed.size, most_area)
+        grid = cut(binding, self.mapper, placed.size, params)
+        return replace(self, tiles=1 if grid is None else len(grid))
+
+
+def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -> MosaicScene:
+    """Open a scene, return what its header says, and close it. File objects are left at their position."""
+    inputs = binding.inputs
+    if inputs is None:
+        raise OptionError(
+            f"{binding.model} has no input mapper, and a mosaic needs one; leave mosaic out", param="mosaic"
+        )
+    media = media_of(data, several=inputs.rasters is not None, fields=inputs.fields)
+    media = media if inputs.rasters is None else with_catalogued(media)
+    with _positions_kept(media):
+        opened = inputs.open(media, params)
+        if isinstance(opened, MappedInput):
+            source = opened.source
+            placed = PlacedRaster(name, source.georeference, source.size or (0, 0))
+            day = date_of_items(source.metadata) or date_of_name(name)
+            return MosaicScene(name, data, placed, day, date_of_file_item(source.metadata), frozenset(), None)
+        with closing(opened) as view:
+            placed = PlacedRaster(name, view.georeference, view.size)
+            return MosaicScene(name, data, placed, *_days(media, view), _scales(view), view.mapper)
+
+
+def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
+    """Return the newest day of the files of a scene, and the newest day in their TIFFTAG_DATETIME."""
+    files = view.raster.members_of(view.bands)
+    days = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
+    folder = as_folder(data)
+    known = [day for day in days if day is not None]
+    if not known and folder is not None and (of_folder := date_of_name(folder.resolve().name)) is not None:
+        known = [of_folder]
+    written = [day for file in files if (day := date_of_file_item(file.metadata)) is not None]
+    return max(known, default=None), max(written, default=None)
+
+
+def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
+    """Return each pair of scale and offset that files of a scene state for the numbers that the model gets."""
+    files = view.raster.members_of(view.bands)
+    packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
+    # The shift is added to the numbers: the rest of the offset is that of the sum.
+    return frozenset((packing.scale, round(packing.offset - packing.shift * packing.scale, 9)) for packing in packings)
+
+
+@contextmanager
+def _positions_kept(data: Any) -> Iterator[None]:
+    """Restore the position of each file object in an input at the end, since each scene is opened twice."""
+    files = list(_files_in(data))
+    for file in files:
+        if not (hasattr(file, "seekable") and file.seekable()):
+            raise InputError("a mosaic opens each input twice, and this file object cannot seek; give its path")
+    positions = [file.tell() for file in files]
+    try:
+        yield
+    finally:
+        for file, position in zip(files, positions, strict=True):
+            file.seek(position)
+
+
+def _files_in(data: Any) -> Iterator[Any]:
+    if is_open_file(data):
+        yield data
+    for part in parts_of(data):
+        yield from _files_in(part)
