@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import torch
 from model_folders import engine_here, folder_of
-from scenes_for_tests import generate
+from scenes_for_tests import generate, write
 from torch import nn
 
-from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, OutputParams
+from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, Mosaic, OutputParams
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.inputs.mapper import RasterMapper
 
-pytestmark = pytest.mark.engine
+rasterio = pytest.importorskip("rasterio", reason="it writes the scenes")
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning"),  # rasterio's own use of affine
+]
 CONFIG = {
     "bands": ["a", "b"],
     "max_size": 32,
@@ -36,6 +41,18 @@ class SmallUNet(nn.Module):
         quarter = self.second(nn.functional.max_pool2d(half, 2))
         half = half + nn.functional.interpolate(quarter, scale_factor=2)
         return pixels + nn.functional.interpolate(half, scale_factor=2)
+
+
+@MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)
+class Quarters(nn.Module):
+    """Has a result of a quarter of the size: the mean of each 4 x 4 pixels."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, pixel_values):
+        return self.factor * nn.functional.avg_pool2d(pixel_values.float(), 4)
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +108,23 @@ def test_sides_that_no_forward_takes_are_refused(unet):
         llm.generate(picture(18, 18), OutputParams(processor="label"), use_tqdm=False)
     with pytest.raises(OptionError, match=r"max_size must be divisible by multiple_of \(4\), got 30"):
         RasterMapper.from_config(CONFIG | {"max_size": 30})
+
+
+@pytest.mark.parametrize(("size", "tile"), [((30, 29), None), ((70, 61), 16)], ids=str)
+def test_the_part_around_an_area_is_widened_to_multiples(tmp_path, size, tile):
+    """A network with a coarser result needs whole pixels of it: the scene has them around a smaller area."""
+    llm = engine_here(folder_of(tmp_path / "model", Quarters, **CONFIG)[0])
+    array, transform = picture(*size), rasterio.transform.from_origin(500_000, 5_000_000, 10, 10)
+    write(tmp_path / "in.tif", array, crs="EPSG:32632", transform=transform)
+    corners = [transform * place for place in [(4, 7), (29, 7), (29, 26), (4, 26)]]
+    aoi = {"type": "Polygon", "coordinates": [[*corners, corners[0]]]}
+    for data in (tmp_path / "in.tif", Mosaic([tmp_path / "in.tif"], "first")):
+        options = {"aoi": aoi, "aoi_crs": "EPSG:32632", "processor": "values", "tile": tile}
+        result = generate(llm, data, **options)
+        assert result.transform[0] == 40
+        (col, row), values = ~transform * (result.transform[2], result.transform[5]), result.array[0]
+        whole = array[0, int(row) : int(row) + 4 * result.height, int(col) : int(col) + 4 * result.width]
+        means = whole.reshape(result.height, 4, result.width, 4).mean(axis=(1, 3))
+        valid = ~np.isnan(values)
+        np.testing.assert_allclose(values[valid], means[valid], rtol=1e-6)
+        assert 20 < valid.sum() <= 35

@@ -40,6 +40,10 @@ class PlanesMapper(Protocol):
         """Maximum height and width in pixels of one forward pass."""
 
     @property
+    def multiple_of(self) -> int:
+        """Number that divides the height and width of one forward pass."""
+
+    @property
     def num_frames(self) -> int | None:
         """Number of dates that the model takes, or None if its tensor lacks an axis of dates."""
 
@@ -130,8 +134,9 @@ class RasterView:
         if 0 in self.raster.size:
             raise InputError(f"the input has no pixels: {self.raster.size[0]} x {self.raster.size[1]}")
         area = self._placed_area()
-        object.__setattr__(self, "window", self._part() if area is None else area.window)
-        object.__setattr__(self, "area", None if area is None else area.within(area.window))
+        window = self._part() if area is None else area.window.in_multiples(self.mapper.multiple_of, self.raster.size)
+        object.__setattr__(self, "window", window)
+        object.__setattr__(self, "area", None if area is None else area.within(window))
         for name in ("scale", "offset"):
             value = getattr(self.params, name)
             if isinstance(value, tuple) and len(value) != (count := len(self.mapper.bands)):
