@@ -257,8 +257,11 @@ ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
 def is_zarr(folder: Path) -> bool:
-    """Return whether a folder is a Zarr store, or a group or an array in one."""
-    return any((folder / name).is_file() for name in ZARR_METADATA)
+    """Return whether a folder is a Zarr store, or a group or an array in one. False for a folder without access."""
+    try:
+        return any((folder / name).is_file() for name in ZARR_METADATA)
+    except PermissionError:
+        return False
 
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

@@ -67,7 +67,7 @@ def test_the_page_is_its_index(client):
 
 def test_the_page_lists_the_formats_of_results(client):
     """Each with its title and the ending of its files."""
-    found = re.findall(r'<option value="(\w+)" data-title="(.+?)" data-ending="(\w+)">', client.get("/mmout").text)
+    found = re.findall(r'<option value="(\w+)" data-title="(.+?)" data-ending="([\w.]+)">', client.get("/mmout").text)
     assert found == [(form.name, form.title, form.suffixes[0].removeprefix(".")) for form in SENT.values()]
 
 
