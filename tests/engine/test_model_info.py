@@ -30,7 +30,8 @@ def test_json_says_the_same(capsys):
     assert [band["name"] for band in info["bands"]][:2] == ["blue", "green"]
     assert info["tile"]["height"] == info["tile"]["width"] == 512
     (processor,) = info["processors"]
-    assert processor["outputs"][0] == {"name": "classes", "formats": ["tiff", "png", "webp", "jpeg", "avif", "npz"]}
+    formats = ["tiff", "png", "webp", "jpeg", "avif", "npz", "netcdf", "zarr"]
+    assert processor["outputs"][0] == {"name": "classes", "formats": formats}
     assert processor["classes"][1] == {"id": 1, "name": "water", "colour": "#0072b2"}
     assert {"bbox", "tile", "output"} <= set(info["options"])
     assert not {"sampling", "dates", "guidance_scale"} & set(info["options"])

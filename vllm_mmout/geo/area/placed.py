@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 2**22
 """Number of pixels in a strip of a mask."""
+_ONE_AT_A_TIME: Final = Lock()
+"""Lock around ``rasterize``. It changes the filters of Python's warnings for a moment, which all threads share."""
 _FEWEST: Final = 4
 """Smallest number of positions of a closed ring that has an inside."""
 
@@ -44,7 +47,7 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in half pixels of a window. Return None if it is outside of the window.
+        """Return the polygon as GeoJSON in pixels of a window. Return None if it is outside of the window.
 
         Rows are multiplied by ``up``, which is 1 or -1.
 
@@ -63,7 +66,7 @@ class PixelPolygon:
                 if inner.any():
                     kept = kept[np.concatenate([[True], ~inner, [True]])]
             if len(kept) >= _FEWEST:
-                rings.append(((kept - (left, top)) * (2, 2 * up)).tolist())
+                rings.append(((kept - (left, top)) * (1, up)).tolist())
         return {"type": "Polygon", "coordinates": rings} if rings else None
 
 
@@ -104,8 +107,9 @@ class PlacedArea:
         ]
         if not shapes:
             return np.zeros((window.height, window.width), np.bool_)
-        transform = Affine(2, 0, 0, 0, 2 * self.up, 0)  # rasterio warns of the identity
-        burnt = rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8)
+        transform = Affine(1, 0, 0, 0, self.up, 0)
+        with _ONE_AT_A_TIME:
+            burnt = rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8)
         inside: NDArray[np.bool_] = burnt.view(np.bool_)
         return inside
 

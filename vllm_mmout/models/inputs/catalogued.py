@@ -224,6 +224,9 @@ class _NoFiles:
         return self.document(address)
 
 
+_NO_FILES = _NoFiles()
+
+
 def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
     """Return the input that a record of a catalogue describes, or None for data in another form.
 
@@ -237,7 +240,7 @@ def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | Non
 
     """
     if opener is None and hasattr(data, "read"):
-        opener = _NoFiles()
+        opener = _NO_FILES
     for reader in extensions("inputs"):
         found: CataloguedInput | None = reader.one(data, opener)
         if found is not None:
