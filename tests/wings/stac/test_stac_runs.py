@@ -101,6 +101,15 @@ def test_the_item_of_a_result_overwrites_no_other_file(llm, root, tmp_path):
     with pytest.raises(SaveError, match=r"map\.json exists and is no STAC item of map\.tif"):
         llm.generate(str(path), OutputParams(path=f"{tmp_path}/map.tif", stac_item=True), use_tqdm=False)
     assert [file.name for file in tmp_path.iterdir()] == ["map.json"]
+    (tmp_path / "new-thumbnail.png").write_text("mine")
+    with pytest.raises(SaveError, match=r"new-thumbnail\.png exists and belongs to no STAC item of new\.tif"):
+        llm.generate(str(path), OutputParams(path=f"{tmp_path}/new.tif", stac_item=True), use_tqdm=False)
+    both = [
+        OutputParams(path=f"{tmp_path}/a.tif", stac_item=True),
+        OutputParams(path=f"{tmp_path}/a.json", output="areas"),
+    ]
+    with pytest.raises(OptionError, match=r"would be written to .*a\.json"):
+        llm.generate([str(path)] * 2, both, use_tqdm=False)
     for _ in range(2):
         llm.generate(str(path), OutputParams(path=f"{tmp_path}/other.tif", stac_item=True), use_tqdm=False)
 

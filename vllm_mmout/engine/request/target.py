@@ -80,7 +80,10 @@ def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]
         if params.path is None:
             continue
         target = Target(place_of(params.path), is_folder(params.path), name_of(data))
-        for file in [target.file_of(result) for result in asked_results(binding, params)]:
+        files = [target.file_of(result) for result in asked_results(binding, params)]
+        if params.stac_item:
+            files += [file.with_suffix(".json") for file in files if file.suffix in FORMATS[_DESCRIBED].suffixes]
+        for file in files:
             if file in seen:
                 raise OptionError(
                     f"path: several results of this call would be written to {file}; give each its own path, or name a"

@@ -28,13 +28,23 @@ def check() -> None:
 
 
 def spare(path: PurePath) -> None:
-    """Raise SaveError if the item of a result at ``path`` would overwrite a file other than its item."""
-    beside = path.with_suffix(ITEM_SUFFIX)
-    if _exists(beside) and not _is_item_of(beside, path):
+    """Raise SaveError if the item or the thumbnail of a result at ``path`` would overwrite another file."""
+    beside, picture = path.with_suffix(ITEM_SUFFIX), _thumbnail_of(path)
+    if _exists(beside):
+        if not _is_item_of(beside, path):
+            raise SaveError(
+                f"{beside} exists and is no STAC item of {path.name}, whose item would be written there; choose another"
+                " path, or rename it"
+            )
+    elif _exists(picture):
         raise SaveError(
-            f"{beside} exists and is no STAC item of {path.name}, whose item would be written there; choose another"
-            " path, or rename it"
+            f"{picture} exists and belongs to no STAC item of {path.name}, whose thumbnail would be written there;"
+            " choose another path, or rename it"
         )
+
+
+def _thumbnail_of(path: PurePath) -> Any:
+    return path.with_name(f"{path.stem}{_THUMBNAIL}")
 
 
 def _exists(path: PurePath) -> bool:
@@ -79,7 +89,7 @@ def write_item(path: str | PurePath, *, options: OutputParams | None = None, inp
     pystac = stac_package("pystac", "a STAC item")
     target = place_of(path)
     spare(target)
-    picture = target.with_name(f"{target.stem}{_THUMBNAIL}")
+    picture = _thumbnail_of(target)
     with opened_result(target) as facts:
         item = described(facts, target, options=options, inputs=inputs)
         with atomic_file(picture) as part:
