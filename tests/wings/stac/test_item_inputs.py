@@ -294,6 +294,7 @@ def of_product(root, fields, **bands):
         ({"s2:processing_baseline": "05.10", "earthsearch:boa_offset_applied": True}, {}, 0, ""),
         ({"s2:processing_baseline": "03.01"}, {}, 0, ""),
         ({}, {}, 0, "it is unknown whether its counts are 1000 higher"),
+        ({"s2:processing_baseline": "99.99"}, {}, 0, "it is unknown whether its counts are 1000 higher"),
         ({}, {"scale": 0.0001}, 0, "it is unknown whether its counts are 1000 higher"),
     ],
 )

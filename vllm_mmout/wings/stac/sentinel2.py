@@ -33,7 +33,8 @@ class ProductCounts:
     name: str
     """Id of the item."""
     baseline: str | None
-    """Processing baseline, such as "05.10", or None if the item does not state it."""
+    """Processing baseline of ESA, such as "05.10". None if the item does not state it, or states that of products that
+    others processed (99.99)."""
     applied: bool
     """Whether the item says that the offset was added to its pixels already."""
 
@@ -58,7 +59,7 @@ class ProductCounts:
             return Packing(known, 0.0, "the STAC item")
         if self.baseline is None:
             doubt = sentinel2_doubt(
-                f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor {_BASELINE}"
+                f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor ESA's processing baseline ({_BASELINE})"
             )
             return Packing(known, 0.0, "the STAC item", doubt=doubt)
         if tuple(map(int, self.baseline.split("."))) < _HIGHER_SINCE:
@@ -69,7 +70,7 @@ class ProductCounts:
 
 def _text_of(baseline: Any) -> str | None:
     text = str(baseline)
-    return text if re.fullmatch(r"\d{1,2}\.\d{1,2}", text, re.ASCII) else None
+    return text if re.fullmatch(r"0?\d\.\d{1,2}", text, re.ASCII) else None
 
 
 def is_optical(names: Iterable[str]) -> bool:
