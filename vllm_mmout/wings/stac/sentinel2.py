@@ -59,7 +59,8 @@ class ProductCounts:
             return Packing(known, 0.0, "the STAC item")
         if self.baseline is None:
             doubt = sentinel2_doubt(
-                f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor ESA's processing baseline ({_BASELINE})"
+                f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor ESA's"
+                f" processing baseline ({_BASELINE})"
             )
             return Packing(known, 0.0, "the STAC item", doubt=doubt)
         if tuple(map(int, self.baseline.split("."))) < _HIGHER_SINCE:
