@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,7 +14,7 @@ from pages import all_blocks
 from scenes_for_tests import classes
 from stac_catalogue import BROKEN, DAYS, catalogue, item_path, pixels
 
-from vllm_mmout import OutputParams
+from vllm_mmout import Mosaic, OutputParams
 from vllm_mmout.cli import main
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.wings.stac.public import mosaics, search
@@ -129,6 +130,18 @@ def test_items_of_a_day_become_one_map(llm, root, tmp_path):
         for col in (0, width - 48)
     )
     assert json.loads((tmp_path / "map.json").read_text())["assets"]["data"]["proj:code"] == "EPSG:32632"
+
+
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_a_map_is_not_written_over_the_files_of_its_items(llm, root, tmp_path):
+    """The files that an item names are inputs, although the request names only the item."""
+    copied = shutil.copytree(root.parent, tmp_path / "copy") / root.name
+    (file,) = item_path(copied, "sentinel-2", f"S2A_32TQM_{DAYS[0]}").parent.glob("*B04*.tif")
+    before = file.read_bytes()
+    items = search(str(copied), collections="sentinel-2", datetime=DAYS[0])
+    with pytest.raises(SaveError, match="written over its own input"):
+        llm.generate(Mosaic(items, "first", skip_failed=True), OutputParams(path=file), use_tqdm=False)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")

@@ -87,6 +87,7 @@ class MosaicPlan:
             (name, partial(_touched, binding, data, name, scene_params, params=params, area=area))
             for name, data in named_inputs
         )
+        spare_the_input(binding, params, target, [scene.sources for scene in scenes])
         plan = cls(binding, params, mosaic, scenes, scene_params, target, (), mosaic.map_grid(), area, None)
         if (part := plan._wanted()) is not None:
             margin = output_stride(binding, params)

@@ -41,6 +41,8 @@ class MosaicScene:
     """Name for messages."""
     data: Any
     """The input as the user gave it."""
+    sources: Any
+    """The input with its files in place of a catalogue's records."""
     whole: PlacedRaster
     """Place of the scene."""
     day: date | None
@@ -125,10 +127,10 @@ def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -
             source = opened.source
             placed = PlacedRaster(name, source.georeference, source.size or (0, 0))
             day = date_of_items(source.metadata) or date_of_name(name)
-            return MosaicScene(name, data, placed, day, date_of_file_item(source.metadata), frozenset(), None)
+            return MosaicScene(name, data, media, placed, day, date_of_file_item(source.metadata), frozenset(), None)
         with closing(opened) as view:
             placed = PlacedRaster(name, view.georeference, view.size)
-            return MosaicScene(name, data, placed, *_days(media, view), _scales(view), view.mapper)
+            return MosaicScene(name, data, media, placed, *_days(media, view), _scales(view), view.mapper)
 
 
 def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
