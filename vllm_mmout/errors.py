@@ -18,7 +18,7 @@ class MMOutError(Exception):
 
     param: str | None = None
     tile: int | None = None
-    """Index (from 0) of the failed tile in its block of tiles, or None."""
+    """Index (from 0) of the failed tile among the tiles of one engine request, or None if no tile is known."""
 
     def __init__(self, *message: object, param: str | None = None) -> None:
         super().__init__(*message)
@@ -38,7 +38,7 @@ class OptionError(MMOutError):
 
 
 class TokenError(MMOutError):
-    """Generated tokens, or image or sound codes to be written as tokens, do not fit the model's token layout."""
+    """Tokens of an image or a sound do not fit the model's token layout, when they are decoded or encoded."""
 
 
 class RegistrationError(MMOutError):
@@ -99,7 +99,7 @@ class AbortedError(RequestError):
 
 
 def with_name(error: MMOutError, name: str) -> MMOutError:
-    """Return an error of the same class whose message begins with the name of the input or part that it is about."""
+    """Return an error of the same class, with ``name`` and a colon before its message."""
     try:
         named = type(error)(f"{name}: {error}")
     except Exception:  # noqa: BLE001 - an author's error class may need other arguments
@@ -111,7 +111,7 @@ def with_name(error: MMOutError, name: str) -> MMOutError:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise ``error`` again if a signal handler raised it, for example after a user's Ctrl-C.
+    """Raise ``error`` again if a signal handler raised it, such as for Ctrl-C, and not the code that it interrupted.
 
     Call this first in an ``except BaseException`` around a function of the author of a model or a processor. Any other
     exception from that function, including SystemExit and KeyboardInterrupt, is an error of the request. Signal
@@ -132,7 +132,7 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return ``error`` if it is an Exception, else wrap it in a RequestError that cannot end the event loop."""
+    """Return ``error`` if it is an Exception. Wrap others, such as SystemExit, in a RequestError."""
     if isinstance(error, Exception):
         return error
     raised = RequestError(f"a function that the request called raised {type_and_message(error)}; it must not")

@@ -27,7 +27,7 @@ from vllm_mmout.messages import shown
 _LONGEST: Final = 8192
 """Default for the maximum number of characters of a text option."""
 _LARGEST: Final = 2**31 - 1
-"""Maximum number of pixels or bands in an option, since larger numbers overflow in numpy."""
+"""Maximum integer in an option that does not set its own maximum. Larger numbers of pixels overflow in numpy."""
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 
 
@@ -37,19 +37,19 @@ class Option:
 
     name: str
     declared: Any
-    """Type of the option without None, including the parts in ``Annotated``."""
+    """Declared type of the option without None. It may be ``Annotated``."""
     default: Any
     meta: msgspec.Meta
 
     @cached_property
     def hint(self) -> Any:
-        """Python type that values are converted to. Whether a value is an allowed choice is checked separately."""
+        """Python type that values are converted to. For a ``Literal``, it is the type of the choices."""
         hint = _plain(self.declared)
         return type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """Properties of the option that msgspec does not define, such as its unit."""
+        """Properties of the option beyond the fields of `msgspec.Meta`, such as its unit."""
         return self.meta.extra or {}
 
     @cached_property
@@ -71,7 +71,7 @@ class Option:
     @cached_property
     def words(self) -> str:
         """Description of the option's type for error messages, such as "a list of numbers"."""
-        return " or ".join(map(_words, _members(self.hint)))
+        return " or ".join(map(_type_name, _members(self.hint)))
 
     @cached_property
     def items(self) -> tuple[Any, ...] | None:
@@ -81,7 +81,7 @@ class Option:
 
     @cached_property
     def alone(self) -> bool:
-        """True if the option accepts a single value in place of a list."""
+        """True if the option accepts a single value. False if it accepts only lists or tables."""
         return any(get_origin(member) not in {tuple, dict} for member in _members(self.hint))
 
     def from_texts(self, texts: Mapping[str, Sequence[str]]) -> Any:
@@ -140,7 +140,7 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """Return a value in its usual spelling. Raise OptionError if it is not allowed or out of bounds."""
+        """Return a value, spelt like its choice. Raise OptionError if it is not a choice or is out of bounds."""
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:
@@ -166,7 +166,7 @@ class Option:
             raise self._error(f"{self.name} has {len(text)} characters, and may have {self.longest}; shorten it")
 
     def _items(self, texts: Sequence[str]) -> list[str | int]:
-        """Return the items of a list. They become integers if the option accepts both numbers and names."""
+        """Return the items of a list. If both integers and names are accepted, items of digits become integers."""
         if not all(texts):
             raise self._error(f"{self.name} has an empty value in {shown(list(texts))}; leave it out")
         if (int | str) not in (self.items or ()):
@@ -197,7 +197,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """Return the metadata that declares an option, for ``Annotated``.
+    """Return a `msgspec.Meta` with the description, bounds and other properties of an option, for ``Annotated``.
 
     ``extra`` may also hold ``max_length``, ``choices`` and ``schema``, which is added to the option's JSON schema.
     """
@@ -252,11 +252,11 @@ def _plain(hint: Any) -> Any:
     return Union[plain] if origin in {Union, UnionType} else origin[plain]  # noqa: UP007 - known only at run time
 
 
-def _words(hint: Any) -> str:
-    """Return the name of a type for messages to a client, such as "whole number"."""
+def _type_name(hint: Any) -> str:
+    """Return the name of a type in error messages, such as "whole number" for ``int``."""
     if get_origin(hint) is tuple:
         first, *others = get_args(hint)
-        items = " or ".join(f"{_words(item)}s" for item in get_args(first) or (first,))
+        items = " or ".join(f"{_type_name(item)}s" for item in get_args(first) or (first,))
         return f"a list of {items}" if others == [...] else f"{1 + len(others)} {items}"
     if get_origin(hint) is dict:
         return "a table of row, col, height, width"

@@ -17,10 +17,7 @@ class Contact:
 
     module: str
     names: tuple[str, ...]
-    """Names in the module, names of its submodules, or "Class.attribute".
-
-    An attribute also counts as existing if only the methods of the class set it.
-    """
+    """Private names: objects of the module, submodules, or "Class.attribute". The attribute may be set in a method."""
     why: str
 
     def faults(self) -> Iterator[str]:
@@ -70,14 +67,14 @@ THIRD_PARTIES: Final = (
     ),
     Contact("argparse", ("_SubParsersAction", "ArgumentParser._option_string_actions"), "ask which flags a parser has"),
 )
-"""Private names that are used here, from packages other than vLLM.
+"""Private names that this package uses from packages other than vLLM.
 
-The versions of these packages are set in setup.cfg, or required by vLLM.
+The versions of those packages are restricted by setup.cfg or by vLLM.
 """
 
 
 def third_party_faults() -> list[str]:
-    """Return a message for each private name of another package that this package uses, but that is not there."""
+    """Return a message for each private name that this package uses, but that the installed package lacks."""
     return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
 
 

@@ -40,7 +40,7 @@ class Retries:
     failures: int = 0
 
     def failed(self, asked_s: float = 0.0, *, counts: bool = True) -> float | None:
-        """Count a failed attempt. Return the seconds to wait before the next attempt, or None if no retry is left.
+        """Count a failed attempt. Return the seconds to wait, at least ``asked_s``, or None if no retry is left.
 
         Args:
             asked_s: the pause that the server asks for, in seconds.
@@ -55,7 +55,7 @@ class Retries:
 
 
 def call_with_retries(step: Callable[[], _Result], wait: Callable[[BrokenError], None]) -> _Result:
-    """Call ``step`` until it succeeds, and return its result. After each `BrokenError`, call ``wait`` with the error.
+    """Call ``step`` until it succeeds, and return its result. After a `BrokenError`, call ``wait`` to pause.
 
     ``wait`` pauses, or raises an error to end the attempts.
     """

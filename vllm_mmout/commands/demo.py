@@ -9,8 +9,8 @@ from pathlib import Path
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.errors import SaveError
 
-ASKED_IOU = 0.9
-"""Minimum intersection over union (IoU) of the mapped and the true water, below which the demo fails."""
+MIN_IOU = 0.9
+"""Minimum intersection over union (IoU) of the mapped and the true water. Below it, the demo fails."""
 
 MODEL = "water-index"
 SCENE = "scene.tif"
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SaveError(f"cannot make the folder {folder}: {error.strerror}; choose another with -o") from error
-    path = _scene(folder)
+    path = _write_scene(folder)
     # A small share of the memory: a demo must not fail because the device is busy with something else.
     with engine(MODEL, ["--gpu-memory-utilization", "0.3", *options.engine_flags], ["--out"]) as llm:
         mask = llm.generate(path, use_tqdm=False)[0].outputs
@@ -54,14 +54,14 @@ def run(options: argparse.Namespace) -> int:
         f"IoU      {iou:.3f} of water where the ground is visible,"
         f" {iou_with_clouds:.3f} with the clouds, which the formula mostly takes for water"
     )
-    if iou < ASKED_IOU:
-        print(f"vllm-mmout: the IoU must be {ASKED_IOU} or more; the map is wrong", file=sys.stderr)
+    if iou < MIN_IOU:
+        print(f"vllm-mmout: the IoU must be {MIN_IOU} or more; the map is wrong", file=sys.stderr)
         return 1
     return 0
 
 
-def _scene(folder: Path) -> Path:
-    """Write the demo's scene to ``folder``. Raise SaveError if files that the demo did not write would be replaced."""
+def _write_scene(folder: Path) -> Path:
+    """Write the demo's scene to ``folder``. Raise SaveError if the folder has maps, but no demo scene."""
     from vllm_mmout.models.embedded.scene import embedded_scene
 
     path = folder / SCENE

@@ -31,7 +31,7 @@ QUIET: Final = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",  # for the engine's own processes
 }
-"""Environment variables that silence vLLM and torch. They are set if the user has not set a level for vLLM's log."""
+"""Environment variables that silence vLLM and torch. They are not set if the user has set ``VLLM_LOGGING_LEVEL``."""
 ALWAYS: Final = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
@@ -99,7 +99,7 @@ def info_of(model: str, flags: Sequence[str]) -> ModelInfo:
 
 
 def _configured(model: str, flags: Sequence[str]) -> VllmConfig:
-    """Return vLLM's config for an engine with these flags, whose model has an output processor."""
+    """Return vLLM's config for an engine with these flags. Raise OptionError if the model has no output processor."""
     folder = found_model(model)
     prepare_environment()
     check_installed()
@@ -138,7 +138,7 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
         """Parser of vLLM's engine flags whose errors are a single line instead of five pages of usage."""
 
         def error(self, message: str) -> NoReturn:
-            raise OptionError(_refusal(message, [*own_flags, *self._option_string_actions]))
+            raise OptionError(_with_flag_hint(message, [*own_flags, *self._option_string_actions]))
 
     parser = EngineArgs.add_cli_args(EngineFlags(add_help=False))  # type: ignore[no-untyped-call]
     options: argparse.Namespace = parser.parse_args(["--model", model, "--no-use-tqdm-on-load", *flags])
@@ -147,8 +147,8 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
     return options
 
 
-def _refusal(message: str, flags: Sequence[str]) -> str:
-    """Return argparse's message about wrong arguments, with a hint for a misspelt flag."""
+def _with_flag_hint(message: str, flags: Sequence[str]) -> str:
+    """Return argparse's error message. For an unknown argument, add the most similar of ``flags`` as a hint."""
     _, unknown, arguments = message.partition("unrecognized arguments: ")
     if not unknown:
         return message

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.model_info import BandInfo, ModelInfo, ProcessorInfo
 
 _INDENT = 14
-"""Width of the column of headings."""
-_MOST_CLASSES = 40
-"""Largest number of classes in the text."""
+"""Width of the headings in the printed text, in characters."""
+_MAX_CLASSES = 40
+"""Maximum number of classes that are printed for an output processor."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -54,7 +54,7 @@ def _lines(info: ModelInfo) -> Iterator[str]:
     yield _row("architecture", info.architecture)
     yield _row("served by", f"{info.served_by} (from {info.provided_by})")
     yield _row("takes", info.takes)
-    yield from _under("bands", _bands(info.bands))
+    yield from _rows("bands", _bands(info.bands))
     if info.tile is not None:
         yield _row("dates", "one, without an axis of dates" if info.dates is None else str(info.dates))
         yield _row("tile", f"{info.tile.height} x {info.tile.width} pixels; in one forward {info.tile.sizes}")
@@ -63,10 +63,10 @@ def _lines(info: ModelInfo) -> Iterator[str]:
     for number, processor in enumerate(info.processors):
         default = f" (default, chosen by {info.chosen_by})" if not number else ""
         yield _row("processor", f"{processor.name}{default}: answers with {processor.answers_with}")
-        yield from _under("  outputs", _outputs(processor))
-        yield from _under("  classes", _classes(processor))
+        yield from _rows("  outputs", _outputs(processor))
+        yield from _rows("  classes", _classes(processor))
     yield _row("options", ", ".join(info.options))
-    yield from _under("assumes", info.assumes)
+    yield from _rows("assumes", info.assumes)
 
 
 def _bands(bands: Sequence[BandInfo]) -> list[str]:
@@ -86,9 +86,9 @@ def _outputs(processor: ProcessorInfo) -> Iterator[str]:
 
 
 def _classes(processor: ProcessorInfo) -> Iterator[str]:
-    for each in processor.classes[:_MOST_CLASSES]:
+    for each in processor.classes[:_MAX_CLASSES]:
         yield _cells(each.id, each.name, each.colour)
-    more = len(processor.classes) - _MOST_CLASSES
+    more = len(processor.classes) - _MAX_CLASSES
     if more > 0:
         yield f"and {more} more, which --json lists"
 
@@ -101,7 +101,7 @@ def _row(heading: str, text: str) -> str:
     return f"{heading:{_INDENT}}{text}".rstrip()
 
 
-def _under(heading: str, texts: Sequence[str] | Iterator[str]) -> Iterator[str]:
-    """Yield lines below one another, the first beside the heading."""
+def _rows(heading: str, texts: Sequence[str] | Iterator[str]) -> Iterator[str]:
+    """Yield a line for each text. The heading is written only before the first text."""
     for number, text in enumerate(texts):
         yield _row("" if number else heading, text)

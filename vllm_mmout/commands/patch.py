@@ -116,7 +116,7 @@ def _hash(file: Path) -> str:
 
 
 def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
-    """Raise an error unless git can apply the patches in ``series`` and the folders of the files are writable."""
+    """Raise an error unless git can apply the patches in ``series``, and the folders of ``names`` are writable."""
     with _patched(sources, names, series, patched=True):
         pass
     for folder in {(sources / name).parent for name in names}:

@@ -79,7 +79,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
 _ALL_OPTIONS = {**OPTIONS, "stac_item": _argparse_settings(DECLARED["stac_item"])}
-"""`OPTIONS`, which ``vllm-mmout submit`` has too, and the options of results that are written here."""
+"""`OPTIONS`, and the option ``stac_item``, which ``vllm-mmout submit`` lacks."""
 GRID, SKIP_FAILED = "--grid", "--skip-failed"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
@@ -133,13 +133,14 @@ def add_parser(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """Input of ``vllm-mmout run``. ``folder`` is the subfolder of ``-o`` for its result, ending in "/", or empty."""
+    """Input of ``vllm-mmout run``."""
 
     data: Any
-    """Path, address, or the record of a catalogue."""
+    """Path or address of the input, or a catalogue's record of it, such as a STAC item."""
     folder: str = ""
+    """Subfolder of the output folder for the result, ending in "/", or "" for the output folder itself."""
     fault: str | None = None
-    """Error message if the input is an invalid address of an object in a bucket, else None."""
+    """Error message if ``data`` is a malformed address of a file in a bucket, else None."""
 
     @property
     def name(self) -> str:
@@ -148,7 +149,7 @@ class RunInput:
 
     @classmethod
     def of(cls, argument: str) -> Iterator[Self]:
-        """Yield the inputs that an argument names: each scene below a folder in a bucket, or the argument itself."""
+        """Yield the inputs that a command line argument names. For a folder in a bucket, yield each scene below it."""
         if not in_bucket(argument) or not is_folder(argument):
             yield from map(cls, expanded(argument))
             return
@@ -173,7 +174,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequence[RunInput]) -> int:
-    """Run the model on inputs, and return the exit status. Report an input that fails, and continue with the next."""
+    """Run the model on the inputs ``listed`` with the options ``chosen``, and return the exit status.
+
+    If an input fails, its error is printed, and the next input is processed.
+    """
     faults = [each.fault for each in listed if each.fault is not None]
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -211,7 +215,7 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
 
 
 def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
-    """Return the output path of each input: ``out`` and its subfolder, with a file name if a format is requested."""
+    """Return the path of each input's result: ``out``, the input's subfolder, and a file name if a format is set."""
     if output_format is None:
         return [out + each.folder for each in inputs_to_run]
     form = format_named(output_format)
@@ -241,7 +245,7 @@ def _report(name: str, result: MultimodalRequestOutput) -> bool:
 
 
 def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) -> str:
-    """Check the inputs and ``-o`` before an engine starts. Return the path, which ends with "/" for a folder."""
+    """Check the inputs and the output path ``out``. Return the path, with "/" at its end if it is a folder."""
     inputs = [each.data for each in inputs_to_run if isinstance(each.data, str)]
     are_all_texts = len(inputs) == len(inputs_to_run)
     if are_all_texts and not any("://" in name or is_gdal_name(name) or Path(name).exists() for name in inputs):

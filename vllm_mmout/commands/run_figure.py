@@ -15,7 +15,7 @@ _SUFFIXES: Final = (".png", ".pdf", ".svg")
 
 
 def check_figure(file: str, results: int) -> None:
-    """Check before an engine starts that the figure of a run can be made.
+    """Check that ``file`` can be written as the figure of a run, before an engine starts.
 
     Args:
         file: path of the figure.
@@ -40,7 +40,7 @@ def check_figure(file: str, results: int) -> None:
 
 
 def save_figure(outputs: Any, file: str) -> None:
-    """Draw the first result that has a figure, and print the path of the file."""
+    """Save the figure of the first output that can be drawn, and print the path of the file."""
     made = list(outputs.values()) if isinstance(outputs, Mapping) else [outputs]
     drawn = [output for output in made if hasattr(output, "figure")]
     if not drawn:

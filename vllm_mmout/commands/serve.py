@@ -50,7 +50,7 @@ Flags of vllm serve, which need vLLM to be loaded:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add ``serve`` to the list of commands. `run` gets its arguments unparsed, because vLLM's server parses them."""
+    """Add ``serve`` to the list of commands, without its arguments, because vLLM's server parses them."""
     subparsers.add_parser(NAME, help="serve a model over HTTP, with the flags of vllm serve", add_help=False)
 
 

@@ -21,7 +21,7 @@ LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds", "stac_item"
 clients cannot set them."""
 
 STAYS = LOCAL_ONLY | {"partial_images", "aoi", "aoi_crs"}
-"""Names of the options that an engine does not use. Requests that differ only in these can share a batch."""
+"""Names of the options that an engine does not need. Requests that differ only in these options can share a batch."""
 
 
 class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -102,7 +102,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
                 msgspec.structs.force_setattr(self, name, tuple(value))
         if isinstance(self.path, PurePath):
             msgspec.structs.force_setattr(self, "path", str(self.path))
-        self._convert_place()
+        self._convert_area_and_window()
         for option in _CHOSEN:
             _check_chosen(option, getattr(self, option.name))
         try:
@@ -144,8 +144,8 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
         if isinstance(self.processor, tuple):
             raise OptionError("a mosaic takes one processor, not a list; send a request for each", param="processor")
 
-    def _convert_place(self) -> None:
-        """Convert the options of the input's part from the forms that users write."""
+    def _convert_area_and_window(self) -> None:
+        """Convert ``aoi`` to GeoJSON text, and ``window`` to a `Window`."""
         if self.aoi is not None:
             msgspec.structs.force_setattr(self, "aoi", area_text(self.aoi, self.aoi_crs))
         if self.window is not None:
@@ -161,12 +161,12 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def blends(self) -> bool:
-        """True if values of this request are averaged with overlapping tiles before the final result is computed."""
+        """True if the request is a tile, and its values are averaged with overlapping tiles before the final step."""
         return self.part and self.overlap > 0 and self.blend != "none"
 
     @property
     def of_run(self) -> OutputParams:
-        """Options for the model's run. Several kinds of result are all made of the processor's default kind."""
+        """Options for running the model. Several requested kinds of result are all made of the default kind."""
         return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
 
     def of_part(self, **changes: Any) -> OutputParams:
@@ -174,11 +174,11 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
         return _PartParams(**{**msgspec.structs.asdict(self.of_run), **changes})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the options as plain data to send to the engine. Options with default values are left out."""
+        """Return the options that the engine needs, as plain data. Options with default values are left out."""
         return {name: value for name, value in self.of_run.to_mapping().items() if name not in STAYS}
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the options except `LOCAL_ONLY` as plain data. Options with default values are left out."""
+        """Return all options but `LOCAL_ONLY` as plain data. Options with default values are left out."""
         plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
         # msgspec omits a text only if it is the default object itself, so equal unpickled texts are left out here.
         names = [key for key in plain if key not in LOCAL_ONLY and getattr(self, key) != OPTIONS[key].default]
@@ -204,7 +204,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
 
 
 class _PartParams(OutputParams, frozen=True, kw_only=True):
-    """Options of one tile or other part of a larger request, created by the engine."""
+    """Options for one tile, or another part, of a user's request."""
 
     @property
     def part(self) -> bool:
@@ -227,8 +227,8 @@ _Checked = msgspec.defstruct(
     [(option.name, option.hint | None if option.default is None else option.hint) for option in OPTIONS.values()],
     kw_only=True,
 )
-"""Struct with the fields of OutputParams, used to check types: msgspec checks types in conversions, not in
-constructors."""
+"""Struct with the fields of OutputParams. Options are converted to it to check their types, since msgspec's
+constructors do not check types."""
 OutputParams.__doc__ = "\n".join(
     [*(OutputParams.__doc__ or "").splitlines()[:2], "    Args:"]
     + [f"        {option.name}: {option.meta.description}" for option in OPTIONS.values()]

@@ -51,12 +51,12 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def picks(self) -> tuple[str, ...] | None:
-        """Names of the requested output processors, or None for the model's first."""
+        """Names of the requested output processors, or None to use the model's default processor."""
         return (self.processor,) if isinstance(self.processor, str) else self.processor
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names of the results of a request for several. Empty if the request asks for a single result."""
+        """Names of the requested results if the request asks for several, else empty."""
         return next((names for names in (self.processor, self.output) if isinstance(names, tuple)), ())
 
 

@@ -22,7 +22,7 @@ _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 
 
 _LONGEST_SENT = 1 << 20
-"""Largest number of characters of an area from the network. It is checked on the event loop."""
+"""Maximum number of characters of an area of interest that a client sends, since it is checked on the event loop."""
 
 FILE, STORED = "file", "stored"
 """Values of ``scale`` that are not numbers. "file" applies the scale that the file states, and "stored" uses the values
@@ -128,7 +128,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the options set here that affect how a raster is read and cut into tiles."""
+        """Names of the set options that affect how a raster is read and cut into tiles."""
         names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "aoi", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None)
 

@@ -37,16 +37,16 @@ class OutputProcessor:
     of output."""
 
     products: ClassVar[tuple[str, ...]] = ()
-    """Kinds in ``outputs`` that a request may ask for together: the default kind, and the kinds that `product` makes of
-    it. Empty if each kind needs its own run."""
+    """Kinds of output that a request may ask for together: the default kind, and the kinds that `product` makes of it.
+    Empty if a request may ask for one kind only."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
     default `Binding`, for models that answer in a single forward pass."""
 
     output_stride: int = 1
-    """Side in pixels of the square of the input that becomes one pixel of the output raster. If it is above 1, tiles
-    begin at multiples of it, and the output covers the input with whole patches."""
+    """Side of the square patch of the input, in pixels, that one pixel of the output raster covers. If it is above 1,
+    tiles begin at multiples of it, and the last patches may reach beyond the input."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
@@ -96,7 +96,7 @@ class OutputProcessor:
         return raw
 
     def decode(self, raw: Any, params: OutputParams, state: Any = None) -> Any:
-        """Build the output object of one engine request, in a thread of the frontend process.
+        """Build the output object of one input or one tile, in a thread of the frontend process.
 
         Args:
             raw: return value of ``reduce`` for this request, without axis 0, on the CPU. Read-only.
@@ -150,7 +150,7 @@ class OutputProcessor:
         return first.output
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic. The result of a scene must be a raster.
+        """Return the options for running each scene of a mosaic. With them, the model's result must be a raster.
 
         The default returns ``params``. Raises OptionError if results of this processor cannot be joined to one map.
         """
@@ -168,11 +168,11 @@ class OutputProcessor:
         return params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return a function that turns joined pixels of scenes into pixels of the result, or None for no change."""
+        """Return a function that converts a mosaic's joined pixels to the result, or None to leave them unchanged."""
         return None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
-        """Return the output that the request asks for, made of the joined raster. The default returns the raster.
+        """Convert the joined raster of a mosaic to the requested kind of output. The default returns the raster.
 
         ``area`` is the area of interest, to which the raster is masked already, or None.
         """
@@ -184,7 +184,7 @@ class OutputProcessor:
         return self.modality == "raster" or type(self).assemble is not OutputProcessor.assemble
 
     def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
-        """Make a kind of `products` of the default output, if a request asks for several kinds.
+        """Convert an output of the default kind to ``kind``, for a request that asks for several kinds.
 
         It runs in a thread of the frontend process. The products of a request share ``output``, so it must not be
         changed or closed.
@@ -221,7 +221,7 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
 
 
 def check_output(name: str, processor: OutputProcessor, output: str | tuple[str, ...] | None) -> None:
-    """Raise OptionError if the processor called ``name`` does not have the requested kinds of output."""
+    """Raise OptionError if the processor called ``name`` cannot return the requested kinds of output together."""
     if output is None:
         return
     kinds = output if isinstance(output, tuple) else (output,)
@@ -242,7 +242,7 @@ def check_output(name: str, processor: OutputProcessor, output: str | tuple[str,
 
 
 class OwnInputsProcessor(OutputProcessor):
-    """Base class of processors that also convert a user's request to the inputs of the model."""
+    """Base class of processors that make the model's inputs from a user's request themselves."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor"})
     """Names of the options in `OutputParams` that requests to this processor may set. Other options are refused."""
@@ -251,11 +251,11 @@ class OwnInputsProcessor(OutputProcessor):
         """Import the modules that the processor needs. This is called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """Return the processor to use with a started engine. ``renderer`` is vLLM's object for prompts."""
+        """Return the processor to use once the engine runs: this one, or another. ``renderer`` is vLLM's renderer."""
         return self
 
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
-        """Return a `vllm_mmout.engine.scene.run.Run` that divides the user's request into requests of the engine.
+        """Return a `vllm_mmout.engine.scene.run.Run` that splits the user's request into requests to the engine.
 
         It is not started.
 

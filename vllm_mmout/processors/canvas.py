@@ -72,14 +72,14 @@ class Canvas:
         return StoredRaster.from_blocks(self._blocks, **described)
 
     def discard(self) -> None:
-        """Delete the unfinished file, and free the blocks in memory."""
+        """Delete the unfinished file, and free its pixels in memory."""
         self._open.clear()
         self._blocks.discard()
 
     def _overlapped_blocks(
         self, row: int, col: int, height: int, width: int
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-        """Yield each block that a rectangle overlaps: its (row, column), and the slices of block and rectangle."""
+        """Yield ((row, column), slices within the block, slices within the rectangle) of each overlapped block."""
         for block_row, there_rows, here_rows in _blocks_along(row, height, self._blocks.block):
             for block_col, there_cols, here_cols in _blocks_along(col, width, self._blocks.block):
                 yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
@@ -107,9 +107,9 @@ class Canvas:
             self._blocks.write(*block, waiting)
 
     def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
-        """Record whether a pixel was masked, and whether a valid pixel has the default nodata value.
+        """Raise DecodeError if pixels are masked, and a valid pixel has the default nodata value.
 
-        Raise DecodeError if both are true.
+        The pixels of earlier calls count too.
         """
         if hidden is not None:
             self._masked = True
@@ -121,7 +121,7 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster so far. If ``like`` has none, a default is used as soon as a pixel is masked."""
+        """Nodata value of the raster. If none was set, it is None until a pixel is masked, and then a default value."""
         if self._like.nodata is None and self._masked:
             return self._fill_value().item()  # type: ignore[no-any-return]
         return self._like.nodata
@@ -137,7 +137,7 @@ class Canvas:
 
 
 def _blocks_along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield each block that a range of an axis overlaps: its index, the slice in the block, the slice in the range."""
+    """Yield (index, slice within the block, slice within the range) of each block that a range of an axis overlaps."""
     for block in range(start // side, (start + length - 1) // side + 1):
         first, last = max(start, block * side), min(start + length, (block + 1) * side)
         yield block, slice(first - block * side, last - block * side), slice(first - start, last - start)
@@ -160,7 +160,7 @@ def _checked_nodata(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
 
 
 def check_alike(first: RasterOutput, other: RasterOutput) -> None:
-    """Raise DecodeError if two rasters differ in more than their pixels, size, georeference or metadata."""
+    """Raise DecodeError if two rasters differ in bands, dtype, nodata or another property that tiles share."""
     if (found := difference(first, other)) is not None:
         name, mine, others = found
         raise DecodeError(
@@ -170,9 +170,9 @@ def check_alike(first: RasterOutput, other: RasterOutput) -> None:
 
 
 def difference(first: RasterOutput, other: RasterOutput, *, but: Collection[str] = ()) -> tuple[str, str, str] | None:
-    """Return the name and both values, as text, of the first trait that differs between two rasters, or None.
+    """Return (property, value, other value) for a property in which two rasters differ, such as nodata, or None.
 
-    Pixels, size, georeference, metadata and the traits named in ``but`` are not compared.
+    Pixels, size, georeference, metadata and the properties named in ``but`` are not compared. The values are text.
     """
     mine, others = _traits(first), _traits(other)
     for name, trait in mine.items():

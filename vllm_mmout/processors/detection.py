@@ -34,9 +34,9 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Multiple of ``max_detections`` that the worker sends, since non-maximum suppression removes some boxes later."""
+"""Number of boxes that the worker sends for each box of ``max_detections``. Suppression later removes overlaps."""
 _MAX_SENT = 1000
-"""Number of boxes that the worker sends for each input if no other limit applies."""
+"""Number of boxes that the worker sends for an input if ``max_detections`` is not set."""
 
 _SAME_OBJECT_IOU = 0.5
 """Default intersection over union above which boxes from two tiles count as the same object."""
@@ -117,7 +117,7 @@ class DetectionProcessor(OutputProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Choose the boxes with the highest scores, the same number for each request, and return their tensors.
+        """Return the ``k`` boxes with the highest scores of each request. ``k`` is equal for all requests.
 
         Returns "scores", float32 [n, k], highest first, NaN first, and equal scores in their original order; "labels",
         int32 [n, k]; "boxes", or "relative_boxes" if normalised, float32 [n, k, 4] as xmin, ymin, xmax, ymax; and
@@ -186,7 +186,7 @@ class DetectionProcessor(OutputProcessor):
         return joined_boxes(parts, threshold, self._most)
 
     def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
-        """Return one candidate box per query, or without ``no_object`` one per query and class."""
+        """Return the best class of each query if the option ``no_object`` is set, else every class of each query."""
         import torch
 
         logits, boxes = output["logits"], output["pred_boxes"]
@@ -234,7 +234,7 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
 
 
 def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
-    """Return scores, labels, boxes, whether boxes are normalised, and the count of scores above the threshold."""
+    """Return (scores, labels, boxes, are_relative, count above the threshold) from the return value of ``reduce``."""
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
             return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])

@@ -120,10 +120,9 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def tensor_named(output: Raw, name: str | None, takes: str, default: str | None = None) -> torch.Tensor:
-    """Return the output of the model called ``name``, or its only output if ``name`` is None.
+    """Return the model's output ``name``. If ``name`` is None, return the output ``default`` or the only output.
 
-    If there are several, the output called ``default`` is used. ``takes`` says what the processor takes, for the
-    ReduceError that is raised if no output is found.
+    Raise ReduceError if there is no such output. Its message begins with ``takes``, the inputs of the processor.
     """
     tensors = named(output)
     if name is None and default in tensors:

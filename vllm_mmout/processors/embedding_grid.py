@@ -40,14 +40,14 @@ _DTYPES = ("float32", "float16", "int8")
 _HIDDEN: Final = "last_hidden_state"
 _NODATA = -128  # of int8
 _MOST = 127
-"""Largest absolute value of a component that is stored as int8."""
+"""Largest absolute value in rasters of int8, where -128 is nodata."""
 _STEPS = 4
-"""Number of steps of a pixel's scale for each power of two."""
+"""Number of different scales for each doubling: the scale of a pixel is 2 ** (exponent / 4)."""
 SCALE_BAND: Final = "scale_exponent"
-"""Name of the last band of int8 vectors with a scale for each pixel."""
+"""Name of the last band of int8 rasters if each pixel has its own scale. The band has the scales' exponents."""
 PATCH_ITEM: Final = "MMOUT_PATCH_SIZE"
 SCALE_ITEM: Final = "MMOUT_EMBEDDING_SCALE"
-"""Metadata item that says how vectors are computed from int8 pixels with a scale for each pixel."""
+"""Name of the metadata item with the formula that converts int8 pixels to vectors, if each has its own scale."""
 _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} is the last band"
 
 
@@ -183,18 +183,18 @@ class EmbeddingGridProcessor(OutputProcessor):
         vectors = grid.to(torch.float32).contiguous()
         if self._normalize:
             vectors = unit_vectors(vectors, dim=0)
-        unknown = ~vectors.isfinite().all(dim=0)
+        invalid = ~vectors.isfinite().all(dim=0)
         if self._dtype == "int8":
-            bands = self._per_pixel(vectors, unknown) if self._scale is None else self._per_band(vectors, unknown)
-            return bands.masked_fill_(unknown, _NODATA).to(torch.int8)
-        vectors = vectors.masked_fill(unknown, math.nan)
+            bands = self._pixel_steps(vectors, invalid) if self._scale is None else self._band_steps(vectors, invalid)
+            return bands.masked_fill_(invalid, _NODATA).to(torch.int8)
+        vectors = vectors.masked_fill(invalid, math.nan)
         return halved(vectors) if self._dtype == "float16" else vectors
 
-    def _per_pixel(self, vectors: torch.Tensor, unknown: torch.Tensor) -> torch.Tensor:
-        """Return steps [dim + 1, rows, columns]. The last band is the exponent of the pixel's scale."""
+    def _pixel_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
+        """Quantise each pixel with its own scale. Return [dim + 1, rows, columns], whose last band is the exponent."""
         import torch
 
-        largest = vectors.masked_fill(unknown, 0).abs().amax(dim=0)
+        largest = vectors.masked_fill(invalid, 0).abs().amax(dim=0)
         exponent = (_STEPS * torch.log2(largest.to(torch.float64) / _MOST)).ceil()
         if (exponent > _MOST).any():
             raise ReduceError(
@@ -205,8 +205,8 @@ class EmbeddingGridProcessor(OutputProcessor):
         steps = (vectors / torch.exp2(exponent / _STEPS)).round().clamp(-_MOST, _MOST)
         return torch.cat([steps, exponent.unsqueeze(0)])
 
-    def _per_band(self, vectors: torch.Tensor, unknown: torch.Tensor) -> torch.Tensor:
-        """Return steps [dim, rows, columns] of each band's scale."""
+    def _band_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
+        """Quantise each band [dim, rows, columns] with its scale in the option ``scale``."""
         import torch
 
         scale = torch.tensor(self._scale, dtype=torch.float32, device=vectors.device).reshape(-1, 1, 1)
@@ -214,7 +214,7 @@ class EmbeddingGridProcessor(OutputProcessor):
             raise ReduceError(
                 f"scale has {len(scale)} entries, the model emits vectors of {len(vectors)}; give one entry a component"
             )
-        steps = (vectors / scale).masked_fill(unknown, 0).round()
+        steps = (vectors / scale).masked_fill(invalid, 0).round()
         largest = steps.abs().amax()
         if largest > _MOST:
             raise ReduceError(
@@ -226,7 +226,7 @@ class EmbeddingGridProcessor(OutputProcessor):
 
 
 def _checked_patch(patch_size: object) -> int:
-    """Return the side of a patch. Equal sides [16, 16], as configs of transformers may have them, are one side."""
+    """Return the option ``patch_size`` as one integer. A pair of equal sides, such as [16, 16], is accepted too."""
     if isinstance(patch_size, list | tuple) and len(set(patch_size)) == 1:
         patch_size = patch_size[0]
     if patch_size is None:

@@ -66,7 +66,7 @@ class _Joining:
 
     _plan: Plan
     _like: RasterOutput
-    """First pixel of the first tile that has an output. The bands, dtype and nodata of all tiles must match it."""
+    """Raster of one pixel from the first tile with an output. All tiles must have the same bands, dtype and nodata."""
     _metadata: dict[str, str]
     """Metadata items that are equal in all tiles so far."""
     _finished_metadata: dict[str, str]
@@ -86,7 +86,7 @@ class _Joining:
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add_block(self, block: Sequence[Part]) -> None:
-        """Add tiles that arrived together. A tile without valid pixels has the output None."""
+        """Add the tiles of one engine request. A tile without valid pixels has the output None."""
         if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
             tiles = block.outputs
             if isinstance(tiles, RasterTiles):
@@ -98,7 +98,7 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add tiles that share their metadata. Tiles without masked pixels and without overlap are written directly."""
+        """Add the tiles of one engine request. Tiles without overlap and without masked pixels are written at once."""
         if tiles.array.shape[2:] != self._plan.output_size:
             self._add(block[0])  # raises the error
         check_alike(self._like, tiles.like)
@@ -184,7 +184,7 @@ class _Joining:
                 self._wait(canvas, cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
 
     def _mask_of_result(self, valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-        """Resize a tile's mask to the result's pixels. A patch is valid if any of its pixels is."""
+        """Resize a tile's mask to ``size``. If a pixel of the result is a patch, one valid pixel makes it valid."""
         patch = self._grid.patch
         if patch == 1:
             return resized_mask(valid, size)

@@ -42,7 +42,7 @@ class Labels:
     """Maps class ids to names, as in ``id2label`` of config.json. Classes may be missing."""
 
     def of(self, number: int) -> str:
-        """Return the name of a class, or its number if the name is unknown."""
+        """Return the name of the class ``number``, or the number as text if the name is unknown."""
         if self.names is not None and 0 <= number < len(self.names):
             return self.names[number]
         return self.by_id.get(number, str(number))
@@ -61,7 +61,7 @@ class Labels:
             )
 
     def or_those_of(self, config: Mapping[str, Any]) -> Labels:
-        """Return these names if ``class_names`` was set, otherwise the names in ``id2label`` of config.json."""
+        """Return this object if ``class_names`` was set, else labels with the names in ``id2label`` of config.json."""
         table = config.get("id2label")
         if self.names is not None or table is None:
             return self
@@ -75,7 +75,10 @@ class Labels:
 
 
 def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
-    """Return the names in an option as a tuple. Raise OptionError if the list is malformed or repeats a name."""
+    """Return the list of names in ``option`` as a tuple. Raise OptionError if a name is empty or occurs twice.
+
+    ``named`` is the word for an item in messages, such as "class".
+    """
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")
     if len(set(names)) < len(names):

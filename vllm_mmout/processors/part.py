@@ -20,19 +20,19 @@ class Part:
     index: int
     """Index of the part within the user's request, from 0."""
     window: Window | None
-    """Window of the part in the input, in pixels, or in the request's own ``window`` of it. None if the input is not a
-    raster."""
+    """Window of the part in pixels of the input. If the request has a ``window``, it is relative to that window. None
+    if the input is not a raster."""
     output: Any
-    """Return value of ``decode``. None if no pixel is valid, since such a part is not sent to the model."""
+    """Return value of ``decode``. None if the part has no valid pixel, and was therefore not sent to the model."""
     valid: NDArray[np.bool_] | None = None
     """Validity mask of the part, bool [height, width]. None if all pixels are valid."""
 
 
 class PartBlock(Sequence[Part]):
-    """Sequence of the parts that one engine request computed. Each `Part` with its output is created on access."""
+    """Sequence of the parts of one engine request. A `Part` is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Combine ``parts``, whose ``output`` is None, with the outputs in the same order."""
+        """Store ``parts``, whose ``output`` is None, and their ``outputs`` in the same order."""
         self.parts = parts
         self.outputs = outputs
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 Range: TypeAlias = tuple[float, float]
-"""(lowest, highest) value. They become black and white."""
+"""Pair of values (black, white): the first becomes 0, and the second becomes 255."""
 
 
 def checked_range(value_range: Sequence[float]) -> Range:

@@ -18,7 +18,7 @@ class RasterTiles(Sequence[RasterOutput]):
     """
 
     def __init__(self, array: NDArray[Any], like: RasterOutput) -> None:
-        """Wrap the pixels of all tiles, [tiles, bands, height, width], and a raster ``like`` with their metadata."""
+        """Store the pixels of all tiles [tiles, bands, height, width], and a raster ``like`` with their metadata."""
         self.array = array
         self.like = like
 

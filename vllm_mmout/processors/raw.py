@@ -31,12 +31,12 @@ def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
 
 
 def named(raw: Raw) -> dict[str, torch.Tensor]:
-    """Return the tensors of a raw output by name. A tensor without a name gets the name ""."""
+    """Return a raw output as a dict of tensors by name. If it is a single tensor, its name is ""."""
     return raw if isinstance(raw, dict) else {"": raw}
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Apply a function to one or more raw outputs. If they are dicts, apply it to the tensors of each name.
+    """Call ``call`` with one or more raw outputs. If these are dicts, call it with the tensors of each key.
 
     All raw outputs must be tensors, or dicts with the same names.
     """
@@ -47,9 +47,9 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Check that a raw output is a tensor or dict of tensors with ``count`` requests on axis 0, and return it.
+    """Return ``raw`` if it is a tensor, or a dict of tensors, of length ``count`` on axis 0. Else raise ``error``.
 
-    ``giver`` is the function that returned it, for the message.
+    ``giver`` is the function that returned ``raw``, for the message.
     """
     import torch
 
@@ -86,13 +86,13 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return the DecodeError for a raw output that the processor's own ``reduce`` could not have returned."""
+    """Return the DecodeError for output of a subclass's ``reduce`` that does not have the form ``what``."""
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """Return the output kind that a request asks for, by default the processor's first, or "" if it has a single kind.
+    """Return the kind of output that a request selects, by default the processor's first. A single kind is called "".
 
     Raise OptionError if the processor does not have it.
     """
@@ -104,7 +104,7 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
 
 def has_method(instance: object, method: Any) -> bool:
-    """Return whether an object uses this ``method`` of its class, neither overridden in a subclass nor replaced."""
+    """Return whether ``instance`` uses ``method`` of its class, and no subclass overrides it."""
     return getattr(getattr(instance, method.__name__), "__func__", None) is method
 
 

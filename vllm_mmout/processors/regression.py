@@ -44,9 +44,9 @@ _STORED = {
     "uint16": (0, 65534, 65535),
     "int16": (-32767, 32767, -32768),
 }
-"""Maps each dtype to the lowest and highest value of measurements stored in it, and to its nodata value.
+"""Maps each dtype for measurements to (lowest value, highest value, nodata value).
 
-32-bit integers are missing: they are as large as float32, which cannot represent all of their values.
+32-bit integers are not supported, since float32 cannot represent all of their values.
 """
 
 

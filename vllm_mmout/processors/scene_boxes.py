@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Fraction of a box that another box must contain to replace it, if the first may be cut off by a tile's edge."""
+"""Fraction of a box at a tile's edge. If another box covers more of it, the box at the edge is dropped."""
 _MARGIN = 0.05
-"""Maximum gap between a box and a tile edge that counts as touching, as a fraction of the box's side, at least 1
-pixel."""
+"""Maximum gap between a box and an edge of its tile that it touches, as a fraction of the box's side. The gap may
+always be 1 pixel."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
@@ -62,7 +62,7 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> Detect
 
 
 class _SceneBoxes:
-    """Compact list of the boxes detected so far, since a scene may have hundreds of thousands."""
+    """Arrays of all boxes detected so far, since a scene may have hundreds of thousands."""
 
     def __init__(self, grid: TileGrid) -> None:
         self._grid = grid
@@ -107,7 +107,7 @@ class _SceneBoxes:
             self._cut.append(self._is_cut(box, edges))
 
     def _is_cut(self, box: Box, edges: Box) -> bool:
-        """Return whether a box touches an edge of its tile inside the scene, which may cut off its object."""
+        """Return whether a box may be cut off: it touches an edge of its tile that is not an edge of the scene."""
         across, down = (max(1.0, _MARGIN * (box[2 + axis] - box[axis])) for axis in (0, 1))
         scene = (0, 0, self._grid.width, self._grid.height)
         touched = (
@@ -174,7 +174,7 @@ class _BoxIndex:
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range of box centres, along an axis, that count for a tile. Other boxes count for its neighbours."""
+    """Return the range of box centres, along an axis, that a tile keeps. Its neighbours keep boxes outside of it."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:

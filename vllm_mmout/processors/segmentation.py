@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 _TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
 _NODATA = {"uint8": 255, "uint16": 65535}
 _VECTORS = ("polygons", "areas")
-"""Outputs that are computed from the raster of classes."""
+"""Kinds of output that are computed from the finished raster of classes."""
 _AXES = 4  # batch, classes, rows, columns
-_FEW = 16
-"""Maximum number of classes that are compared one by one, which is faster for few classes than `torch.max`."""
+_MAX_COMPARED = 16
+"""Maximum number of classes for comparing them in a loop. For more classes, `torch.max` is faster."""
 _CLASSES = range(2, 65535 + 1)
-"""Supported numbers of classes. Class ids and a nodata value must fit into uint16."""
+"""Allowed numbers of classes in a model. All class ids and a nodata value must fit into uint16."""
 
 
 class SegmentationProcessor(OutputProcessor):
@@ -116,7 +116,7 @@ class SegmentationProcessor(OutputProcessor):
         return PolygonsOutput.formats if output == "polygons" else RasterOutput.formats
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Compute the output that the request asks for, or probabilities if they are averaged across tiles later.
+        """Compute the requested kind of output, or for tiles that will be averaged, the probabilities.
 
         Returns uint8 or uint16 [n, height, width] for "classes", "polygons" and "areas"; float32 [n, classes, height,
         width] for "probabilities"; float32 [n, height, width] for "confidence". Raises OptionError if
@@ -128,7 +128,7 @@ class SegmentationProcessor(OutputProcessor):
         logits = self.checked_logits(only_tensor(output, _TAKES, ReduceError))
         if sent == "classes":
             dtype = class_dtype(logits.shape[1])
-            if logits.shape[1] <= _FEW:
+            if logits.shape[1] <= _MAX_COMPARED:
                 return best_of(logits.unbind(dim=1), logits.shape[1])
             best = logits.max(dim=1)  # torch returns the first of equal maxima, and NaN if there is any
             ids = best.indices.masked_fill_(best.values.isnan(), _NODATA[dtype])
@@ -171,14 +171,14 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options of a scene of a mosaic: probabilities if the most confident wins, classes for vectors."""
+        """Return the options for each scene of a mosaic, which select probabilities or classes as the result."""
         output = asked_output(self, self.name, params)
         if params.mosaic == "confident":
             return msgspec.structs.replace(params, output="probabilities")
         return msgspec.structs.replace(params, output="classes") if output in _VECTORS else params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return the function that computes the requested pixels from probabilities, or None if it is not needed."""
+        """Return a function that converts the mosaic's joined probabilities to the requested output, or None."""
         return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
@@ -186,7 +186,7 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(raster, asked_output(self, self.name, params), params, area)
 
     def _finisher(self, output: str) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return the function that computes an output from probabilities, or None if probabilities are the output."""
+        """Return a function that converts probabilities to ``output``, or None if ``output`` is "probabilities"."""
         if output == "probabilities":
             return None
         return self._finished_confidence if output == "confidence" else self._finished_classes
@@ -228,7 +228,7 @@ class SegmentationProcessor(OutputProcessor):
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def travels(self, params: OutputParams) -> str:
-        """Return what `reduce` sends to the frontend: "classes", "probabilities" or "confidence"."""
+        """Return the kind of tensor that `reduce` sends to the frontend: "classes", "probabilities" or "confidence"."""
         output = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
@@ -247,14 +247,14 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return a colour for each class, or for ``most`` classes if the number of classes is unknown."""
+        """Return the palette, or a default colour for each class. Without class names, colour ``most`` classes."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
 
 
 def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
-    """Return the class with the largest value at each pixel. ``planes`` holds a tensor [n, height, width] per class.
+    """Return the class with the highest value at each pixel. ``planes`` yields a tensor [n, height, width] per class.
 
     The result equals that of ``max`` over all planes. With few classes this is several times faster on a CPU, and the
     planes need not be in memory at once. Arithmetic replaces selection: filling or choosing by a mask takes longer
@@ -281,9 +281,9 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
 
 
 def as_vectors(raster: RasterOutput, output: str, params: OutputParams, area: PlacedArea | None = None) -> Any:
-    """Convert a raster of classes to polygons or a table of areas if ``output`` says so. Else return it.
+    """Convert a raster of classes to polygons or a table of areas if ``output`` is "polygons" or "areas".
 
-    ``area`` is the area of interest of a scene that was joined.
+    Other values of ``output`` return the raster. ``area`` is the area of interest of a joined scene.
     """
     if output == "polygons":
         return PolygonsOutput(raster, simplify=params.simplify)

@@ -47,7 +47,7 @@ class Choice:
         return picks
 
     def create(self, config: Mapping[str, Any], names: str | Sequence[str] | None = None) -> dict[str, OutputProcessor]:
-        """Create the processors called ``names``, or all processors, for a model with this ``config.json``."""
+        """Create the processors ``names``, or all if it is None. ``config`` is the model's ``config.json``."""
         processors = {}
         for name in self.processors if names is None else self.pick(names):
             processor_class = self.processors[name]

@@ -23,12 +23,12 @@ FACTORIES = "_output_processor_factories"
 
 @dataclass(frozen=True, slots=True)
 class EngineFunctions:
-    """Functions of the engine code that `OutputRegistry` calls to create output processors."""
+    """Functions of `vllm_mmout.engine` that `OutputRegistry` calls. They are set when vLLM loads the plugin."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Function that creates the output processor of a model, see `OutputRegistry.create_output_processor`."""
+    """Implementation of `OutputRegistry.create_output_processor`."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Function that returns the factory of an engine's output processor, see `OutputRegistry.output_router`."""
+    """Implementation of `OutputRegistry.output_router`."""
 
 
 class OutputRegistry:
@@ -39,7 +39,7 @@ class OutputRegistry:
     """
 
     _engine: ClassVar[EngineFunctions | None] = None
-    """Functions of the engine code, or None until vLLM has loaded the plugin of this package."""
+    """Functions of `vllm_mmout.engine`, or None until vLLM has loaded this package's plugin."""
 
     def __init__(self) -> None:
         self._architectures: dict[str, dict[str, Registration]] = {}
@@ -105,14 +105,14 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return name -> registration of the first architecture that has processors, the default first."""
+        """Return the registrations by name of the first architecture that has any. The default comes first."""
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return name -> registration of a model class or its nearest base class with any, the default first.
+        """Return the registrations by name of a model class or its nearest base class. The default comes first.
 
         The result is empty if no class has any.
         """

@@ -27,7 +27,7 @@ but not installed."""
 
 
 class InstalledProcessors:
-    """Table of the output processors that are built in, or that extension packages and entry points provide.
+    """Table of output processors that any model can use: built in, from extension packages and from entry points.
 
     The table is read on first use.
     """
@@ -36,7 +36,7 @@ class InstalledProcessors:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Return all registrations by name. Two with the same name are an error only if the name is used."""
+        """Return all registrations by name. A name may have several, and is then refused by `find`."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -58,7 +58,7 @@ class InstalledProcessors:
         return list(self._read())
 
     def everything(self) -> list[Registration]:
-        """Return all registrations, including several with the same name."""
+        """Return all registrations as one list. Several may have the same name."""
         return [registration for rivals in self._read().values() for registration in rivals]
 
     def find(self, name: str) -> Registration | None:
@@ -73,7 +73,7 @@ class InstalledProcessors:
 
 
 def _add(tables: dict[str, list[Registration]], new: Registration) -> None:
-    """Add a registration to the list of its name, unless the list already contains the same class."""
+    """Add a registration to ``tables[new.name]``, unless that list already has the same class."""
     rivals = tables.setdefault(new.name, [])
     if not any(new.same_target(old) for old in rivals):
         rivals.append(new)

@@ -83,7 +83,7 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
 
 def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
-    """Return ``table`` with ``new`` added at the end. Raise RegistrationError if the name belongs to another class."""
+    """Return ``table`` with ``new`` added. Raise RegistrationError if ``owner`` has another class of that name."""
     old = table.get(new.name)
     if old is None:
         return {**table, new.name: new}

@@ -69,17 +69,17 @@ def resolve(
             _refuse_unused_options(config_options, CONFIG_TABLE, architectures, registry)
         return None
 
-    taken = {name: accepted_options(processor) for name, processor in processors.items()}
-    check_options(engine_options, taken, settings, ENGINE)
+    acceptances = {name: accepted_options(processor) for name, processor in processors.items()}
+    check_options(engine_options, acceptances, settings, ENGINE)
     if by_engine is None:
-        check_options(config_options, taken, settings, CONFIG_TABLE)
-    alone = {choice.alias: choice.options for choice in wanted or () if choice.alias is not None}
-    for name, options_alone in alone.items():
-        check_options(options_alone, {name: taken[name]}, (), f"{KEY}[{name!r}] in {source}")
+        check_options(config_options, acceptances, settings, CONFIG_TABLE)
+    own_options = {choice.alias: choice.options for choice in wanted or () if choice.alias is not None}
+    for name, processor_options in own_options.items():
+        check_options(processor_options, {name: acceptances[name]}, (), f"{KEY}[{name!r}] in {source}")
     options = {**config_options, **engine_options}
     return Choice(
         processors=processors,
-        options=options_by_processor(options, taken, settings, alone),
+        options=options_by_processor(options, acceptances, settings, own_options),
         settings={key: value for key, value in options.items() if key in settings},
         chosen_by=source,
     )
@@ -105,7 +105,7 @@ def _names_in_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tup
 def _refuse_unused_options(
     options: Mapping[str, Any], source: str, architectures: Sequence[str], registry: OutputRegistry
 ) -> None:
-    """Raise OptionError if options were set for a model that lacks an output processor."""
+    """Raise OptionError if ``options`` is not empty. It is called for models without an output processor."""
     if options:
         model = ", ".join(architectures) or "(no architectures)"
         raise OptionError(
@@ -171,7 +171,7 @@ def _wanted(alias: object, name: object, source: str) -> NamedProcessor:
 
 
 class ModelRegistrations:
-    """Output processors registered for a model. Its class is imported only if the result depends on it."""
+    """Output processors registered for a model's architecture or class. The class is imported only if needed."""
 
     def __init__(
         self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
@@ -186,7 +186,7 @@ class ModelRegistrations:
 
     @property
     def first(self) -> Mapping[str, Registration]:
-        """Output processors that apply if the configuration does not name any.
+        """Output processors by name, to use if the configuration does not name any.
 
         Registrations on the model's class apply only if its architecture has none.
         """
@@ -194,14 +194,14 @@ class ModelRegistrations:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registered output processors by name. A name of the architecture hides the same name of the class."""
+        """All registered output processors by name. A name of the architecture overrides the same name of the class."""
         return {**self._on_class, **self._by_architecture}
 
 
 def find_all(
     wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Return the classes of the named output processors by their name in requests, in the order of ``wanted``."""
+    """Return the classes of the ``wanted`` processors by their name in requests. ``own`` is searched first."""
     processors: dict[str, type[OutputProcessor]] = {}
     for choice in wanted:
         explicit = is_target(choice.name)
@@ -235,8 +235,8 @@ class AcceptedOptions:
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Arguments without a default. Empty if ``from_config`` is overridden, since it may take their values from the
-    model's configuration."""
+    """Arguments without a default. Empty if the processor overrides ``from_config``, which may take the values from
+    the model's config."""
     anything: bool
 
     def takes(self, option: str) -> bool:
@@ -259,15 +259,15 @@ def accepted_options(processor: type[OutputProcessor]) -> AcceptedOptions:
 
 
 def check_options(
-    options: Mapping[str, Any], taken: Mapping[str, AcceptedOptions], settings: Collection[str], source: str
+    options: Mapping[str, Any], acceptances: Mapping[str, AcceptedOptions], settings: Collection[str], source: str
 ) -> None:
-    """Raise OptionError for an option that neither a processor nor the engine accepts."""
+    """Raise OptionError for an option that neither a processor nor the engine (``settings``) accepts."""
     for option in options:
-        if option in settings or any(accepted.takes(option) for accepted in taken.values()):
+        if option in settings or any(accepted.takes(option) for accepted in acceptances.values()):
             continue
-        lists = [f"of {name}: {', '.join(accepted.names) or '(no options)'}" for name, accepted in taken.items()]
+        lists = [f"of {name}: {', '.join(accepted.names) or '(no options)'}" for name, accepted in acceptances.items()]
         lists += [f"of the engine: {', '.join(settings)}"] if settings else []
-        known_options = [*settings, *(name for accepted in taken.values() for name in accepted.names)]
+        known_options = [*settings, *(name for accepted in acceptances.values() for name in accepted.names)]
         raise OptionError(
             f"unknown option {option!r} in {source}{close_match(option, known_options)} (known: {'; '.join(lists)})"
         )
@@ -275,18 +275,18 @@ def check_options(
 
 def options_by_processor(
     options: Mapping[str, Any],
-    taken: Mapping[str, AcceptedOptions],
+    acceptances: Mapping[str, AcceptedOptions],
     settings: Collection[str],
-    alone: Mapping[str, Mapping[str, Any]],
+    own_options: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the options of each processor: its own, and those shared options that its constructor accepts.
+    """Return the options of each processor: its entry in ``own_options``, and the ``options`` that it accepts.
 
     Settings of the engine are left out. Raises OptionError if a required option is missing.
     """
     options_by_name = {}
-    for name, accepted in taken.items():
+    for name, accepted in acceptances.items():
         shared = {key: value for key, value in options.items() if accepted.takes(key) and key not in settings}
-        options_by_name[name] = {**shared, **alone.get(name, {})}
+        options_by_name[name] = {**shared, **own_options.get(name, {})}
         missing = [key for key in accepted.required if key not in options_by_name[name]]
         if missing:
             raise OptionError(

@@ -34,17 +34,17 @@ class ServerExtension:
     """JSON schema of the requests that this extension's service accepts at ``/v1/images/generations``, or None."""
 
     def attach(self, app: FastAPI) -> None:
-        """Add the routes of the extension to the server. It is called on every server, whatever its model."""
+        """Add the routes of the extension to ``app``. It is called on every server, whatever model it serves."""
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """Return the class of the service for an engine if this extension handles the engine's model, else None."""
+        """Return the service class for a single-pass model if this extension handles the model, else None."""
         del engine
         return None
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """Return the service for an engine if its class belongs to this extension, else None.
+        """Create the service for an engine of a class that this extension adds. Return None for another engine.
 
         The server calls this in a thread, so it may block.
 
@@ -65,7 +65,7 @@ class ServerExtension:
         """
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Return the function that answers ``/pooling`` for an IO processor plugin of vLLM, else None."""
+        """Return the function that answers ``/pooling`` for an IO processor plugin of vLLM, or None if unknown."""
         del plugin
         return None
 
