@@ -44,7 +44,8 @@ class Wing:
     """
     engine: str = ""
     """Import path of a module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine
-    starts. ``bind_async_llm`` and ``bind_llm`` prepare an engine whose model has an output processor."""
+    starts. ``bound`` is True if the model has an output processor. ``bind_async_llm`` and ``bind_llm`` prepare such an
+    engine."""
     configure: str = ""
     """Import path of a function that is called with vLLM's config before the engine starts. Its changes reach all
     processes of the engine."""
@@ -58,22 +59,22 @@ class Wing:
     """Import path of a `models.kind.ModelKind` for models that need more than one forward pass for a result."""
     folders: str = ""
     """Import path of a function ``(config, folder, asked=..., settings=...)`` that converts the ``config.json`` of a
-    model folder in another format to this package's format, or returns None for unknown formats. ``settings`` are the
-    engine's."""
+    model folder in another format to this package's format, or returns None for unknown formats. ``asked`` is
+    the output processor that the user named, or None. ``settings`` are the engine's settings for this package."""
     command: str = ""
     """Import path of a module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
     run: str = ""
     """Import path of a module with three functions. ``add_flags`` adds flags to the command ``vllm-mmout run``.
-    ``asked(options)`` returns the names of its flags that are given. If a flag is given, ``run(options, params)``
-    executes the command. Flags of two extension packages together are refused."""
+    ``asked(options)`` returns the names of its flags that the user has set. If there are any, ``run(options,
+    params)`` executes the command. Flags of two extension packages cannot be combined."""
     inputs: str = ""
-    """Import path of a module that reads records of a catalogue as inputs, with two functions. ``one(data, opener)``
-    returns a `models.inputs.catalogued.CataloguedInput`, or None for data in another form. ``many(data)`` returns the
-    inputs in a list of records, or None."""
+    """Import path of a module that reads records of a catalogue, such as STAC items, as inputs. ``one(data, opener)``
+    returns a `models.inputs.catalogued.CataloguedInput`, or None for other data. ``opener`` opens the record's files.
+    ``many(data)`` returns the inputs in a list of records, or None."""
     describe: str = ""
-    """Import path of a module that writes a catalogue's record beside a saved result, with three functions. ``check()``
-    raises if its packages are missing, and ``spare(path)`` if the record of a result at this path would overwrite
-    another file. ``write(path, options, inputs)`` is called if a request has ``stac_item``."""
+    """Import path of a module that writes a catalogue's record beside a saved result. ``check()`` raises if packages
+    are missing. ``spare(path)`` raises if the record would overwrite a file. ``write(path, options, inputs)`` writes
+    the record, if the request has the option ``stac_item``."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
@@ -82,7 +83,7 @@ class Wing:
     """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import the object named by the field ``point``, or by its entry ``key``. Return None if it is not set."""
+        """Import the object that the field ``point`` names, or its entry ``key`` if it is a mapping, or return None."""
         path = getattr(self, point)
         if isinstance(path, Mapping):
             path = path.get(key)
@@ -110,7 +111,7 @@ def failures() -> Mapping[str, str]:
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """Yield the objects that extension packages provide in the `Wing` field ``point``, or in its entry ``key``.
+    """Yield the object that each extension package names in the `Wing` field ``point``, or in its entry ``key``.
 
     Packages without such an object are skipped. Each object is imported just before it is yielded.
     """

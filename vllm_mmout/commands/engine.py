@@ -99,7 +99,7 @@ def info_of(model: str, flags: Sequence[str]) -> ModelInfo:
 
 
 def _configured(model: str, flags: Sequence[str]) -> VllmConfig:
-    """Return vLLM's config for an engine with these flags. Raise OptionError if the model has no output processor."""
+    """Return vLLM's config for an engine with these flags. Raise OptionError if the model lacks an output processor."""
     folder = found_model(model)
     prepare_environment()
     check_installed()

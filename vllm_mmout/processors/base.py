@@ -251,7 +251,7 @@ class OwnInputsProcessor(OutputProcessor):
         """Import the modules that the processor needs. This is called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """Return the processor to use once the engine runs: this one, or another. ``renderer`` is vLLM's renderer."""
+        """Return the processor to use once the engine runs, by default this object. ``renderer`` renders prompts."""
         return self
 
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:

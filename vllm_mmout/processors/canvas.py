@@ -121,7 +121,7 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster. If none was set, it is None until a pixel is masked, and then a default value."""
+        """Nodata value of the raster. Without a nodata value in the tiles, a default is used if a pixel is masked."""
         if self._like.nodata is None and self._masked:
             return self._fill_value().item()  # type: ignore[no-any-return]
         return self._like.nodata
@@ -170,7 +170,7 @@ def check_alike(first: RasterOutput, other: RasterOutput) -> None:
 
 
 def difference(first: RasterOutput, other: RasterOutput, *, but: Collection[str] = ()) -> tuple[str, str, str] | None:
-    """Return (property, value, other value) for a property in which two rasters differ, such as nodata, or None.
+    """Return (name, value, other value) of a property that two rasters do not share, such as nodata, or None.
 
     Pixels, size, georeference, metadata and the properties named in ``but`` are not compared. The values are text.
     """

@@ -23,7 +23,7 @@ class Part:
     """Window of the part in pixels of the input. If the request has a ``window``, it is relative to that window. None
     if the input is not a raster."""
     output: Any
-    """Return value of ``decode``. None if the part has no valid pixel, and was therefore not sent to the model."""
+    """Return value of ``decode``. None if the part was not sent to the model, because it lacks valid pixels."""
     valid: NDArray[np.bool_] | None = None
     """Validity mask of the part, bool [height, width]. None if all pixels are valid."""
 

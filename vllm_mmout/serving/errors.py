@@ -49,7 +49,7 @@ _STATUSES = {
     "GracefulHTTPError": 503,
 }
 _OF_BUCKETS = {403: 403, 404: 404}
-"""Maps the HTTP status of a bucket's error to the status that the client gets. Other statuses become 502."""
+"""Maps the HTTP status of a bucket's error response to the status of our response. Other statuses become 502."""
 _LONGEST = 4000
 """Maximum number of characters of an error message, since it may quote text from the client."""
 
@@ -109,7 +109,7 @@ def api_error(error: BaseException, request_id: str | None = None) -> ApiError:
 
 @contextmanager
 def client_errors(request_id: str | None = None) -> Iterator[None]:
-    """Convert exceptions that the block raises to ApiError, with the original exception as the cause."""
+    """Convert exceptions in the ``with`` block to ApiError, with the original exception as the cause."""
     try:
         yield
     except ApiError:
@@ -151,7 +151,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def _of_full_disk(error: Exception) -> ApiError | None:
-    """Return an ApiError (507) if the error means that a disk of the server is full, else None. Log the folder."""
+    """Return an ApiError (507) and log the folder if a full disk caused the error. Otherwise return None."""
     found: BaseException | None = error
     while found is not None and not is_full(found):
         found = found.__cause__

@@ -57,7 +57,7 @@ async def get_result(request: Request, store: ResultStore) -> Response:
 
 
 def found_result(store: ResultStore, name: str) -> Encoded:
-    """Open the stored result called ``name``. Raise an ApiError (404) if it is missing or expired. Blocks."""
+    """Open the stored result ``name``. Raise an ApiError (404) if it is missing or expired. The call blocks."""
     entry = store.find(name)
     if entry is None:  # an expired result too: 410 would need a record of the names of removed results
         raise ApiError(
@@ -80,7 +80,7 @@ GONE = 499
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Return the error response to a failed request. FastAPI also calls this for an ApiError."""
+    """Return the error response for an exception that a route raised. FastAPI calls this for each ApiError."""
     answer = error_response(error, request_id(request))
     answer.headers.update(id_header(request))
     return answer
@@ -94,7 +94,7 @@ async def answered(
     placed: bool = True,
     refuse: Callable[[Request, Exception], Response] = refused,
 ) -> Response:
-    """Run the handler ``work`` of a route and return its response. Exceptions become error responses.
+    """Call ``work`` with the server's service, and return its response. Exceptions become error responses.
 
     The work gets a stack that is closed when the response has been sent. With ``placed`` False the work must call
     `take_place` itself.
@@ -131,7 +131,7 @@ async def answered(
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Count a request against the limit of concurrent requests, and return the server's service."""
+    """Return the server's service. The request counts as running until ``held`` is closed."""
     try:
         service = service_of(request, kind)
         take_place(request, held)
@@ -159,7 +159,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the server's service. Raise an ApiError if it is not an instance of ``kind``."""
+    """Return the server's service if it is a ``kind``. Else raise an ApiError, since the model cannot use the route."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service

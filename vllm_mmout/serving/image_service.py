@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import Fields, ImageRequest
 
 Kind: TypeAlias = Literal["image_edit", "image_generation"]
-"""First part of the names of events in a stream, such as "image_edit.completed"."""
+"""Prefix of the names of streamed events: "image_edit" in "image_edit.completed", for example."""
 _QUIET_S: Final = 5.0
 """Seconds without an event after which a stream sends a keepalive."""
 
@@ -75,7 +75,7 @@ async def answered_images(
 
 
 def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
-    """Check a request of OpenAI's image API, and create the `Work` that runs the model for it."""
+    """Check a request of OpenAI's image API, and create its `Work`. ``data`` comes from the request field ``field``."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     options = fields.options
     for needs_json, param in (
@@ -93,7 +93,7 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
 
 
 async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request, and yield the events of its stream: previews, then results. None is a keepalive."""
+    """Run a request, and yield its events: previews, then results. For None, the stream sends a keepalive."""
     last, said_at = None, 0.0
     async with aclosing(work.running()) as outputs:
         async for output in outputs:
@@ -133,7 +133,7 @@ async def answer(work: Work, request: Request) -> Response:
 
 
 async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
-    """Return descriptions (format, size) and addresses of the results that the engine wrote to a bucket."""
+    """Return the results that the engine wrote to a bucket, as formats and sizes without content, and addresses."""
     urls: list[str] = []
 
     def describe(output: MediaOutput, *_: Any) -> Encoded:

@@ -100,7 +100,7 @@ def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
 
 def _check_args(args: argparse.Namespace) -> None:
-    """Raise OptionError if arguments are invalid, or start a server that lacks the routes of this package."""
+    """Raise OptionError if an argument is invalid, or selects a server without the routes of this package."""
     from vllm import envs
 
     root = ServingOptions.from_args(args).output_root
@@ -129,7 +129,7 @@ def _with_plugin(allowed: str, name: str) -> str:
 
 
 def _resolve_model(args: argparse.Namespace) -> None:
-    """Replace the name of a model that is part of this package by its folder. Clients still use the name."""
+    """Replace the name of an embedded model, such as "water-index", by its folder. Clients still use the name."""
     name = args.model if args.model_tag is None else args.model_tag
     folder = found_model(name)
     if folder != name:
@@ -138,7 +138,7 @@ def _resolve_model(args: argparse.Namespace) -> None:
 
 
 def _start_trace(args: argparse.Namespace) -> None:
-    """Start the trace file of the request times, and pass its path to the engine. All processes append to it."""
+    """Create the trace file, and pass its path to the engine, so that all processes append to it."""
     file = ServingOptions.from_args(args).trace
     if file is not None:
         Trace.begin(file)
@@ -156,7 +156,7 @@ def _configure_logging(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _results_folder(args: argparse.Namespace) -> Iterator[None]:
-    """Create a temporary folder for the results of all API servers, unless the user has set a folder."""
+    """Create a temporary folder for stored results, and remove it at the end, unless the user has set a folder."""
     for folder_path in remove_abandoned():
         _log.info("%s of a server that was killed is removed", folder_path)
     if hasattr(args, f"{PREFIX}results_dir"):

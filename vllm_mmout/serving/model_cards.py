@@ -34,7 +34,7 @@ class DescribedModels(OpenAIServingModels):
 
 
 def describe_models(models: Any, binding: EngineBinding, model_config: ModelConfig) -> None:
-    """Have ``/v1/models`` describe the model. An author's faulty output processor leaves it out, with a log line."""
+    """Add the model's description to ``/v1/models``. If an output processor raises, log the error instead."""
     try:
         info = model_info(binding, model_config)
     except MMOutError as error:

@@ -83,7 +83,7 @@ def body_of(**schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def responses_of(good: dict[str, Any], *statuses: int) -> dict[str, Any]:
-    """Return the OpenAPI responses of a route: ``good`` for status 200, and errors for ``statuses`` and 5XX."""
+    """Return the OpenAPI responses of a route: ``good`` for status 200, and error responses."""
     return {
         "200": good,
         **{str(status): _error(STATUSES[status], status) for status in statuses},

@@ -41,8 +41,8 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Size limit in bytes for bodies that are read only to choose the route, if the server is full or the API key is
-missing."""
+"""Maximum size in bytes of a body that is read to look for ``data`` although the API key is missing or the server is
+full."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
@@ -65,7 +65,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
         state = request.app.state
         answer = _data_handler(state, extensions)
         if not isinstance(state.mmout, ForwardService) or answer is None or not _is_json(request):
-            return _PassOn(vllm_route, None)
+            return _Forward(vllm_route, None)
         if not has_key(request):
             return await _without_key(request, state.mmout, vllm_route)
 
@@ -82,27 +82,27 @@ async def _answer_ours(
 ) -> Response:
     """Call ``answer`` for a request with ``data``. Forward any other request to ``vllm_route``."""
     body, full = await _read(request, service, held)
-    given = await _our_data(body)
+    given = await _body_with_data(body)
     if given is None:
         await held.aclose()
-        return _PassOn(vllm_route, bytes(body))
+        return _Forward(vllm_route, bytes(body))
     if full is not None:
         raise full
     return await unless_gone(request, answer(request, service, given))
 
 
 async def _without_key(request: Request, service: ForwardService, vllm_route: APIRoute) -> Response:
-    """Refuse a request without a valid API key by 401 if it has ``data``. Forward others to ``vllm_route``.
+    """Answer a request without a valid API key: 401 if the body has ``data``, else as ``vllm_route`` does.
 
     A body above `_SMALL` bytes goes to vLLM's route unread. That route refuses ``data``, so none of our code runs.
     """
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= len(str(_SMALL)) and int(length) <= _SMALL):
-        return _PassOn(vllm_route, None)
+        return _Forward(vllm_route, None)
     try:
         body = await read_body(request, service.options)
-        if await _our_data(body) is None:
-            return _PassOn(vllm_route, bytes(body))
+        if await _body_with_data(body) is None:
+            return _Forward(vllm_route, bytes(body))
     except ClientDisconnect:
         return Response(status_code=GONE)
     except ApiError as error:
@@ -110,8 +110,8 @@ async def _without_key(request: Request, service: ForwardService, vllm_route: AP
     return JSONResponse({"error": "Unauthorized"}, 401)
 
 
-async def _our_data(body: bytearray) -> dict[str, Any] | None:
-    """Return the parsed body if it has ``data``, or None if vLLM's route must answer the request."""
+async def _body_with_data(body: bytearray) -> dict[str, Any] | None:
+    """Return the parsed body if it is a JSON object with ``data``, else None."""
     if not is_object(body) or not (b'"data"' in body or b"\\u" in body):  # the name may be written with escapes
         return None
     values = await parse_json(body)
@@ -119,7 +119,7 @@ async def _our_data(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Take a request slot and read the body. Return the body, and the 429 error if all slots are taken.
+    """Take a request slot and read the body. Return (body, None), or (body, 429 error) if all slots are taken.
 
     If all slots are taken, read a body of at most `_SMALL` bytes, because vLLM's route may answer it, and return the
     error with the body.
@@ -147,7 +147,7 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
 
 
 def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:
-    """Encode the results as a JSON response in the form that vLLM uses for IO Processor plugins."""
+    """Encode results as JSON, in the form of vLLM's responses of IO Processor plugins."""
     made = [msgspec.Raw(_datum(entry)) for entry in entries]
     data = dict(zip(processors, made, strict=True)) if processors else made[0]
     return msgspec.json.encode({"request_id": name, "created_at": int(time.time()), "data": data})
@@ -176,8 +176,8 @@ def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAn
     return next((answer for answer in found if answer is not None), None)
 
 
-class _PassOn(Response):
-    """Response that forwards the request to another route. ``body`` is the request's body if it was read."""
+class _Forward(Response):
+    """Response that forwards the request to another route, with ``body`` if it was already read."""
 
     def __init__(self, route: APIRoute, body: bytes | None) -> None:
         super().__init__()

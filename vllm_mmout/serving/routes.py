@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
-"""Number of threads for other blocking work, besides two threads for each request slot."""
+"""Number of worker threads for other blocking work, in addition to two for each concurrent request."""
 
 
 class ServingPlugin:

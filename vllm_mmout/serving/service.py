@@ -35,7 +35,7 @@ Field: TypeAlias = Literal["image", "data", "prompt", "input"]
 TEXTS: Final = ("prompt", "input")
 """Names of the input fields that hold a text."""
 _ROUTES: Final = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
-"""Maps the modality of a model's results to the route that serves it, for error messages."""
+"""Maps a kind of result to the route that returns it, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class Service:
 
     engine: Any
     models: OpenAIServingModels
-    """vLLM's registry of the served model names and LoRA adapters."""
+    """vLLM's object that knows the names of the served model and its LoRA adapters."""
     options: ServingOptions
     store: ResultStore
     observer: Observer
 
     @property
     def gives(self) -> str:
-        """Return a sentence for error messages that names the model's kind of results and the route to use."""
+        """Return a sentence for error messages: the kind of results of the model, and the route for them."""
         raise NotImplementedError
 
     @property
     def chats(self) -> bool:
-        """Return whether this service answers chat requests for media itself, in place of vLLM's handler."""
+        """Return whether this service answers chats that ask for pictures or sounds, instead of vLLM."""
         return False
 
     async def generated_images(self, request: Request) -> Response:
@@ -88,7 +88,7 @@ class ForwardService(Service):
 
     @property
     def gives(self) -> str:
-        """Return a sentence for error messages that names the model's kind of results and the route to use."""
+        """Return a sentence for error messages: the kind of results of the model, and the route for them."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
         description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"
@@ -105,13 +105,13 @@ class ForwardService(Service):
         raise NotImplementedError
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit for each input file of a request, or None to use the server's own limit."""
+        """Return the maximum number of pixels of each input file, or None for the server's default limit."""
         del params
         return None
 
     @contextmanager
     def opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
-        """Open the input that a client sent in the request field ``field``, and yield it in the engine's form.
+        """Open the input that a client sent in the field ``field``, and yield it as the engine's ``generate`` takes it.
 
         The call blocks while files are fetched, read and decoded.
         """
@@ -138,6 +138,6 @@ class ForwardService(Service):
 
 
 def _says_modality(processor: Any) -> bool:
-    """Return whether an author set ``modality`` on a processor or its class."""
+    """Return whether a processor or its class sets ``modality``, rather than inheriting the default."""
     classes = [kind for kind in type(processor).__mro__ if kind is not OutputProcessor]
     return any("modality" in vars(kind) for kind in classes) or "modality" in getattr(processor, "__dict__", {})

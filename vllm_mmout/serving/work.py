@@ -61,7 +61,7 @@ class Work:
     budget: AnswerBudget | None = None
     """Memory limit that several requests of one response share, or None to create a limit for this request."""
     checked: bool = False
-    """Whether `Work.of` checked the options, so that the engine can skip its own check."""
+    """Whether the options were already checked, so that the engine need not check them again."""
 
     @classmethod
     def of(
@@ -74,7 +74,7 @@ class Work:
         *,
         trace_headers: Mapping[str, str] | None = None,
     ) -> Self:
-        """Create a `Work`, and check everything that can be checked before the model runs."""
+        """Create a `Work`, after checking the request's options, limits and file formats."""
         adapter = service.adapter(request.model)
         work = cls(service, request, data, request_id, adapter, field, trace_headers=trace_headers, checked=True)
         service.binding.check_params(work.params)
@@ -97,7 +97,7 @@ class Work:
 
     @property
     def labels(self) -> list[dict[str, str]]:
-        """Return the fields that tell the results apart, empty if the client did not ask for several.
+        """Return a field such as {"output": "areas"} for each result if the client asked for several, else [].
 
         A field is ``processor``, or ``output`` if the client asked for several kinds of output.
         """
@@ -124,10 +124,7 @@ class Work:
         check_request(self.service.binding, self.params, self.data, self.service.options)
 
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Open the input, run the request on the engine, and yield the outputs of `AsyncLLM.generate`.
-
-        ``watch`` decides when a preview of the unfinished result is made.
-        """
+        """Open the input, run the request, and yield the engine's outputs. ``watch`` decides when to make previews."""
         service = self.service
         with client_errors(self.request_id):
             try:
@@ -165,7 +162,7 @@ class Work:
         return last
 
     def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[str, Made]:
-        """Call ``make(output, format, to_response)`` for each output. Return the results by name.
+        """Return ``make(output, format, to_response)`` for each output, by the output's name.
 
         The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
         earlier results are closed too. The call blocks while ``make`` runs.

@@ -72,7 +72,7 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Call ``reduce`` once for all requests. Return uint8 [bytes], or `Refused`, for each request."""
+        """Call ``reduce`` once for all requests. Return the serialised result, uint8 [bytes], or `Refused` for each."""
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
@@ -164,7 +164,7 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Yield (axis, output) for each axis whose length depends on the input, with that axis cut to length 0.
+    """Yield (axis, ``outputs`` cut to length 0 along it) for each axis whose length depends on the input.
 
     Axis 0 holds the requests. The length of axis 1, classes or features, is fixed by the model and is never 0.
     """
@@ -207,9 +207,9 @@ def compare_sent(
 
 
 def stop_lines(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 line numbers below ``lines``, where a race test pauses a call.
+    """Return about 8 line numbers below ``lines``. A test for data races pauses a call at these lines.
 
-    The numbers vary with the input.
+    The numbers vary with ``sent``, the output of ``reduce``.
     """
     step = max(1, -(-lines // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0

@@ -143,4 +143,4 @@ _BY_CLASS: tuple[tuple[Any, Callable[[Any, Any, str], str | None]], ...] = (
     ((str, bytes, bytearray, memoryview, range), _others),
     (Sequence, _sequences),
 )
-"""Classes with their comparison functions. The first entry that matches is used, else `_others`."""
+"""Pairs (classes, function that compares their objects). The first match is used, or `_others` if none matches."""

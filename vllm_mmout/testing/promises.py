@@ -89,7 +89,7 @@ def is_deterministic(case: Case) -> None:
 
 
 def keeps_nothing_of_a_request(case: Case) -> None:
-    """Check that requests change no attribute of the processor or its class, and no variable that its methods share."""
+    """Check that requests change no attribute of the processor or its class, and no global or closure variable."""
     for method in ("reduce", "decode"):
         processor = case.make()
         sent = case.reduce(case.make())

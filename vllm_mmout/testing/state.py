@@ -54,7 +54,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Return a function's globals, closure variables and default arguments, as description -> (name, value)."""
+    """Return a function's globals, closure variables and defaults by description, each as (name, value)."""
     code = function.__code__
     module = function.__module__
     shared = {
@@ -118,7 +118,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _fingerprint(value: Any) -> str | None:
-    """Return a fingerprint of an array, a cache or a random generator, or None for other values."""
+    """Return a text that changes with an array, a `functools` cache or a random generator. Return None for others."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return f"{value.dtype} {list(value.shape)} #{zlib.crc32(flat.view(torch.uint8).numpy().data):08x}"

@@ -17,12 +17,12 @@ PATIENCE_S = 0.02
 The other call may need a lock that the paused call holds, and would then never return.
 """
 
-_THE_ENGINES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Prefixes of this package's modules. `LineCounter` ignores their lines, which are not the author's code."""
+_IGNORED_MODULES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
+"""Prefixes of modules of this package whose lines are not counted, since they are not the author's code."""
 
 
 class LineCounter:
-    """Callable that runs another call, and counts the lines of Python code that it executes in ``packages``.
+    """Callable that runs a function, and counts the lines that it executes in the modules of ``packages``.
 
     When the count reaches ``line``, it calls ``then`` before the next line runs.
     """
@@ -47,7 +47,7 @@ class LineCounter:
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         module = str(frame.f_globals.get("__name__", ""))
-        counts = module.partition(".")[0] in self._packages and not module.startswith(_THE_ENGINES)
+        counts = module.partition(".")[0] in self._packages and not module.startswith(_IGNORED_MODULES)
         return self._step if counts else None
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:

@@ -34,8 +34,8 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-"""IPv4 networks that are not on the public Internet, from IANA's registry, and multicast. Python's `ipaddress` is not
-used, since its list depends on the release."""
+"""IPv4 networks that are not on the public Internet, from IANA's registry. `ipaddress` has a similar list, which
+differs between Python releases, and is therefore not used."""
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
@@ -44,7 +44,7 @@ _NOT_PUBLIC_6 = tuple(
         ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
     )
 )
-"""IPv6 networks within `_PUBLIC_6` that are not on the public Internet, from IANA's registry."""
+"""IPv6 networks within 2000::/3 that are not on the public Internet, from IANA's registry."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """The 32 bits before the embedded IPv4 address in an ISATAP address (RFC 5214)."""
@@ -89,9 +89,9 @@ class Domains:
                 f" have the host added to {FLAG}"
             )
 
-    def check_found(self, host: str, found: Sequence[ResolvedAddress]) -> None:
-        """Raise InputError if an unlisted host has a private IP address, or an address of this machine."""
-        if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in found):
+    def check_resolved(self, host: str, addresses: Sequence[ResolvedAddress]) -> None:
+        """Raise InputError if an unlisted host resolved to a private IP address, or to an address of this machine."""
+        if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in addresses):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
                 f" added to {FLAG}"
@@ -99,7 +99,7 @@ class Domains:
 
 
 class _HostRefusedError(InputError):
-    """Error for a host that may not be fetched from. `GuardedConnections` puts the URL before its message."""
+    """Error for a host that the server may not fetch from. Its message is completed with the URL."""
 
 
 class GuardedConnections(Connections):
@@ -134,7 +134,7 @@ class GuardedConnections(Connections):
     def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
         """Return the IP addresses of a host. Raise InputError if the server may not connect to them."""
         found = super().lookup(host, port)
-        self._domains.check_found(host, found)
+        self._domains.check_resolved(host, found)
         return found
 
     def _check_behind_proxy(self, host: str, port: int) -> None:

@@ -15,8 +15,8 @@ from vllm_mmout.geo import Neighbours, SharedFile, printable_name
 
 FLAG: Final = "--allowed-local-media-path"
 _FILES: Final = Path("/proc/self/fd")
-_QUIETLY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Flags of `os.open`. O_NONBLOCK keeps a named pipe without a writer from blocking the thread."""
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Flags of `os.open`. With O_NONBLOCK, opening a named pipe without a writer does not block the thread."""
 
 
 class LocalFiles:
@@ -32,7 +32,7 @@ class LocalFiles:
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
     def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
-        """Open a file by its URL. Return the file, its name for messages, and access to other files of its folder."""
+        """Open a file by its URL. Return (file, its name for messages, opener of other files in its folder)."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"
@@ -69,7 +69,7 @@ class LocalFiles:
         return self._folder is not None and self._folder in Path(path).parents
 
     def _file(self, path: str, name: str) -> BinaryIO:
-        descriptor = os.open(path, _QUIETLY)
+        descriptor = os.open(path, _OPEN_FLAGS)
         try:
             self._check(descriptor, path, name)
             return os.fdopen(descriptor, "rb")

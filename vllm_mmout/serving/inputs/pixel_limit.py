@@ -8,8 +8,8 @@ from typing import BinaryIO, Final
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import declared_size
 
-_AT_ONCE: Final = 2**30
-"""Maximum number of bytes that decoding a file may need in memory at once."""
+_MAX_DECODED: Final = 2**30
+"""Maximum number of decoded bytes that a file's format forces to be in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,19 @@ class PixelLimit:
     flag: str
     """Name of the server's flag that sets the limit, for messages."""
     why: str = ""
-    """Reason for the limit, which messages append to the number."""
+    """Text after the maximum in messages, such as the reason for it."""
     remedy: str = "cut it"
 
     def check(self, file: BinaryIO) -> None:
-        """Raise InputError if a file's header declares too many pixels, or segments too large to decode in memory."""
+        """Raise InputError if a file's header declares too many pixels, or blocks too large to decode in memory."""
         size = declared_size(file)
         if size.pixels > self.pixels:
             raise InputError(
                 f"{file.name} has {size.height} x {size.width} pixels, this server takes at most"
                 f" {self.pixels}{self.why}; {self.remedy}, or ask for a larger {self.flag}"
             )
-        if size.at_once > _AT_ONCE:
+        if size.at_once > _MAX_DECODED:
             raise InputError(
                 f"{file.name} takes {size.at_once >> 20} MiB to be decoded, which must be in memory at once,"
-                f" {_AT_ONCE >> 20} MiB at most; store it in tiles, as with gdal_translate -of COG"
+                f" {_MAX_DECODED >> 20} MiB at most; store it in tiles, as with gdal_translate -of COG"
             )

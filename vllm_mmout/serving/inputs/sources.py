@@ -47,7 +47,7 @@ class Upload:
     """File that a client sent."""
 
     name: str
-    """File name that the client sent, without folders. It is used in messages and to recognise bands, never as a
+    """File name that the client sent, without folders. Messages show it, and it may name a band. It is not used as a
     path."""
     file: BinaryIO
     """Seekable file, positioned at its start."""
@@ -240,17 +240,17 @@ class _RequestFiles:
         self._stack = stack
         self._texts = texts
         self._words = words
-        self._most = most
-        """Limit that the header of each file is checked against, or None to skip the check."""
+        self._pixel_limit = most
+        """Maximum number of pixels of each file, or None to skip the check."""
         self._count = 0
         self._values = 0
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Return ``data`` with uploads replaced by open files, and texts too if they are addresses of files."""
+        """Return ``data`` with open files in place of uploads, and in place of texts if ``texts`` was set."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
-        if self._most is not None and (record := self._record(data)) is not None:
+        if self._pixel_limit is not None and (record := self._record(data)) is not None:
             return record
         if isinstance(data, list | tuple | dict):
             if depth == _DEEPEST:
@@ -275,17 +275,17 @@ class _RequestFiles:
         return data if all(made[name] is data[name] for name in data) else made
 
     def _record(self, data: Any) -> CataloguedInput | None:
-        """Return the input that a catalogue's record describes, or None. Its files are opened when they are chosen."""
+        """Return the input that a catalogue's record, such as a STAC item, describes. Return None for other data."""
         if isinstance(data, Upload):
             data = named(data.file, data.name, owned=False)
         return None if isinstance(data, str) and not self._texts else catalogued(data, self)
 
     def document(self, address: str) -> BinaryIO:
-        """Open a catalogue's document at an address, as an `Opener` does."""
+        """Open a document of a catalogue, such as a STAC item, by its address."""
         return self._sources.open_text(address)
 
     def file(self, address: str) -> BinaryIO:
-        """Open a file that a record names, as an `Opener` does. Only addresses are opened, with the client's limits."""
+        """Open a file that a catalogue's record names, by its URL or its address in a bucket."""
         if not is_address(address) and not in_bucket(address):
             raise InputError(f"{address[:_SHOWN]!r} is no address, and this server opens only addresses for a record")
         return self._open(partial(self._sources.open_text, address))
@@ -295,6 +295,6 @@ class _RequestFiles:
         if self._count > _MOST:
             raise InputError(f"the input has more than {_MOST} files; send fewer, as one file with several bands")
         file = self._stack.enter_context(opening())
-        if self._most is not None:
-            self._most.check(file)
+        if self._pixel_limit is not None:
+            self._pixel_limit.check(file)
         return file

@@ -30,7 +30,7 @@ def check_request(binding: Binding, params: OutputParams, data: Any, options: Se
 def check_asked(
     params: OutputParams, data: Any, fields: Collection[str], fps: float | None, options: ServingOptions
 ) -> None:
-    """Raise ApiError if a request asks for more pixels, frames or steps than the server allows.
+    """Raise ApiError if ``params`` or ``data`` ask for more pixels, frames or steps than the server allows.
 
     Args:
         params: options of the request.

@@ -37,7 +37,7 @@ MAX_TEXT = 64 << 20
 """Maximum size in bytes of a JSON body, or of all text fields of a form. Data URLs count as text."""
 _MAX_NAME = 200
 _AT_ONCE = 1 << 14
-"""Number of bytes that restart the receive timeout. A client that sends single bytes therefore times out."""
+"""Number of bytes that must arrive within each receive timeout. Single bytes do not restart the timeout."""
 _SLOWEST = 1 << 15
 """Minimum average upload speed in bytes per second. Slower uploads are refused."""
 _SMALL = 1 << 16
@@ -88,7 +88,7 @@ async def _refused(request: Request, error: ApiError) -> ApiError:
 
 
 async def unsupported(request: Request, needed: str) -> ApiError:
-    """Discard the request's body, and return a 415 error that names ``needed``, the supported content type."""
+    """Discard the request's body, and return a 415 error that asks for the content type ``needed``."""
     kind, _ = parse_options_header(request.headers.get("content-type"))
     shown_kind = kind.decode("latin-1")[:100] or "nothing"
     return await _refused(request, ApiError(415, f"the Content-Type is {shown_kind!r}; send {needed}"))
@@ -207,8 +207,8 @@ class _FormParts:
         self._text: bytearray | None = None
         self._unwritten: deque[tuple[Spool, bytes]] = deque()
 
-    async def read(self, pieces: AsyncIterator[bytes], boundary: bytes) -> None:
-        """Parse a multipart form from ``pieces`` of its body. Uploaded files are written to disk in a thread."""
+    async def read(self, chunks: AsyncIterator[bytes], boundary: bytes) -> None:
+        """Parse a multipart form from chunks of its body. Large uploads are written to disk in a thread."""
         callbacks: MultipartCallbacks = {
             "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
@@ -220,8 +220,8 @@ class _FormParts:
         }
         try:
             parser = MultipartParser(boundary, callbacks)
-            async for piece in pieces:
-                parser.write(piece)
+            async for chunk in chunks:
+                parser.write(chunk)
                 unwritten, self._unwritten = self._unwritten, deque()
                 while unwritten and unwritten[0][0].takes(len(unwritten[0][1])):
                     _write([unwritten.popleft()])

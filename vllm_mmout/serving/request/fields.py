@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""Maps OpenAI's fields that would change nothing here to the reason why every route refuses them."""
+"""Maps fields of OpenAI's API that would not change anything here to the reason for refusing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Fields:
     """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Path of the route, or the name of the JSON object that has the fields. Error messages show it."""
+    """Path of the route, such as "/v1/images/edits", or the name of a JSON object in a body. Error messages show it."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
     """Maps each refused field to the reason and the alternative, for the error message."""
@@ -43,7 +43,7 @@ class Fields:
     later: Collection[str] = ()
     """Names of fields whose values are checked later, when `OutputParams` or sampling params are created."""
     where: str = ""
-    """Name of the JSON object that has the fields, for messages about unknown fields."""
+    """Text that follows the name of an unknown field in its error message, such as " in data"."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
         """Return a copy for the route ``path`` that refuses the fields ``names`` with the reason ``why``."""
@@ -103,7 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Create a ``kind`` object from the entries ``names`` of ``given``. Raise ApiError for an invalid value."""
+    """Create a ``kind`` object from the fields ``names`` of ``given``. Raise ApiError if a value is invalid."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 
@@ -178,7 +178,7 @@ def check_format(given: Mapping[str, Any]) -> None:
 
 
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
-_NOT_BESIDE: Final = ("stream", "response_format", "output_format", "output_compression")
+_NOT_WITH_PATH: Final = ("stream", "response_format", "output_format", "output_compression")
 """Fields that a request cannot combine with ``path``."""
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
@@ -214,7 +214,7 @@ def pooling_request(body: Any) -> ImageRequest:
 
 
 def request_of(given: Mapping[str, Any], images: tuple[Upload | str, ...] = ()) -> ImageRequest:
-    """Create an `ImageRequest` from typed field values. Raise ApiError if they contradict each other."""
+    """Create an `ImageRequest` from parsed field values and images. Raise ApiError if fields contradict each other."""
     check_format(given)
     if given.get("partial_images") and not given.get("stream"):
         raise ApiError(400, "partial_images are sent as events; send stream=true as well", param="partial_images")
@@ -232,21 +232,21 @@ def images_of(body: ReceivedForm | Any) -> tuple[Upload | str, ...]:
 
 
 def _check_path(given: Mapping[str, Any]) -> None:
-    """Raise ApiError if ``path`` is not in a bucket, or is combined with a field of `_NOT_BESIDE`."""
+    """Raise ApiError if ``path`` is not in a bucket, or is combined with a field of `_NOT_WITH_PATH`."""
     path = given.get("path")
     if path is None:
         return
     if not in_bucket(path):
         message = "path must be an address in a bucket: a client cannot choose where the server writes on its disks"
         raise ApiError(400, f"{message}; save the answer, and leave it out", param="path")
-    for name in _NOT_BESIDE:
+    for name in _NOT_WITH_PATH:
         if given.get(name):
             message = f"path says where the result goes, and by its suffix in which format; leave {name} out, or path"
             raise ApiError(400, message, param=name)
 
 
 def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
-    """Return the images in the form field ``name``. If ``needed``, raise ApiError for a form without images."""
+    """Return the images in the form field ``name``. By default, raise ApiError if the form has none."""
     uploads = [
         upload
         for key, several in form.files.items()
@@ -281,7 +281,7 @@ def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
 
 
 def _address(image: Mapping[str, Any]) -> Any:
-    """Return the URL in OpenAI's image object, or the object itself if it has another form."""
+    """Return the URL in an image object of OpenAI's API. Return an object of another form unchanged."""
     if not image.keys() <= {"type", "image_url"} or image.get("type", "image_url") != "image_url":
         return image
     address = image.get("image_url")

@@ -86,9 +86,9 @@ def decoded(body: bytearray, *, data: bool) -> Any:
 
 
 def decoded_fields(body: bytearray | memoryview, fields: Mapping[str, Decode]) -> Any:
-    """Parse a JSON object, with size limits for its values that keep the blocking call short.
+    """Parse a JSON object whose values may have 8 KB each. Longer values are decoded by functions in ``fields``.
 
-    ``fields`` maps the names of long values to the functions that decode them. Other values may have 8 KB.
+    ``fields`` maps the names of long values to these functions. The limits keep the blocking call short.
     """
     try:
         if not is_object(body):
@@ -113,14 +113,14 @@ def is_object(body: bytes | bytearray | memoryview) -> bool:
 
 
 class _Name:
-    """Key of a JSON object. Two keys are never equal, so that a dict keeps duplicate keys."""
+    """Key of a JSON object. It lacks ``__eq__``, so that a dict keeps two keys with the same text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class _Names:
-    """Factory of `_Name` objects that raises ApiError if a JSON object has too many keys."""
+    """Counter that creates the keys of a JSON object, and raises ApiError if there are too many."""
 
     count = 0
 
@@ -132,13 +132,13 @@ class _Names:
 
 
 class _Url(msgspec.Struct, forbid_unknown_fields=True):
-    """JSON object with a ``url``, as in the image parts of OpenAI's chat messages."""
+    """JSON object {"url": ...}, which contains the URL of an image in OpenAI's chat messages."""
 
     url: str
 
 
 class _Address(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """JSON object with the URL of an image, as in OpenAI's field ``images`` and in chat messages."""
+    """JSON object {"image_url": ...}, which is an image in OpenAI's field ``images`` and in chat messages."""
 
     image_url: str | _Url
     type: str = "image_url"
@@ -197,7 +197,7 @@ def _short(name: str, raw: memoryview, *, most: int = _LONGEST) -> Any:
 
 
 def _begin(raw: bytearray | memoryview) -> str:
-    """Return the first characters of a JSON text, for error messages."""
+    """Return the beginning of a JSON text as shown in error messages."""
     return shown(bytes(raw[:200]).decode(errors="replace"))
 
 
@@ -209,4 +209,4 @@ OF_IMAGES: Final[Mapping[str, Decode]] = {
     "aoi": partial(_short, most=OPTIONS["aoi"].longest),
     **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
 }
-"""Maps the names of fields of image requests whose values may be long to the functions that decode them."""
+"""Maps each field of image requests that may be long, such as "prompt", to the function that decodes it."""

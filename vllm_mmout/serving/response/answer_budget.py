@@ -66,7 +66,7 @@ class AnswerBudget:
 
 
 def check_memory(output: Any, budget: AnswerBudget, name: str = "") -> None:
-    """Raise OptionError if copying an output, or encoding it as ``name``, would exceed the response's memory limit.
+    """Raise OptionError if an output, or its file in the format ``name``, exceeds the memory limit of the response.
 
     Call this before the output is copied or encoded.
     """

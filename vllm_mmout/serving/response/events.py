@@ -33,7 +33,7 @@ _ALIVE = b":\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event. Its parts are sent in order, and results among them are closed afterwards."""
+    """Server-sent event that is sent in parts. A part is bytes, or a result that is closed afterwards."""
 
     parts: tuple[Part, ...]
 
@@ -44,7 +44,7 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """Create the event that sends a finished result, with its token usage ``used`` and other fields ``own``."""
+    """Create the event that sends a finished result, its token usage, and other fields."""
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 
@@ -82,7 +82,7 @@ class EventsResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
-        making = asyncio.create_task(self._make())
+        making = asyncio.create_task(self._produce())
         try:
             await send_in_time(super().__call__, scope, receive, send)
         finally:
@@ -125,8 +125,8 @@ class EventsResponse(StreamingResponse):
         body = json.dumps(error_body(known)).encode()
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
-    async def _make(self) -> None:
-        """Iterate over the events in a separate task, and put them into the queue.
+    async def _produce(self) -> None:
+        """Put the events into the queue. This runs in its own task, so that the cleanup at the end is not cancelled.
 
         If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
         This task is cancelled once.

@@ -47,16 +47,16 @@ class FormatChoice(msgspec.Struct, frozen=True):
         "auto"
     )
     accept: str | None = None
-    """Format from the header ``Accept``, see `accepted`. None means that the response is JSON."""
+    """Format that the header ``Accept`` requests for a bare file, or None for a response in JSON."""
     as_file: bool = False
-    """Whether the default format is the result's main file format, such as GeoTIFF, in place of PNG or JSON."""
+    """Whether the default format is the result's main file format, such as GeoTIFF, instead of PNG or JSON."""
     flat: bool = False
-    """Whether transparency is dropped when any picture becomes a JPEG. If False, it is dropped for rasters only, and
+    """Whether a transparent picture may become a JPEG, which cannot be transparent. If False, only rasters may, and
     other transparent pictures are refused as JPEG."""
 
     @property
     def for_preview(self) -> FormatChoice:
-        """Return the format for previews, which are pictures even if the result is not."""
+        """Return the format of previews: the requested format if it is for pictures, else the default."""
         if self.output_format in PICTURES:
             return FormatChoice(self.output_format, self.output_compression, self.background, flat=True)
         return FormatChoice()
@@ -129,7 +129,7 @@ def agreed(choice: FormatChoice) -> str | None:
 
 
 def check_beside(name: str, compression: int | None, background: str) -> None:
-    """Raise OptionError if the format ``name`` does not support the requested quality or background.
+    """Raise OptionError if the format ``name`` does not support this ``compression`` or ``background``.
 
     ``name`` may also be the media type of a file that an author's ``to_response`` returned.
     """

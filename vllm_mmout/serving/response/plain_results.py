@@ -16,8 +16,8 @@ from vllm_mmout.serving.response.result_files import MEDIA_TYPES
 if TYPE_CHECKING:
     from vllm_mmout.serving.response.answer_budget import AnswerBudget
 
-_NUMBER: Final = 32
-"""Bytes of memory per array element during conversion to JSON, for a Python object and its text."""
+_NUMBER_BYTES: Final = 32
+"""Estimated bytes of memory for converting an array element to JSON: a Python object and its text."""
 
 
 def as_media(output: Any, budget: AnswerBudget) -> Any:
@@ -47,7 +47,7 @@ def as_json(output: Any, budget: AnswerBudget) -> tuple[bytes, str]:
         nonlocal numbers
         if _is_array(value):
             numbers += math.prod(value.shape)
-            budget.check(numbers * _NUMBER, f"{_arrays([value])} as JSON")
+            budget.check(numbers * _NUMBER_BYTES, f"{_arrays([value])} as JSON")
         return _plain(value)
 
     try:

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TURN_S: Final = 0.01
-"""Seconds to sleep after a connection is aborted, so that the event loop can close it."""
+"""Pause in seconds after a connection is aborted, so that the event loop can close it."""
 _DISCARDED: Final = 64 << 20
 """Maximum number of bytes to read and discard from the body of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0
 """Maximum time in seconds to read and discard the body of a refused request."""
 _TIMED: Final = "mmout_timed"
-"""Key of an ASGI scope whose messages already have a timeout."""
+"""Key of an ASGI scope that is set if the response is already sent with a timeout."""
 _READ = 3 << 17
 """Number of bytes that are read and encoded at a time. It is a multiple of 3, as base64 requires."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
@@ -117,7 +117,7 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """Return a response with the file ``entry``, which it closes afterwards. ``name`` is without the file's suffix."""
+    """Return a response that sends only the file ``entry``, called ``name`` and its suffix, and then closes it."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     all_headers = {
         "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
@@ -128,7 +128,7 @@ def bare_response(
 
 
 def usage(tiles: int) -> dict[str, Any]:
-    """Return OpenAI's usage object. Each of the ``tiles`` forward passes counts as one input token."""
+    """Return OpenAI's usage object, which reports the number of processed tiles as the number of input tokens."""
     return {
         "input_tokens": tiles,
         "input_tokens_details": {"image_tokens": tiles, "text_tokens": 0},
@@ -158,7 +158,7 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
 
 
 async def close_all(parts: Iterable[Part]) -> None:
-    """Close the results among ``parts`` in a thread, even if the task was cancelled."""
+    """Close the results among ``parts`` in a thread. Cancelling the task does not interrupt this."""
     with anyio.CancelScope(shield=True):
         await run_sync(close_entries, [part for part in parts if not isinstance(part, bytes)])
 
@@ -227,7 +227,7 @@ class ClosingResponse(Response):
 async def send_in_time(
     answer: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Send a response, and abort the connection if the client stops reading for too long.
+    """Send a response by the ASGI app ``answer``. Abort the connection if the client stops reading for too long.
 
     The limit is ``--mmout-send-timeout``. If one response wraps another, only the outer one measures the time.
     """

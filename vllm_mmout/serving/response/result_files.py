@@ -86,7 +86,7 @@ class Encoded:
         return SUFFIXES.get(self.format, OTHER)
 
     def narrow(self, part: slice) -> None:
-        """Restrict the file to the byte range ``part``. Call this before reading."""
+        """Restrict reading to the byte range ``part`` of the file. Call this before the first read."""
         self._start, self.nbytes = part.start, part.stop - part.start
 
     def read(self, at: int, count: int) -> bytes:
@@ -240,7 +240,7 @@ def _left(work: Path, held: int, process: int) -> None:
 
 
 def _is_held(work: Path) -> bool:
-    """Return whether a living process has locked a server's subfolder. The shared folder must be locked."""
+    """Return whether a living process has locked a server's subfolder. The caller must lock the shared folder."""
     try:
         return is_locked(work / _LOCK)
     except FileNotFoundError:
