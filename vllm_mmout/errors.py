@@ -18,7 +18,7 @@ class MMOutError(Exception):
 
     param: str | None = None
     tile: int | None = None
-    """Index (from 0) of the failed tile among the tiles of one engine request, or None if no tile is known."""
+    """Index (from 0) of the failed tile among the tiles of one engine request. None for other errors."""
 
     def __init__(self, *message: object, param: str | None = None) -> None:
         super().__init__(*message)
@@ -111,7 +111,7 @@ def with_name(error: MMOutError, name: str) -> MMOutError:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise ``error`` again if a signal handler raised it, such as for Ctrl-C, and not the code that it interrupted.
+    """Raise ``error`` again if a signal handler raised it, such as the handler of Ctrl-C. Otherwise return.
 
     Call this first in an ``except BaseException`` around a function of the author of a model or a processor. Any other
     exception from that function, including SystemExit and KeyboardInterrupt, is an error of the request. Signal

@@ -41,7 +41,7 @@ ALWAYS: Final = {
 
 
 def prepare_environment() -> None:
-    """Set a command's default environment variables. ``VLLM_LOGGING_LEVEL=INFO`` shows the engine's log."""
+    """Set default environment variables. They silence vLLM's log unless the user has set ``VLLM_LOGGING_LEVEL``."""
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)

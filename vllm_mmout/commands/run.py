@@ -79,7 +79,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
 _ALL_OPTIONS = {**OPTIONS, "stac_item": _argparse_settings(DECLARED["stac_item"])}
-"""`OPTIONS`, and the option ``stac_item``, which ``vllm-mmout submit`` lacks."""
+"""Keyword arguments of ``add_argument`` for all options of ``vllm-mmout run``: `OPTIONS`, and ``stac_item``."""
 GRID, SKIP_FAILED = "--grid", "--skip-failed"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
@@ -232,7 +232,7 @@ def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | Non
 
 
 def _report(name: str, result: MultimodalRequestOutput) -> bool:
-    """Print the result files of an input and the assumed defaults, or the error. Return whether it succeeded."""
+    """Print the paths of an input's results, and warnings, or its error. Return whether the input succeeded."""
     if result.error is not None:
         name, message = without_secrets(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)

@@ -15,7 +15,7 @@ _SUFFIXES: Final = (".png", ".pdf", ".svg")
 
 
 def check_figure(file: str, results: int) -> None:
-    """Check that ``file`` can be written as the figure of a run, before an engine starts.
+    """Raise an error if the run cannot save a figure to ``file``, because it has several results, for example.
 
     Args:
         file: path of the figure.

@@ -161,12 +161,12 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def blends(self) -> bool:
-        """True if the request is a tile, and its values are averaged with overlapping tiles before the final step."""
+        """True if the request is a tile, and its values will be averaged where it overlaps other tiles."""
         return self.part and self.overlap > 0 and self.blend != "none"
 
     @property
     def of_run(self) -> OutputParams:
-        """Options for running the model. Several requested kinds of result are all made of the default kind."""
+        """Options for running the model. If several kinds of output are requested, it runs for the default kind."""
         return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
 
     def of_part(self, **changes: Any) -> OutputParams:

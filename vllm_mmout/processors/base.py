@@ -221,7 +221,7 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
 
 
 def check_output(name: str, processor: OutputProcessor, output: str | tuple[str, ...] | None) -> None:
-    """Raise OptionError if the processor called ``name`` cannot return the requested kinds of output together."""
+    """Raise OptionError if the processor ``name`` lacks a requested kind of output, or cannot return all in one run."""
     if output is None:
         return
     kinds = output if isinstance(output, tuple) else (output,)
@@ -242,7 +242,7 @@ def check_output(name: str, processor: OutputProcessor, output: str | tuple[str,
 
 
 class OwnInputsProcessor(OutputProcessor):
-    """Base class of processors that make the model's inputs from a user's request themselves."""
+    """Base class of processors that also convert a user's request to the model's inputs."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor"})
     """Names of the options in `OutputParams` that requests to this processor may set. Other options are refused."""

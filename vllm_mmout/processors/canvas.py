@@ -121,7 +121,7 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster. Without a nodata value in the tiles, a default is used if a pixel is masked."""
+        """Nodata value of the raster. If the tiles have none, it is a default once a pixel is masked, else None."""
         if self._like.nodata is None and self._masked:
             return self._fill_value().item()  # type: ignore[no-any-return]
         return self._like.nodata
@@ -170,9 +170,10 @@ def check_alike(first: RasterOutput, other: RasterOutput) -> None:
 
 
 def difference(first: RasterOutput, other: RasterOutput, *, but: Collection[str] = ()) -> tuple[str, str, str] | None:
-    """Return (name, value, other value) of a property that two rasters do not share, such as nodata, or None.
+    """Return (name, value, other value) of the first property, such as nodata, that differs between two rasters.
 
     Pixels, size, georeference, metadata and the properties named in ``but`` are not compared. The values are text.
+    Return None if all properties are equal.
     """
     mine, others = _traits(first), _traits(other)
     for name, trait in mine.items():

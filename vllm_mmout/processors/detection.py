@@ -34,7 +34,7 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Number of boxes that the worker sends for each box of ``max_detections``. Suppression later removes overlaps."""
+"""Number of boxes that the worker sends per box of ``max_detections``, since overlapping boxes are later removed."""
 _MAX_SENT = 1000
 """Number of boxes that the worker sends for an input if ``max_detections`` is not set."""
 

@@ -52,7 +52,7 @@ _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} 
 
 
 class EmbeddingGridProcessor(OutputProcessor):
-    """Processor for backbones, which returns one vector for each patch, as a raster of a band for each component.
+    """Processor for backbones. It returns one vector for each patch, as a raster with one band for each component.
 
     The model returns tokens or a feature map. Tokens are prefix tokens (class token, registers), then the patches row
     by row.
@@ -146,7 +146,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         )
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of several tiles at once. Return None in a subclass that overrides ``decode``."""
+        """Build the rasters of several tiles at once, or return None if a subclass overrides ``decode``."""
         return decoded_tiles(self, raw, params) if has_method(self, EmbeddingGridProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:

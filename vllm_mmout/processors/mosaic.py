@@ -184,7 +184,7 @@ class _Joining:
                 self._wait(canvas, cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
 
     def _mask_of_result(self, valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-        """Resize a tile's mask to ``size``. If a pixel of the result is a patch, one valid pixel makes it valid."""
+        """Resize a tile's mask to ``size``. A pixel that covers a patch of the mask is valid if any of the patch is."""
         patch = self._grid.patch
         if patch == 1:
             return resized_mask(valid, size)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """Return the only tensor of a raw output: a tensor, or a dict of one tensor. Otherwise raise ``error``."""
+    """Return a tensor, or the only tensor of a dict. Else raise ``error``, whose message begins with ``takes``."""
     if not isinstance(raw, dict):
         return raw
     if len(raw) != 1:
@@ -47,9 +47,9 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Return ``raw`` if it is a tensor, or a dict of tensors, of length ``count`` on axis 0. Else raise ``error``.
+    """Check that ``giver`` returned a tensor, or dict of tensors, of length ``count`` on axis 0, or raise ``error``.
 
-    ``giver`` is the function that returned ``raw``, for the message.
+    Return ``raw``. Messages call the function that returned it ``giver``.
     """
     import torch
 

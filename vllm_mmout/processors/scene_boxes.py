@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _CONTAINED = 0.5
 """Fraction of a box at a tile's edge. If another box covers more of it, the box at the edge is dropped."""
 _MARGIN = 0.05
-"""Maximum gap between a box and an edge of its tile that it touches, as a fraction of the box's side. The gap may
-always be 1 pixel."""
+"""Maximum gap between a box and an edge of its tile that counts as touching: this fraction of the box's side, or 1
+pixel if that is larger."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
@@ -174,7 +174,7 @@ class _BoxIndex:
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range of box centres, along an axis, that a tile keeps. Its neighbours keep boxes outside of it."""
+    """Return the range of box centres, along an axis, that the tile at ``start`` keeps. Neighbours keep the others."""
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:

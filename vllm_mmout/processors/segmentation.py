@@ -159,7 +159,7 @@ class SegmentationProcessor(OutputProcessor):
         )
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of several tiles at once. Return None in a subclass that overrides ``decode``."""
+        """Build the rasters of several tiles at once, or return None if a subclass overrides ``decode``."""
         return decoded_tiles(self, raw, params) if has_method(self, SegmentationProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
@@ -171,14 +171,14 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic, which select probabilities or classes as the result."""
+        """Return the options for each scene of a mosaic. They request probabilities if the mosaic compares these."""
         output = asked_output(self, self.name, params)
         if params.mosaic == "confident":
             return msgspec.structs.replace(params, output="probabilities")
         return msgspec.structs.replace(params, output="classes") if output in _VECTORS else params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return a function that converts the mosaic's joined probabilities to the requested output, or None."""
+        """Return a function that converts joined probabilities to the requested output, or None if not needed."""
         return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:

@@ -201,7 +201,7 @@ class ModelRegistrations:
 def find_all(
     wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Return the classes of the ``wanted`` processors by their name in requests. ``own`` is searched first."""
+    """Return the classes of the ``wanted`` processors by name. The model's registrations ``own`` are searched first."""
     processors: dict[str, type[OutputProcessor]] = {}
     for choice in wanted:
         explicit = is_target(choice.name)

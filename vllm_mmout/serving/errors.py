@@ -48,7 +48,7 @@ _STATUSES = {
     "RetryableRequestError": 503,
     "GracefulHTTPError": 503,
 }
-_OF_BUCKETS = {403: 403, 404: 404}
+_BUCKET_STATUSES = {403: 403, 404: 404}
 """Maps the HTTP status of a bucket's error response to the status of our response. Other statuses become 502."""
 _LONGEST = 4000
 """Maximum number of characters of an error message, since it may quote text from the client."""
@@ -176,7 +176,7 @@ def _of_client(error: Exception) -> ApiError | None:
     if isinstance(error, OptionError):
         return ApiError(400, message_of(error), param=error.param)
     if isinstance(error, BucketError):
-        return ApiError(_OF_BUCKETS.get(error.status, 502), message_of(error), param="path")
+        return ApiError(_BUCKET_STATUSES.get(error.status, 502), message_of(error), param="path")
     # An OSError is not the client's fault, and its message has the path.
     if isinstance(error, SaveError) and not isinstance(error.__cause__, OSError):
         return ApiError(400, message_of(error), param=error.param or "output_format")

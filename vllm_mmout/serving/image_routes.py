@@ -159,7 +159,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the server's service if it is a ``kind``. Else raise an ApiError, since the model cannot use the route."""
+    """Return the server's service if it is a ``kind``. Else raise an ApiError: the route is for other models."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service

@@ -93,7 +93,7 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
 
 
 async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request, and yield its events: previews, then results. For None, the stream sends a keepalive."""
+    """Run a request, and yield its events: previews, then results. None makes the stream send a keepalive."""
     last, said_at = None, 0.0
     async with aclosing(work.running()) as outputs:
         async for output in outputs:
@@ -133,7 +133,7 @@ async def answer(work: Work, request: Request) -> Response:
 
 
 async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:
-    """Return the results that the engine wrote to a bucket, as formats and sizes without content, and addresses."""
+    """Return the formats, sizes and addresses of the results that the engine wrote to a bucket."""
     urls: list[str] = []
 
     def describe(output: MediaOutput, *_: Any) -> Encoded:

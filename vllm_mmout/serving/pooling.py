@@ -92,7 +92,7 @@ async def _answer_ours(
 
 
 async def _without_key(request: Request, service: ForwardService, vllm_route: APIRoute) -> Response:
-    """Answer a request without a valid API key: 401 if the body has ``data``, else as ``vllm_route`` does.
+    """Answer 401 to a request with ``data`` that lacks a valid API key. Forward others to ``vllm_route``.
 
     A body above `_SMALL` bytes goes to vLLM's route unread. That route refuses ``data``, so none of our code runs.
     """

@@ -118,7 +118,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _fingerprint(value: Any) -> str | None:
-    """Return a text that changes with an array, a `functools` cache or a random generator. Return None for others."""
+    """Return a digest of an array, a `functools` cache or a random generator, or None for other values."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return f"{value.dtype} {list(value.shape)} #{zlib.crc32(flat.view(torch.uint8).numpy().data):08x}"

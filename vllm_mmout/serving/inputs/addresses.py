@@ -91,7 +91,7 @@ class Domains:
 
     def check_resolved(self, host: str, addresses: Sequence[ResolvedAddress]) -> None:
         """Raise InputError if an unlisted host resolved to a private IP address, or to an address of this machine."""
-        if not self.lists(host) and not all(is_public(where[4][0]) and not _is_own(where) for where in addresses):
+        if not self.lists(host) and not all(is_public(address[4][0]) and not _is_own(address) for address in addresses):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"
                 f" added to {FLAG}"
@@ -176,11 +176,11 @@ def _shown(host: str) -> str:
     return repr(host if len(host) <= _LONGEST else f"{host[:_LONGEST]}...")
 
 
-def _is_own(where: ResolvedAddress) -> bool:
+def _is_own(resolved: ResolvedAddress) -> bool:
     """Return whether an IP address belongs to this machine, by the source address of a socket connected to it."""
     try:
-        with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(where[4])  # sends nothing, but the system chooses the source address
-            return bool(probe.getsockname()[0] == where[4][0])
+        with socket.socket(resolved[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(resolved[4])  # sends nothing, but the system chooses the source address
+            return bool(probe.getsockname()[0] == resolved[4][0])
     except OSError:  # the address cannot be reached
         return False

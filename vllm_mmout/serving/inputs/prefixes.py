@@ -10,8 +10,8 @@ from typing import Final
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import FileAddress, in_bucket
 
-_TRICKS: Final = re.compile(r"%(2e|2f|5c)|\\", re.IGNORECASE)
-"""Escapes and backslashes in an address that a lenient store could treat as a path out of the folder."""
+_UNSAFE: Final = re.compile(r"%(2e|2f|5c)|\\", re.IGNORECASE)
+"""Pattern of escapes and backslashes. A storage server might read them as a path to another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ class Prefixes:
         if not self.folders:
             return False
         name = FileAddress.of(address).name
-        return not _TRICKS.search(name) and not name.endswith("/") and name.startswith(self.folders)
+        return not _UNSAFE.search(name) and not name.endswith("/") and name.startswith(self.folders)

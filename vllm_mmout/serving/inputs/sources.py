@@ -246,7 +246,7 @@ class _RequestFiles:
         self._values = 0
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Return ``data`` with open files in place of uploads, and in place of texts if ``texts`` was set."""
+        """Return ``data`` with an open file in place of each upload, and of each text if texts are file addresses."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 WIDTH, HEIGHT, FRAMES, STEPS = "width", "height", "num_frames", "num_inference_steps"
-"""Keys of a request's input that set the size of the result, named as in diffusers."""
+"""Keys in a request's input that set the size of the result, or the number of steps, named as in diffusers."""
 _USUAL_FPS: Final = 24.0
 
 

@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""Maps fields of OpenAI's API that would not change anything here to the reason for refusing them."""
+"""Maps fields of OpenAI's API without an effect on this server to the reason why they are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ async def parse_json(body: bytearray) -> Any:
 
 
 Decode: TypeAlias = Callable[[str, memoryview], Any]
-"""Function that decodes the JSON value of a named field. Its name is for error messages."""
+"""Function ``(name, JSON)`` that decodes the value of a field. The field's name is for error messages."""
 _OBJECT: Final = re.compile(rb"[ \t\n\r]*\{")
 _LONGEST: Final = 8192
 """Maximum JSON size in bytes of a field without a special limit."""
@@ -171,7 +171,7 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """Decode an image field: a URL, or an object with a URL. Raise ApiError for other large values."""
+    """Decode a URL, or an object with a URL. Raise ApiError if the value is large, and neither of them."""
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:

@@ -117,7 +117,7 @@ def json_response(
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
 ) -> PiecesResponse:
-    """Return a response that sends only the file ``entry``, called ``name`` and its suffix, and then closes it."""
+    """Return a response that sends only the file ``entry``, and then closes it."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     all_headers = {
         "Content-Disposition": f'{shown}; filename="{name}{entry.suffix}"',
