@@ -13,8 +13,7 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, ImageScaling
 ARCHITECTURE: Final = "Terratorch"
 
 RAW: Final = "{}_raw"
-"""Format of the ``forward`` keyword for raw pixel values of an image. Standardised values have the image's name as
-keyword."""
+"""Format string that turns an image's name into the ``forward`` keyword for its raw, unstandardised pixel values."""
 LOCATION: Final = "location_coords"
 DATES: Final = "temporal_coords"
 
@@ -29,7 +28,7 @@ PROCESSORS: Final = {
 """Output processor for each task class of TerraTorch."""
 
 _PIXELS = (3, 4)
-"""Possible numbers of axes of an image: [bands, height, width], or [bands, frames, height, width]."""
+"""Possible numbers of axes of an image: 3 for [bands, height, width], or 4 for [bands, frames, height, width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,12 @@ class TerratorchConfig:
     """Name of TerraTorch's task class, such as "SemanticSegmentationTask"."""
     modalities: tuple[Modality, ...]
     target: str | None
-    """Name of the image that is passed to the network as its argument. None if the network takes a dict of all
-    images."""
+    """Name of the only image that the network takes, as a tensor. If None, the network takes a dict of all images by
+    name."""
     crop: tuple[int, int]
     """Height and width in pixels of the network's input in one forward pass."""
     extras: tuple[str, ...]
-    """Names of the network's inputs besides images: `LOCATION`, `DATES`, or both."""
+    """Names of the network's inputs other than images. Possible names are `LOCATION` and `DATES`."""
     metadata: bool
     """Whether the network was trained with location and dates. False if the data module sets ``use_metadata`` to
     false."""
@@ -116,7 +115,7 @@ def is_terratorch(config: Mapping[str, Any]) -> bool:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config.json`` with the task's output processor and class names, unless it names a processor.
+    """Add the task's output processor and class names to a TerraTorch ``config.json`` that names no output processor.
 
     For an embedding task it also gets the backbone's ``patch_size`` and ``prefix_tokens``.
     """
@@ -142,7 +141,7 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class TerratorchFolders:
-    """Model family of TerraTorch folders, see `vllm_mmout.models.model_folders.ModelFamily`."""
+    """Model family (`vllm_mmout.models.model_folders.ModelFamily`) that recognises TerraTorch folders."""
 
     serves = staticmethod(is_terratorch)
     completed = staticmethod(completed)
@@ -187,7 +186,7 @@ def _modality(
 
 
 def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality: str | None) -> tuple[str, ...] | None:
-    """Return an image's band names from the first config entry that lists them, or None if no entry does."""
+    """Return an image's band names from the table ``overrides`` or else ``pretrained``, or None if neither has them."""
     data, network = nested(pretrained, "data", "init_args"), nested(pretrained, "model", "init_args", "model_args")
     entries = (
         overrides.get("bands"),
@@ -215,7 +214,7 @@ def _band_names(band: Any) -> tuple[str, ...]:
 
 
 def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
-    """Return the tile size (height, width) of TerraTorch's tiled inference, by default the size of the input."""
+    """Return the tile (height, width) of tiled inference in the table ``model`` of config.json, by default ``size``."""
     tiled = nested(model, "init_args", "tiled_inference_parameters")
     crop = tiled.get("h_crop", tiled.get("crop", size[0])), tiled.get("w_crop", tiled.get("crop", size[1]))
     if not all(isinstance(side, int) and side > 0 for side in crop):

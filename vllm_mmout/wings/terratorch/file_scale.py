@@ -1,4 +1,4 @@
-"""Compare the scale and offset in files with a TerraTorch model's ``constant_scale``, and choose which to apply."""
+"""Choose whether integers are scaled as their file declares, or by a TerraTorch model's ``constant_scale``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUNDING: Final = 1e-6
 
 
 def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return the bands of one image, scaled as the request sets, or else as the files and the model require.
+    """Return the bands of one image, scaled as the request sets, or as the files declare if the model's scale differs.
 
     If integers state another scale than the model's, the files' scale and offset are applied. The values are floats
     then, which the model takes as reflectance, without its own scale.
@@ -61,7 +61,7 @@ def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: Output
 
 
 def _holds_integers(layer: Layer) -> bool:
-    """Return whether a band gives the model integers. Bands of NetCDF, for example, always become floats."""
+    """Return whether a band's values reach the model as integers. NetCDF values, for example, are made floats."""
     return layer.raster.dtype.kind in "iu" and not packing_of(layer).applied
 
 
@@ -82,7 +82,7 @@ def _model_says(scaling: ImageScaling) -> str:
 
 
 def _sentence(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
-    """Return a note for the user about the scale in files, or None if the model's scale is the same."""
+    """Return a note for the user if a file's scale is not the model's ``constant_scale``, else None."""
     if scaling.scale is None:
         shifted = f"{packing.shift} was added to the numbers, and they" if packing.shift else "the numbers"
         return (

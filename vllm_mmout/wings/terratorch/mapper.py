@@ -77,13 +77,13 @@ class TerratorchMapper(RasterMapper):
         }
 
     def dummy(self) -> dict[str, NDArray[Any]]:
-        """Return example tensors, with a location but without dates, as for most files."""
+        """Return example input tensors of zeros. They include a location, but not dates."""
         location = {LOCATION: np.zeros(2, np.float32)} if LOCATION in self.extras and self.metadata else {}
         return {name: spec.zeros() for name, spec in self.inputs.items()} | location
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the supported request options: location, dates and statistics, as far as they apply."""
+        """The names of the request options that this model supports, out of location, dates, means and stds."""
         names = {LOCATION: "location", DATES: "dates"}
         return (*(names[name] for name in self.extras), *((MEANS, STDS) if len(self.images) == 1 else ()))
 
@@ -108,7 +108,7 @@ class TerratorchMapper(RasterMapper):
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Return the bands of the model's only image, scaled as `scaled_layers` decides."""
+        """Return the bands of the model's only image after `scaled_layers` has applied the right scale."""
         return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
@@ -116,7 +116,7 @@ class TerratorchMapper(RasterMapper):
         return size == self.crop
 
     def too_small(self, size: tuple[int, int]) -> bool:
-        """Return whether an image of ``size`` (height, width) must be padded by reflection to fill a tile."""
+        """Return whether an image of ``size`` (height, width) is smaller than a tile, and needs reflected padding."""
         return size[0] < self.crop[0] or size[1] < self.crop[1]
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class TerratorchMapper(RasterMapper):
         return view
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the raw images as tensors, and location, dates and statistics from the request or the files.
+        """Return the model's input tensors: the raw images, and any location, dates and statistics.
 
         ``planes`` are those of `RasterMapper.tensors`. With several images, the bands of each image follow those of the
         one before.
@@ -167,7 +167,7 @@ class TerratorchMapper(RasterMapper):
             first = end
 
     def _optional_tensors(self, view: RasterView) -> dict[str, NDArray[Any]]:
-        """Return the optional tensors that the model gets besides images: location, dates, means, deviations."""
+        """Return tensors of the location, dates and statistics that the request sets or the files contain."""
         tensors: dict[str, NDArray[Any] | None] = {}
         if LOCATION in self.extras and (self.metadata or view.params.location is not None):
             tensors[LOCATION] = location_of(view)
@@ -204,7 +204,7 @@ class TerratorchMapper(RasterMapper):
         return {name: data[name] for name in names}
 
     def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
-        """Return the request's options. Add the model's scale if the file's dtype cannot be sent to the model.
+        """Add the model's scale to the request's options if the model does not accept the file's integer dtype.
 
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
@@ -248,17 +248,17 @@ class TerratorchMapper(RasterMapper):
 
 
 def _scaled(params: OutputParams) -> bool:
-    """Return whether the request sets a scale or offset as a number. The values are then sent as float32."""
+    """Return whether the request sets a scale or offset as a number, so that the model gets scaled float32 values."""
     return has_numbers(params)
 
 
 def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
-    """Return a dtype that can hold the values of the bands (numbered from 1) from all their files."""
+    """Return a dtype that holds the values of all files that contain the given bands, which are numbered from 1."""
     return np.result_type(*(member.dtype for member in raster.members_of(bands)))
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError if integers could be scaled wrongly. ``mixed`` is True if some of the files hold floats."""
+    """Raise InputError if an image's integers would be scaled wrongly, or if it mixes integer and float files."""
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which need the model's constant_scale, and others hold floats,"

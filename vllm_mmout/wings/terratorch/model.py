@@ -41,7 +41,7 @@ class TerratorchModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The network, for torch.compile. Scaling is left out, so another input dtype causes no recompilation."""
+        """The network, which torch.compile compiles. Scaling stays outside, so no input dtype needs a recompilation."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:
@@ -74,7 +74,6 @@ class TerratorchModel(nn.Module):
         load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """Return one standardised image in the network's dtype."""
         raw = inputs.get(RAW.format(modality.name))
         if raw is None:
             if modality.name not in inputs:

@@ -21,7 +21,7 @@ _BUILT_AS = {
     "MultiLabelClassificationTask": "classification",
     "ScalarRegressionTask": "scalar_regression",
 }
-"""Name of each task in TerraTorch's model factories."""
+"""Name that TerraTorch's model factories use for each task class."""
 
 
 def build_network(config: TerratorchConfig) -> nn.Module:
@@ -69,7 +69,7 @@ def encode_exactly(network: nn.Module) -> bool:
 
 
 def _of_embeddings(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
-    """Build the network of an embedding task. Its constructor also creates a folder, which is deleted again."""
+    """Build the network of an embedding task. The folder that the task's constructor creates is temporary."""
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are about files that it would write
         built: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model
@@ -88,7 +88,7 @@ _AUXILIARY = "aux_heads."
 
 
 def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tensor]:
-    """Return the checkpoint's weights under the network's names. Unknown names are kept, so that loading reports them.
+    """Return a checkpoint's weights by the network's names. Unknown names are kept, so that a strict load reports them.
 
     ``stored`` is a checkpoint (``{"state_dict": ...}``), or weights by name, with or without the prefix ``model.``.
     """
@@ -107,7 +107,7 @@ def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tenso
 
 
 def _of_network(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the network's entries of a checkpoint, with the prefix "model." removed from their names."""
+    """Return the network's weights in a checkpoint by name, without the prefix "model."."""
     entries = stored.get("state_dict")
     named: Mapping[str, Any] = stored if entries is None else entries
     of_task = {name.removeprefix(_TASK): weight for name, weight in named.items() if name.startswith(_TASK)}

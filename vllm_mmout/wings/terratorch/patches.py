@@ -1,4 +1,4 @@
-"""Find out the patches of TerraTorch's backbones: their size, and the tokens before them."""
+"""Look up the patch size of TerraTorch's backbones, and how many class tokens precede the patch tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _BACKBONES: Final[Mapping[str, tuple[int, int]]] = {
     "terramind_v1": (16, 0),
     "clay_v1": (8, 1),
 }
-"""Maps beginnings of backbones' names to the side of a patch in pixels, and the number of class tokens. The first
-beginning that matches is used."""
+"""Patch side in pixels, and number of class tokens, by the beginning of a backbone's name. The first match counts."""
 
 
 def patches_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return ``patch_size`` and ``prefix_tokens`` of a backbone, as far as they are known.
+    """Return ``patch_size`` and ``prefix_tokens`` of a backbone. Values that cannot be determined are missing.
 
     ``arguments`` is the table ``init_args`` of an embedding task. Its ``has_cls`` and the backbone's ``patch_size``
     take precedence over the defaults of TerraTorch's backbones.

@@ -14,7 +14,7 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _LARGEST: Final = 2.0
-"""Statistics up to this value count as reflectance, which is between 0 and 1 except over clouds and snow."""
+"""Largest mean or standard deviation that counts as a reflectance. Reflectance exceeds 1 over clouds and snow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,11 @@ class ImageScaling:
     stds: tuple[float, ...] | None
     """Standard deviations in the order of ``means``."""
     sure: bool = False
-    """Whether the ``mmout`` table sets the scale. A scale of 1 is then intended, for example for masks."""
+    """Whether the ``mmout`` table sets ``scale``. A scale of 1 then means that integers need no scaling, as in
+    masks."""
 
     def formulas(self, bands: int) -> list[str]:
-        """Return how the values of each band are scaled, as text. Statistics of several dates are not repeated."""
+        """Return the formula that scales each band, as text. For several dates, it shows those of the first date."""
         scale = "scaled by TerraTorch's data module" if self.scale is None else f"integers * {self.scale:g}"
         scale = "value" if self.scale == 1 else scale
         if self.means is None or self.stds is None:
@@ -40,7 +41,7 @@ class ImageScaling:
         return [f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(means, stds, strict=True)]
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
-        """Return whether integers would be standardised without a scale, although the statistics are of reflectance."""
+        """Return whether the statistics are of reflectance although no scale converts integers to reflectance."""
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.sure or means is None or stds is None:
             return False
@@ -48,13 +49,13 @@ class ImageScaling:
 
 
 def _for_bands(numbers: Sequence[float], bands: int) -> Sequence[float]:
-    """Return one number for each band, of the first date, from statistics for each band and date."""
+    """Return one number per band. If ``numbers`` has one per band and date, return those of the first date."""
     dates = len(numbers) // bands
     return [numbers[0]] * bands if len(numbers) < bands else numbers[:: max(1, dates)][:bands]
 
 
 def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether statistics are of reflectance. Means of 0 with deviations of 1, the identity, are not."""
+    """Return whether means and deviations are small enough for reflectance. Means 0 with deviations 1 do not count."""
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
     return not identity and all(abs(number) <= _LARGEST for number in (*means, *stds))
@@ -70,7 +71,7 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Follow ``names`` through nested tables. Return the innermost table, or an empty table if a name is missing."""
+    """Look up a table inside nested tables by its path of names. Return an empty table if a name is missing."""
     for name in names:
         table = entries.get(name)
         entries = table if isinstance(table, Mapping) else {}
@@ -78,9 +79,10 @@ def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``means`` and ``stds`` from ``overrides``, or else from ``data`` if it holds both.
+    """Return ``means`` and ``stds`` from ``overrides`` (the user's table), or else from the data module's ``data``.
 
-    ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments.
+    ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments,
+    and is used only if it has both.
     """
     statistics = {name: data.get(name) for name in (MEANS, STDS)}
     if any(value is None or isinstance(value, str) for value in statistics.values()):  # a text is a file's name
@@ -103,14 +105,14 @@ def scaling_of(
 
 
 def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
-    """Select an image's values from a table by image or by band. Other values are returned unchanged."""
+    """Return an image's values from a table by image or band name. Values other than a table are returned unchanged."""
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values
 
 
 def in_terratorch(class_path: str) -> bool:
-    """Return whether a data module belongs to TerraTorch or torchgeo. A name without dots is TerraTorch's."""
+    """Return whether a data module class belongs to TerraTorch or torchgeo. This is assumed for a name without dots."""
     return class_path.partition(".")[0] in _PACKAGES or bool(class_path and "." not in class_path)
 
 

@@ -17,13 +17,13 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorc
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
-"""Python module of data module classes that are given by class name alone, as in TerraTorch's YAML files."""
+"""Python module in which a data module class is looked up if a TerraTorch config gives only the class name."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """Scale and statistics of one image. Integers are multiplied by ``scale``, then (value - mean) / std."""
+    """Statistics to standardise an image: (value - ``mean``) / ``std``. Integers are first multiplied by ``scale``."""
 
     scale: float
     mean: Tensor
@@ -31,7 +31,7 @@ class Standard:
     std: Tensor
     """Standard deviations, in the shape of ``mean``."""
     lacks_scale: bool
-    """Whether integers would be standardised without a scale, although the statistics are of reflectance."""
+    """Whether the statistics are of reflectance although no scale converts integers to reflectance."""
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
@@ -138,7 +138,7 @@ def _data_module(module_class: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _statistics(aug: Any, module: str) -> tuple[Any, Any]:
-    """Return the means and standard deviations of a data module's augmentation, or 0 and 1 if it does nothing."""
+    """Return the means and standard deviations of an augmentation, or 0 and 1 if it leaves images unchanged."""
     for step in _steps(aug):
         flags = getattr(step, "flags", None)
         if isinstance(flags, Mapping) and {"mean", "std"} <= set(flags):  # a step of kornia

@@ -32,6 +32,6 @@ _HOMES = {
     "vllm_mmout.wings.tokens.processors.codec_audio": "CodecAudioProcessor",
     "vllm_mmout.wings.tokens.processors.vq_image": "VQImageProcessor",
 }
-"""Public names of each module, separated by spaces, for lazy imports."""
+"""Public names that each module defines, as text separated by spaces. They are imported when first used."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

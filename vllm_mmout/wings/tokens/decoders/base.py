@@ -30,16 +30,17 @@ class TokenDecoder(ABC):
     """Name of this kind of decoder, such as "mimi", as error messages show it."""
 
     facts: DecoderFacts | None = None
-    """Codebooks, picture grid and sampling rate, to check token layouts. None disables the check."""
+    """Codebooks, picture grid and sampling rate of the decoder, which a token layout must match. If None, layouts are
+    not checked."""
 
     sampling_rate: int | None = None
-    """Sampling rate in Hz, for decoders whose ``facts`` are None."""
+    """Sampling rate in Hz, needed only if ``facts`` is None."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
 
     model: Any = None
-    """Object that decodes. It is loaded from ``folder``, or is passed in by the user."""
+    """Loaded decoder network. It is read from ``folder``, or passed in by the user."""
 
     def load(self, device: str | None, dtype: str | None) -> None:
         """Load the weights onto ``device`` as ``dtype``.
@@ -64,16 +65,16 @@ class TokenDecoder(ABC):
         raise NotImplementedError(f"{type(self).__name__} has a folder and must define read(folder, dtype)")
 
     def causal(self) -> CausalChunks | None:
-        """Return an object that decodes one sound in chunks, and keeps the layers' state between the chunks.
+        """Create a decoder for one sound that decodes chunk by chunk, and carries the layers' state between the chunks.
 
         Return None if the decoder does not support this. Each chunk is then decoded together with the frames around it.
         """
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the number of audio frames that are decoded together. Chunks begin at multiples of this number.
+        """Return how many audio frames must be decoded together. ``rates`` holds the codes per frame of each codebook.
 
-        ``rates`` holds the codes per frame of each codebook.
+        Chunks begin at multiples of this number.
         """
         return 1
 
@@ -102,11 +103,10 @@ class DecoderFacts:
     codebook_size: int
     """Number of codes in each codebook."""
     fewer: bool = False
-    """Whether the decoder also accepts codes of only its first codebooks."""
+    """Whether codes of the first codebooks alone can be decoded too."""
     strides: tuple[int, ...] | None = None
-    """Number of time steps that a code of each codebook covers, such as (4, 2, 1).
-
-    A time step is as long as a code of the codebook with the highest rate. None if all codebooks have the same rate."""
+    """Length of a code of each codebook, as a multiple of the shortest code, such as (4, 2, 1). None if all are equally
+    long."""
     grid: tuple[int, int] | None = None
     """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None
@@ -228,7 +228,7 @@ def device_of(module: object) -> torch.device:
 
 @contextmanager
 def decoder_threads(count: int | None) -> Iterator[None]:
-    """Make torch use ``count`` CPU threads for this thread's work in the context. None changes nothing."""
+    """Limit torch to ``count`` CPU threads inside a ``with`` block. None leaves the number unchanged."""
     import torch
 
     before = torch.get_num_threads()

@@ -26,13 +26,14 @@ class CausalChunks(SoundChunks):
     def __init__(self, model: Any) -> None:
         self._model = model
         self._kept: dict[nn.Module, Any] = {}
-        """State of each layer: its last inputs [n, channels, k], or the state of an LSTM."""
+        """State of each layer: its last inputs [1, channels, n], or the state of an LSTM."""
         self._attended: Any = None
         """Key-value cache of the decoder's transformer."""
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Minimum number of frames in the first chunk. Reflection padding at the start of a sound needs them."""
+        """Minimum number of frames in the first chunk. Reflection padding at the start of a sound cannot do with
+        fewer."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
         """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far."""
@@ -106,7 +107,7 @@ class CausalChunks(SoundChunks):
 
 
 def is_causal(model: Any) -> bool:
-    """Return whether, by its config, a model neither looks ahead nor normalises over the whole sound."""
+    """Return whether a model decodes each frame without later frames, and without statistics of the whole sound."""
     config = model.config
     whole = getattr(config, "norm_type", "weight_norm") != "weight_norm"
     return bool(config.use_causal_conv) and config.trim_right_ratio == 1.0 and not whole

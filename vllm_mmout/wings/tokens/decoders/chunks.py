@@ -18,12 +18,11 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, samples]."""
 
 _TRIED = (64, 256, 1024)
-"""Lengths in frames of the test sounds that measure a decoder's context. A longer sound is tried if one is too
-short."""
+"""Lengths, in frames, of the test sounds that show how many frames affect a sample. They are tried in this order."""
 _FEW = 16
-"""Number of frames in the shortest test sound. It is decoded to measure the samples per frame."""
+"""Length in frames of the shortest test sound that measures the samples per frame."""
 _TRIALS = 3
-"""Number of random test sounds per length. In a single sound, a change may leave all samples equal by chance."""
+"""Number of random test sounds of each length, because a changed frame can leave a single sound equal by chance."""
 
 
 class SoundChunks(ABC):
@@ -53,7 +52,7 @@ class Chunking:
     ahead: int
     """Number of later frames that the decoder needs in order to decode a frame."""
     first: int
-    """Minimum number of frames of the first chunk, unless the sound has fewer."""
+    """Minimum number of frames in the first chunk. Only a sound that ends earlier has a shorter one."""
     begin: Callable[[], SoundChunks]
     """Function that returns a chunk decoder for a new sound."""
     rates: Sequence[int] = (1,)
@@ -113,10 +112,10 @@ class Probe:
     size: int
     """Number of codes in the smallest codebook."""
     unit: int
-    """Number of frames that the decoder needs to decode together."""
+    """Number of frames that must be decoded together. Test sounds are multiples of this length."""
 
     def lengths(self) -> tuple[int, int]:
-        """Return the samples per frame, and how many samples each sound has in addition (negative if fewer).
+        """Return (a, b) such that a sound of n frames is decoded to a * n + b samples.
 
         Raises:
             OptionError: the number of samples does not grow evenly with the frames.
@@ -134,7 +133,7 @@ class Probe:
         return added, lengths[0] - few * added
 
     def context(self, frame_samples: int) -> Context:
-        """Return how many frames around a frame affect its samples. One frame is changed to measure this.
+        """Measure how many frames around a frame affect its samples, by changing one frame of random sounds.
 
         Raises:
             OptionError: samples depend on frames that are too far away.
@@ -157,7 +156,7 @@ class Probe:
         )
 
     def _context_at(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
-        """Measure the context of a decoder by changing frame ``at`` of a random sound and comparing the samples.
+        """Measure the context by changing frame ``at`` of a random sound of ``frames`` frames, and comparing samples.
 
         A change in later frames shows their left context, and a change in earlier frames their right context.
         ``frames`` is the length of the sound, and ``trial`` its random seed.

@@ -25,16 +25,16 @@ KINDS = {
     "xcodec": "XcodecDecoder",
     "xcodec2": "Xcodec2Decoder",
 }
-"""Name of the class in `transformers_models` for each ``model_type`` in a config.json.
+"""Name of the decoder class in the module `transformers_models`, by the ``model_type`` of a config.json.
 
-"emu3" and "janus" are full models that contain a picture decoder. Their class loads only this decoder."""
+For the full models "emu3" and "janus", the class loads only their picture decoder."""
 
 _SNAC_ALONE = "vq_strides"
-"""Key that identifies a config.json of SNAC, which lacks ``model_type``."""
+"""Key in config.json by which a SNAC decoder is recognised, because its config lacks ``model_type``."""
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
-    """Return the path of a decoder's folder. A relative path starts in the folder ``model``, if that exists."""
+    """Return the path of a decoder's folder. A relative path is resolved against ``model`` if it is a local folder."""
     path = Path(decoder).expanduser()
     in_model_folder = isinstance(model, str) and model and Path(model).is_dir() and not path.is_absolute()
     return Path(str(model)) / path if in_model_folder else path
@@ -58,7 +58,7 @@ def config_in(path: Path) -> Mapping[str, Any]:
 
 
 def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | None) -> TokenDecoder:
-    """Return the decoder for the options ``decoder`` (``source``) and ``decoder_class``, without reading weights."""
+    """Create the decoder for a folder or loaded model, without reading weights. ``decoder_class`` is a user's class."""
     if not isinstance(source, str | os.PathLike):
         if decoder_class is not None:
             raise OptionError(

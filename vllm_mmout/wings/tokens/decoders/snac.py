@@ -53,7 +53,10 @@ class SnacDecoder(TokenDecoder):
         return decoder
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the smallest number of frames that fills whole attention windows."""
+        """Return the smallest number of frames that fills whole attention windows.
+
+        ``rates`` holds the codes per frame of each codebook.
+        """
         steps = rates[0] * self._strides[0]
         return math.lcm(self._window, steps) // steps
 

@@ -20,11 +20,11 @@ _SHOWN = 4
 """Maximum number of missing weights that an error message lists."""
 
 _INSIDE = {r"^(model\.)?vqmodel\.": ""}
-"""Pattern for the prefix of the decoder's weights in the checkpoint of a full model, and its replacement."""
+"""Regular expression for the prefix of a decoder's weights in a full model's checkpoint, with its replacement."""
 
 
 class PretrainedDecoder(TokenDecoder):
-    """Decoder from transformers. It can also be loaded from the checkpoint of a full model that contains it."""
+    """Decoder from transformers, loaded from its own folder, or from the folder of a full model that contains it."""
 
     model_name: ClassVar[str]
     """Name of the decoder's class in transformers."""
@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return the number of codebooks (1), and its number of codes, one for each combination of levels."""
+        """Return 1 codebook, and its number of codes, the product of the config's quantization levels."""
         return 1, math.prod(config.quantization_levels)
 
 
@@ -207,7 +207,7 @@ class EncodecDecoder(CausalCodec):
     model_name: ClassVar[str] = "EncodecModel"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """Call the model's ``decode`` with the codes as a single chunk, without an amplitude scale."""
+        """Call the model's ``decode`` with the codes as one chunk, whose amplitude is not rescaled."""
         return self.model.decode(codes.unsqueeze(0), [None], return_dict=True)
 
 
@@ -219,5 +219,5 @@ class DacDecoder(ResidualCodec):
     codebooks_name: ClassVar[str] = "n_codebooks"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """Call the model's ``decode`` with the codes as ``audio_codes``, which is not its first argument."""
+        """Call the model's ``decode`` with the codes as the keyword argument ``audio_codes``."""
         return self.model.decode(audio_codes=codes, return_dict=True)

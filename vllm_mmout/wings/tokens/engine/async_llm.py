@@ -28,10 +28,10 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
-    """Default sampling values from the model's ``generation_config.json``. None until they are first needed."""
+    """Default sampling values from the model's ``generation_config.json``, read when first needed. None before that."""
 
     def mmout_bound(self) -> None:
-        """Initialize this subclass's attributes, after an existing ``AsyncLLM`` has been changed to this class."""
+        """Initialize this class's attributes. Called after an existing ``AsyncLLM`` was changed to this class."""
         self.mmout = None
 
     @counted

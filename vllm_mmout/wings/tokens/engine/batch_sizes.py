@@ -8,20 +8,21 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _AGAIN = 64
-"""Number of forward passes of the faster kind (one item, or a batch) before the other kind is measured again."""
+"""Number of forward passes with the faster method (one by one, or in a batch) before the slower method is timed
+again."""
 _WEIGHT = 0.5
 """Weight, 0 to 1, of the latest measurement in the moving average of decoding times."""
 
 
 @dataclass(slots=True)
 class _ForwardTimes:
-    """Moving average of decoding times for forward passes of one kind: with a single item, or with a batch."""
+    """Moving average of decoding times by one method: one picture or sound at a time, or in batches."""
 
     forwards: int = 0
     each: float = 0.0
     """Average seconds per picture or sound. Infinity if the last forward pass failed."""
     since: int = 0
-    """Number of forward passes of the other kind (one item, or a batch) since the last pass of this kind."""
+    """Number of forward passes by the other method since this method was last used."""
 
     def record(self, each: float) -> None:
         self.forwards += 1
@@ -86,6 +87,6 @@ class BatchSizes:
         self.record(key, 2, math.inf)
 
     def _most_in_time(self, seen: _ShapeTimes) -> int:
-        """Return how many pictures or sounds one forward pass can decode within the time limit, at least 1."""
+        """Return how many pictures or sounds fit into a forward pass within its time limit, judged by ``times``."""
         measured = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
         return max(1, int(min(self.limit_s / measured.each, self.most))) if measured.each else self.most

@@ -23,10 +23,10 @@ class MediaJob:
     """A decoding job: one picture, one sound, or one chunk of a sound."""
 
     medium: Any
-    """Codes to decode: a `Medium` for a picture or sound, or a `SoundPiece` for one chunk of a sound."""
+    """Codes to decode: those of a picture or sound (`Medium`), or those of one chunk of a sound (`SoundPiece`)."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
-    """Callback that gets the job when it ends, in any thread. None once it was called or the job was cancelled."""
+    """Callback for the finished job, called in any thread. None once it was called, or if the job was cancelled."""
     state: Any = None
     """Decoder state that is passed from one chunk of a sound to the next. None if a picture or sound is decoded as a
     whole."""
@@ -58,7 +58,7 @@ class _DecoderTask:
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether the task has already taken its jobs from the queue. It takes jobs only once."""
+    """Whether the task has taken its jobs from the queue, which it does only once."""
 
 
 class MediaBatcher:
@@ -74,8 +74,8 @@ class MediaBatcher:
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._open_tasks = 0
-        """Number of queued tasks that have not taken their jobs yet. It is never less than the number of waiting
-        jobs."""
+        """Number of queued tasks that have not taken jobs yet. At least one per waiting job, so that every job is
+        decoded."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
@@ -221,7 +221,7 @@ class MediaBatcher:
         return output
 
     def _end(self, task: _DecoderTask, outcome: Any) -> None:
-        """End the jobs of a task with their results. If the task itself failed, all its jobs fail with its error."""
+        """Finish each job of a task with its result. If ``outcome`` is an exception, all its jobs fail with it."""
         if isinstance(outcome, BaseException):
             for job in self._jobs_of_failed(task):
                 job.settle(outcome)
@@ -230,7 +230,7 @@ class MediaBatcher:
             job.settle(each)
 
     def _jobs_of_failed(self, task: _DecoderTask) -> Sequence[MediaJob]:
-        """Return the jobs that must fail because their task failed.
+        """Return the jobs that a failed task leaves without a result.
 
         If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.
         """

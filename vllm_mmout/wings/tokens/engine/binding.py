@@ -40,7 +40,7 @@ class TokenBinding(EngineBinding):
     max_model_len: int
     """Maximum length of a prompt plus its answer, in tokens."""
     unguided: str | None
-    """Reason why this engine cannot restrict answers to complete pictures or sounds. None if it can."""
+    """Reason why this engine cannot force answers to contain only complete pictures or sounds. None if it can."""
 
     generates: ClassVar[bool] = True
     async_llm: ClassVar[str] = "vllm_mmout.wings.tokens.engine.async_llm:BoundTokenAsyncLLM"
@@ -52,7 +52,7 @@ class TokenBinding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the output processors of an engine, and load their decoders. See `EngineBinding.make`."""
+        """Create the binding of an engine: output processors with loaded decoders. See `EngineBinding.make`."""
         processors: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
         for processor in processors.values():
             processor.load()
@@ -65,7 +65,7 @@ class TokenBinding(EngineBinding):
         return self.choice.pick(params.processor)[0]
 
     def prepare(self, params: OutputParams) -> None:
-        """Prepare the decoder for decoding sounds in chunks, if the request asks for that. The first such call blocks.
+        """Measure the decoder for decoding sounds in chunks, if the request asks for chunks. The first call blocks.
 
         Raises:
             OptionError: the decoder cannot decode in chunks.
@@ -78,7 +78,7 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Return a decoder of sound chunks or picture previews for an unfinished answer. None if not requested.
+        """Create the decoder for sound chunks or previews of an unfinished answer. Return None if not requested.
 
         ``settled`` is called in any thread whenever a picture or sound has been decoded.
         """
@@ -122,6 +122,6 @@ class TokenBinding(EngineBinding):
 
 
 def _rows(params: OutputParams, processor: TokenProcessor) -> int | None:
-    """Return the number of rows of codes in a request's pictures, or None if it is not known in advance."""
+    """Return how many rows of codes a picture of the request will have, or None if that is unknown in advance."""
     grid = params.grid or processor.layout.grid
     return None if grid is None else grid[0]

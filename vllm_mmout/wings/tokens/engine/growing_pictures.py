@@ -36,7 +36,7 @@ class GrowingPictures:
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """Always None. A preview that cannot be decoded is left out and is not an error of the request."""
+        """Always None, because a preview that fails is only left out. `GrowingSounds` has an error here."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params
@@ -45,13 +45,13 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
         self._due: list[int] = []
-        """Numbers of rows that trigger the remaining previews of the current picture."""
+        """Row counts at which the remaining previews of the current picture are decoded."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit a preview for decoding if the current picture has reached enough rows. Never raises."""
+        """Submit a preview of the current picture for decoding if enough of its rows are generated. Never raises."""
         if (begun := parser.begun) is None:
             return
         start, rows = begun

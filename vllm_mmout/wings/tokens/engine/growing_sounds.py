@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MOST_CHUNKS = 8
-"""Maximum number of chunks to decode in one forward pass if the decoder has fallen behind the model."""
+"""Maximum number of chunks in one forward pass, when the decoder must catch up with the model."""
 
 
 class GrowingSounds:
@@ -45,7 +45,7 @@ class GrowingSounds:
         self._sounds: list[GrowingSound] = []
         """Sounds in the order of their tokens. `take` removes a sound after it has returned its last chunk."""
         self._chunks: dict[int, list[AudioOutput]] = {}
-        """Decoded chunks that `take` has not returned yet, by the index of their sound's first token."""
+        """Decoded chunks that wait for `take`, by the index of the first token of their sound."""
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
@@ -103,7 +103,7 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """One sound that is decoded in chunks while the model generates it. It has the interface of a `MediaJob`.
+    """One sound that is decoded in chunks while the model generates it. It can take the place of a `MediaJob`.
 
     Only one piece is decoded at a time. The next piece has all frames that came in the meantime, so chunks become
     longer if the decoder is slower than the model. Their length is limited, because a forward pass has a time limit.
@@ -153,7 +153,7 @@ class GrowingSound:
         self._decode(self._next_piece(medium, frames, ended=False))
 
     def end(self, medium: Medium) -> None:
-        """Submit the rest of the finished sound, after the chunk that is being decoded, if any."""
+        """Submit the rest of the finished sound, once the chunk in progress has been decoded."""
         with self._lock:
             self.medium = medium
             if self._busy or self.done is None:
@@ -171,7 +171,7 @@ class GrowingSound:
         return self._next_piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the sound's codes up to the end of its next chunk, which must fit in one forward pass."""
+        """Return the codes from the sound's beginning to the end of its next chunk. A chunk's length is limited."""
         most = max(self._made + self._ahead + _MOST_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
@@ -212,7 +212,7 @@ class GrowingSound:
         return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
 
     def _settle(self, outcome: Outcome) -> None:
-        """End decoding with the whole sound or an error. After an error, the answer ends at its next token."""
+        """End decoding with the whole sound or an exception, and call ``done``. An exception makes the answer fail."""
         done = self.done
         if done is None:
             return

@@ -88,7 +88,7 @@ class BoundTokenLLM(LLM):
 
 
 def _with_failures(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
-    """Turn the result of each failed prompt into a `TokenRequestOutput`. If ``single`` is True, raise its error.
+    """Turn the result of each failed prompt into a `TokenRequestOutput`, or raise the error of a single prompt.
 
     This must run after vLLM's loop, which reads ``outputs`` of all results.
     """
@@ -101,7 +101,7 @@ def _with_failures(outputs: list[RequestOutput], *, single: bool) -> list[Reques
 
 
 def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
-    """Return vLLM's sampling params from `OutputParams`, with the request's other options attached."""
+    """Convert `OutputParams`, or a list of them, to vLLM's sampling params, which carry the request's other options."""
     if isinstance(params, Sequence):
         return [_sampling(entry, binding, default) for entry in params]
     if not isinstance(params, OutputParams):
@@ -115,7 +115,7 @@ def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """Check a request's options, and return its sampling params, or the model's ``default`` if it has none."""
+    """Check a request's options, and return its sampling params. If it has none, ``default`` creates them."""
     binding.check_params(params)
     if params.sampling is None:
         sampling: SamplingParams = default()

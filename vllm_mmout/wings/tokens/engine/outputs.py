@@ -17,12 +17,15 @@ class TextFilter(Protocol):
     """Protocol of objects that tell which tokens of an answer are text."""
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Return for each new token whether it is text. ``stopped`` means that the last token ended the answer."""
+        """Return for each new token of the answer whether it is text.
+
+        If ``stopped`` is True, the last token ended the answer.
+        """
 
 
 @dataclass(slots=True)
 class TextFilterState:
-    """Attributes that `RoutedDetokenizer` adds to vLLM's detokenizer of a request."""
+    """Attributes added to vLLM's detokenizer of a request, to tell text tokens from picture and sound tokens."""
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
@@ -30,12 +33,12 @@ class TextFilterState:
 
 
 class RoutedDetokenizer(IncrementalDetokenizer):
-    """Detokenizer that leaves picture and sound tokens out of the text. The answer's token count includes them."""
+    """Detokenizer that leaves picture and sound tokens out of the text. They still count as tokens of the answer."""
 
     mmout: TextFilterState
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:  # noqa: FBT001 - vLLM's signature
-        """Classify the new tokens as text or media, and detokenize them like vLLM. Return a stop string if found."""
+        """Tell text from media among the new tokens, and detokenize the text like vLLM. Return any stop string."""
         self.mmout.is_text = iter(self.mmout.text_filter.feed(new_token_ids, stopped=stop_terminated))
         stop: str | None = super().update(new_token_ids, stop_terminated)
         return stop
@@ -82,7 +85,7 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """Result of a failed request in a list of requests. Reading ``outputs`` raises ``error``, its exception."""
+    """Result of a failed request among several requests. Reading ``outputs`` raises the exception in ``error``."""
 
     error: Exception
 
@@ -100,7 +103,7 @@ class TokenRequestOutput(RequestOutput):
 
 
 def with_error_field(output: Any) -> Any:
-    """Add the attribute ``error`` to a vLLM result, None if its request did not fail, and return the result."""
+    """Set ``error`` of a vLLM result to None unless the result already has an error, and return the result."""
     output.error = getattr(output, "error", None)
     return output
 
@@ -126,6 +129,6 @@ class MediaCollector(RequestOutputCollector):
 
 
 def _updates(output: Any) -> dict[int, list[Any]]:
-    """Return the non-empty ``updates`` (previews or sound chunks) of each answer, by the answer's index."""
+    """Return the previews and sound chunks (``updates``) of each answer in an output, by the answer's index."""
     answers: Iterable[Any] = output.outputs if isinstance(output, RequestOutput) else ()
     return {answer.index: answer.updates for answer in answers if getattr(answer, "updates", None)}

@@ -38,7 +38,7 @@ class Answer:
     stream: MediaStream
     router: TokenOutputProcessor
     ending: Callable[[], Any] | None = None
-    """Function that builds the answer's last output. None until the engine has finished the answer."""
+    """Function that builds the answer's last output. It is set once the engine has finished the answer."""
     objects: list[Any] | None = None
     failed: bool = False
 
@@ -56,7 +56,7 @@ class TokenRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Build an output like vLLM, but hold the last output of an answer until its media are decoded."""
+        """Build an output like vLLM. An answer's last output is held back until its pictures and sounds are decoded."""
         answer = self.mmout
         vllms = super().make_request_output
 
@@ -99,7 +99,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     """Observer that is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Initialize this subclass's attributes, after vLLM's ``OutputProcessor`` has been changed to this class."""
+        """Initialize this class's attributes. Called after an ``OutputProcessor`` was changed to this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -149,7 +149,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             rebase(queue, MediaCollector)
 
     def _guide(self, request: EngineCoreRequest) -> None:
-        """Restrict an answer's tokens if its request asks for complete pictures or sounds."""
+        """Restrict the tokens of an answer to complete pictures or sounds, if its request asks for that."""
         token_request = ticket(TokenRequest)
         if token_request is not None and token_request.params.output in GUIDED:
             layout = self.binding.processors[self.binding.pick(token_request.params)].layout
@@ -167,7 +167,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return processed
 
     def hold(self, state: TokenRequestState, ending: Callable[[], Any]) -> Any:
-        """Hold back an answer's last output until its media are decoded. Return it at once if they already are.
+        """Hold back an answer's last output until its media are decoded. Return the output if they are decoded already.
 
         The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
         answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
@@ -179,7 +179,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def _finish_request(self, req_state: RequestState) -> None:
-        """Finish a request as vLLM does. A held answer still counts, or it would not be delivered."""
+        """Finish a request as vLLM does, but keep its parent request until its held answers are delivered."""
         super()._finish_request(req_state)
         parent = req_state.parent_req
         if parent is not None and req_state.request_id in self.pending:
@@ -187,7 +187,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.parent_requests[parent.request_id] = parent
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Cancel all answers of a failed request. Return the exception or failed result that its caller gets.
+        """Cancel all answers of a failed request. Return the exception, or a failed result, that its caller gets.
 
         This is the exception for the queue of ``AsyncLLM``, and a result with the attribute ``error`` for ``LLM``.
         """
@@ -224,7 +224,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer if all its pictures and sounds are decoded. Called in any thread when one is decoded."""
+        """Deliver a held answer once its media are all decoded. Called in any thread after each decoded medium."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -248,7 +248,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests like vLLM. If the caller still waits, their complete pictures and sounds are decoded.
+        """Abort requests like vLLM. Media that are already complete are still decoded, unless the caller has gone.
 
         Nobody waits if ``internal`` is set: ``generate`` itself then aborts, because its caller has gone.
         """

@@ -54,8 +54,7 @@ class MediaStream:
         self._batcher = batcher
         self._settled = settled
         self._due: list[Medium] = []
-        """Complete pictures and sounds that wait to be submitted for decoding. After an error, they are not
-        submitted."""
+        """Complete pictures and sounds to submit for decoding. They stay here after an error."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
         """Error that makes the answer fail, or None."""
@@ -71,7 +70,7 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Decode previews or chunks of unfinished pictures or sounds, once all tokens so far are final."""
+        """Submit previews or chunks of unfinished media for decoding. All tokens so far must be final."""
         if self.growing is None or self.cancelled:
             return
         self._take(self._parser.take())
@@ -80,7 +79,7 @@ class MediaStream:
         self.error = self.error or self.growing.error
 
     def finish(self, token_ids: list[int]) -> None:
-        """Submit the last pictures and sounds of a finished answer. ``token_ids`` are all tokens of the answer.
+        """Submit the remaining pictures and sounds of a finished answer. ``token_ids`` holds the whole answer.
 
         vLLM drops tokens that came after a stop in the same step. The answer is then parsed again without them.
         """
@@ -111,7 +110,7 @@ class MediaStream:
         return [_labelled(job) for job in self.jobs]
 
     def _parse_again(self, token_ids: list[int]) -> None:
-        """Parse an answer again without the tokens that vLLM dropped. Discard the media that contained these tokens."""
+        """Parse an answer again after vLLM dropped its last tokens, and discard media that contained dropped tokens."""
         before, self._parser = self._parser.error, self._new_parser()
         self._parser.feed(token_ids)
         media = self._parser.finish()
@@ -145,6 +144,6 @@ class MediaStream:
 
 
 def _labelled(job: MediaJob | GrowingSound) -> Any:
-    """Return the decoded object of a job, with ``partial`` and ``span`` set if it is a `MediaOutput`."""
+    """Return the decoded object of a job. If it is a `MediaOutput`, set ``partial`` and the token range ``span``."""
     medium: Any = job.medium
     return marked(job.outcome, medium) if isinstance(job.outcome, MediaOutput) else job.outcome
