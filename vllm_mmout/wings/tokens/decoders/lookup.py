@@ -30,7 +30,7 @@ KINDS = {
 For the full models "emu3" and "janus", the class loads only their picture decoder."""
 
 _SNAC_ALONE = "vq_strides"
-"""Key in config.json by which a SNAC decoder is recognised, because its config lacks ``model_type``."""
+"""Key in config.json that identifies a SNAC decoder, whose config lacks ``model_type``."""
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:

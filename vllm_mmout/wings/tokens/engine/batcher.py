@@ -23,7 +23,7 @@ class MediaJob:
     """A decoding job: one picture, one sound, or one chunk of a sound."""
 
     medium: Any
-    """Codes to decode: those of a picture or sound (`Medium`), or those of one chunk of a sound (`SoundPiece`)."""
+    """Codes to decode: the `Medium` of a picture or sound, or the `SoundPiece` of one chunk of a sound."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
     """Callback for the finished job, called in any thread. None once it was called, or if the job was cancelled."""

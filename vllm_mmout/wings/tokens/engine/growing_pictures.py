@@ -45,7 +45,7 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
         self._due: list[int] = []
-        """Row counts at which the remaining previews of the current picture are decoded."""
+        """Numbers of complete rows for which the remaining previews of the current picture are submitted."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()

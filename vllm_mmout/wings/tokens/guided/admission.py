@@ -1,4 +1,4 @@
-"""Check requests for complete pictures or sounds, and attach the rules that restrict their answers' tokens."""
+"""Check requests for complete pictures or sounds, and attach a `Guide`, which restricts their answers' tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUIDED: Final = (MEDIA, MIXED)
 
 
 def check_output_and_grid(params: OutputParams, layout: TokenLayout, unguided: str | None) -> None:
-    """Check that the model supports a request's ``output`` and ``grid``.
+    """Raise an OptionError if the model does not support a request's ``output`` or ``grid``.
 
     ``layout`` describes the model's media tokens. ``unguided`` is the reason why answers cannot be restricted to
     complete pictures or sounds. It is None if they can.
@@ -44,7 +44,7 @@ def check_output_and_grid(params: OutputParams, layout: TokenLayout, unguided: s
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:
-    """Return ``layout`` with the picture grid that a request asks for. Raise OptionError if it has another grid."""
+    """Return ``layout`` with the requested ``grid``. Raise OptionError if the model's pictures have another grid."""
     if grid is None or grid == layout.grid:
         return layout
     if layout.modality != "image" or layout.grid is not None:
@@ -112,7 +112,7 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return the stop tokens of a request, without the end marker of its media, which is always allowed.
+    """Return a request's stop tokens, except the end marker of its media, which the layout always allows.
 
     Raise an OptionError if another media token is a stop token.
     """
@@ -128,7 +128,7 @@ def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) 
 
 
 def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, least: int) -> None:
-    """Make an answer without stop tokens end after its only picture or sound, which has at least ``least`` tokens."""
+    """Set a stop token or ``max_tokens`` so that an answer without stop tokens ends after its picture or sound."""
     if layout.end:
         sampling.stop_token_ids = sorted({*(sampling.stop_token_ids or ()), layout.end[-1]})
     elif layout.grid is not None:

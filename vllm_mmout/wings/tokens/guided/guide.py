@@ -13,14 +13,15 @@ import msgspec
 from vllm_mmout.wings.tokens.layouts import StreamParser, TokenLayout
 
 KEY: Final = "mmout_guide"
-"""Key in ``SamplingParams.extra_args`` for the token rules (`Guide`). Requests from clients must not contain it."""
+"""Key in ``SamplingParams.extra_args`` for the rules (`Guide`) that restrict an answer's tokens. Clients must not set
+it."""
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rules for the tokens of one answer. They are sent to the worker, where a logits processor enforces them."""
 
     layout: str
-    """Fields of the `TokenLayout` (ids and order of the tokens that encode a picture or sound), as JSON."""
+    """Description of the tokens that encode a picture or sound: the fields of a `TokenLayout` as JSON."""
     alone: bool
     """Whether the answer must be one picture or sound. If False, text and several pictures or sounds are allowed."""
     opened: bool

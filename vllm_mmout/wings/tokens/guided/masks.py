@@ -1,4 +1,4 @@
-"""Set the logits of forbidden tokens to minus infinity, for requests with token rules."""
+"""Set the logits of tokens that a request's `Guide` forbids to minus infinity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 _MOST: Final = 256
-"""Maximum number of cached masks. A token layout needs only a few for each position in a frame of codes."""
+"""Maximum number of cached masks. The cache is emptied when it is full."""
 
 
 class Masks:
@@ -23,7 +23,7 @@ class Masks:
         self._failed = False
 
     def apply(self, logits: torch.Tensor, tracked: Callable[[], Sequence[tuple[int, TokenTracker]]]) -> torch.Tensor:
-        """Set the logits of forbidden tokens to minus infinity. If no other logit is finite, set all others to 0.
+        """Set the logits of forbidden tokens to minus infinity. If no finite logit is left, the allowed tokens get 0.
 
         Never raises, as an error would end the requests of all users.
 

@@ -28,7 +28,7 @@ class GuidedOnV1(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client's sampling params contain token rules, which only the engine may set."""
+        """Raise an error if a client's sampling params contain a `Guide`, token rules that only the engine may set."""
         refuse_client_rules(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
@@ -36,7 +36,7 @@ class GuidedOnV1(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Add, move or remove restricted requests after the batch has changed. Resumed requests keep their tokens."""
+        """Add, move or remove restricted requests as the batch changes. Resumed requests keep their tokens."""
         process_dict_updates(self._requests, batch_update, _tracker_and_tokens)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ _Base: Any = v2_interface() or object
 
 
 class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that have this base class
-    """vLLM logits processor like `GuidedOnV1`, but for Model Runner V2, which keeps tokens on the device."""
+    """vLLM logits processor for Model Runner V2 that forbids the tokens which a request's `Guide` excludes."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: Any) -> None:
         self._states = req_states
@@ -27,7 +27,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client's sampling params contain token rules, which only the engine may set."""
+        """Raise an error if a client's sampling params contain a `Guide`, token rules that only the engine may set."""
         refuse_client_rules(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:

@@ -1,4 +1,4 @@
-"""Read the token rules of an answer from its request's sampling params, and refuse rules sent by clients."""
+"""Read the rules for an answer's tokens (`Guide`) from sampling params, and refuse rules that clients send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refuse_client_rules(params: SamplingParams) -> None:
-    """Raise an error if a client's sampling params contain token rules (`Guide`), which only the engine may set."""
+    """Raise an error if a client's sampling params contain a `Guide`, token rules that only the engine may set."""
     if KEY in (params.extra_args or {}):
         raise InvalidOptionError(
             f'{KEY} is reserved for the engine; leave it out, and ask for whole media by OutputParams(output="media")'
@@ -26,7 +26,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 
 
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
-    """Return an object that checks each token of a request against its layout. None without a layout.
+    """Return the `TokenTracker` of a request whose tokens are restricted, or None for any other request.
 
     Never raises.
     """

@@ -1,4 +1,4 @@
-"""Collect the codes of one picture or sound from its tokens, for orders that list codes frame by frame."""
+"""Collect the codes of one picture or sound from its tokens, for orders that keep the codes of a frame together."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Body(ABC):
 
     @property
     def whole(self) -> bool:
-        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
+        """Return whether the last token so far completes a row of the picture or a frame of the sound."""
         return self.may_end
 
     @property
@@ -103,7 +103,7 @@ class Body(ABC):
 
 
 def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Return the first tokens, as many as fit in ``shape``, as an int64 array of that shape."""
+    """Convert the first tokens, as many as ``shape`` holds, to an int64 array."""
     return np.array(tokens[: shape[0] * shape[1]], np.int64).reshape(shape)
 
 
@@ -123,8 +123,8 @@ class FramesBody(Body):
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """Number of codes after which the next row end must come. Without row ends, this is the number of codes in the
-        whole picture, or None if that is unknown."""
+        """Number of codes, counted from the start, after which a row-end token must come or the picture is complete.
+        None if unknown."""
 
     def take(self, token: int) -> bool:
         """Collect a code or a row-end token if it may come next. Return whether it was accepted."""
@@ -179,7 +179,7 @@ class FramesBody(Body):
 
     @property
     def whole(self) -> bool:
-        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
+        """Return whether the last token so far completes a row of the picture or a frame of the sound."""
         unit = self._row if self._image else len(self._slots)
         return bool(unit and self._tokens) and len(self._tokens) % (unit or 1) == 0
 
@@ -201,7 +201,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _rest(self, taken: int, rows: int) -> int:
-        """Return the minimum number of tokens still to come, after ``taken`` codes and ``rows`` row-end tokens."""
+        """Return the minimum number of tokens that must come after ``taken`` codes and ``rows`` row-end tokens."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends

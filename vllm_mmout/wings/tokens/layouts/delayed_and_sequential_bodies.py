@@ -1,4 +1,4 @@
-"""Collect the codes of one picture or sound from its tokens, for orders that separate the codes of a frame."""
+"""Collect the codes of one picture or sound from its tokens, for the orders "delayed" and "sequential"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class DelayedBody(Body):
-    """Collector of codes in the order "delayed": step t holds the code of frame t - k for codebook k, or padding.
+    """Collector of codes in the order "delayed": codebook k comes k steps late, and padding fills the gaps.
 
     See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. Without a grid, the number of frames is known from the
     first padding of codebook 0.
@@ -66,7 +66,7 @@ class DelayedBody(Body):
         return self.over
 
     def _rest(self, frames: int) -> int:
-        """Return how many tokens must follow the next token if the picture or sound has ``frames`` frames."""
+        """Return how many tokens must follow the next token, for a picture or sound of ``frames`` frames."""
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _pads(self, step: int, book: int) -> bool:
@@ -75,7 +75,7 @@ class DelayedBody(Body):
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _may_stop(self, step: int, book: int) -> bool:
-        """Return whether padding may come next and end codebook 0, which determines the number of frames."""
+        """Return whether the next token may be the padding that follows the last code of codebook 0."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:

@@ -68,7 +68,7 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return the number of extra steps at the end that the order "delayed" takes. It is 0 for other orders."""
+        """Return the number of steps that the order "delayed" adds to the frames. It is 0 for other orders."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:

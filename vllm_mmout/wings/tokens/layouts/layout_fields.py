@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Slot(NamedTuple):
-    """Position in a frame of codes. Token ids ``first`` to ``stop`` - 1 are the codes of ``codebook`` there."""
+    """Position in a frame of codes. The token ids ``first`` to ``stop`` - 1 encode the codes of ``codebook``."""
 
     codebook: int
     first: int
@@ -29,18 +29,17 @@ class LayoutFields:
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0: one number for all positions in a frame (slots), or one number per slot. With one number, all
-    codebooks share one range of token ids, and the position of a token tells its codebook. Only the order "interleaved"
-    then has a separate range for each slot: slot i begins at ``first`` plus the sizes of the slots before it."""
+    """Token id of code 0: one number for all positions in a frame (slots), or one per slot. With one number, all
+    codebooks share one range of token ids. In the order "interleaved", one number is the start of the first slot, and
+    the range of each slot follows that of the slot before it."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
     """Number of codebooks."""
     order: Literal["flattened", "interleaved", "delayed", "sequential"] = "flattened"
-    """Order of the codes. "flattened": frame by frame, each with the codes of codebooks 0, 1, ... "interleaved": like
-    "flattened", but each slot has its own token ids. "delayed": step t holds the code of frame t - k for codebook k, or
-    ``pad``, so F frames of K codebooks take F + K - 1 steps. "sequential": all codes of codebook 0, then all of
-    codebook 1, and so on."""
+    """Order of the codes. "flattened": frame by frame, all codebooks of a frame together. "interleaved": the same, but
+    each slot has its own token ids. "delayed": codebook k comes k steps late, and ``pad`` fills the gaps. "sequential":
+    all codes of codebook 0, then all of codebook 1, and so on."""
     pattern: tuple[int, ...] | None = None
     """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved".
     None means 0, 1, ..."""
@@ -57,13 +56,11 @@ class LayoutFields:
     """Token ids of the marker after each picture or sound. Without a marker, a picture ends with the last cell of its
     grid, and a sound before the first token that is not a code."""
     opened: bool = False
-    """Whether every prompt ends inside a picture or sound, after ``begin`` and possibly complete frames. The answer
-    then continues with codes, unless it begins with text. Frames in the prompt are not decoded. If False, only a prompt
-    that ends with ``begin`` opens a picture or sound."""
+    """Whether every prompt ends inside a picture or sound, so that the answer continues it, unless the answer begins
+    with text. If False, this is so only for a prompt that ends with ``begin``. Frames in the prompt are not decoded."""
     text_inside: bool = False
-    """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text is part of the
-    answer's text, and the sound continues after it. Without ``end``, the sound then lasts until the end of the answer
-    or the next ``begin``."""
+    """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the
+    answer's text. Without ``end``, such a sound lasts until the next ``begin`` or the end of the answer."""
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

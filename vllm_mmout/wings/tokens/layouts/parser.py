@@ -20,9 +20,9 @@ class NextTokens(NamedTuple):
     """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Ranges of picture or sound tokens that may come next. `Fit.after` also counts the tokens of the end marker."""
+    """Ranges of picture or sound tokens that may come next. In these ranges, `Fit.after` includes the end marker."""
     text: int | None = None
-    """Minimum number of tokens that the unfinished picture or sound still needs after a token of text. It is 0 outside
+    """Minimum number of tokens after a text token that complete the unfinished picture or sound. It is 0 outside
     pictures and sounds, and None if text may not come next."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
@@ -161,7 +161,7 @@ class StreamParser:
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
-        """Process a token that must continue a begin or end marker. Return whether it is text."""
+        """Process a token that must be the next one of a begin or end marker. Return whether it is text."""
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
@@ -175,7 +175,7 @@ class StreamParser:
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
-        """Process a token that is not the next code of the unfinished picture or sound. Return whether it is text."""
+        """Process a token that does not continue the codes of a picture or sound. Return whether it is text."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
             self._due, self._complete = end, body.may_end
@@ -189,7 +189,7 @@ class StreamParser:
         return self._refuse(token, at, body.expected + or_end)
 
     def _on_last_code(self) -> None:
-        """Mark the picture or sound as having all its codes. Close it unless its end marker must follow."""
+        """Close the picture or sound after its last code, unless its end marker must follow."""
         self._due, self._complete = self._layout.end, True
         if not self._due:
             self._close(complete=True)
@@ -209,12 +209,12 @@ class StreamParser:
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _all_came(self, body: Body) -> bool:
-        """Return whether the last picture or sound of the answer has all its codes."""
+        """Return whether the picture or sound that ends together with the answer has all its codes."""
         return self._complete if self._due else body.has_all_codes or (self._has_open_end and body.whole)
 
     @property
     def _has_open_end(self) -> bool:
-        """Return whether pictures or sounds have neither end marker nor grid, so that any other token ends them."""
+        """Return whether any token but a code ends a picture or sound, as it has neither end marker nor grid."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
@@ -227,7 +227,7 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error for a token that does not fit the layout. Return whether the token is text.
+        """Record an error for a token that does not fit, unless it ended the stream. Return whether the token is text.
 
         A token that ended the stream, such as an EOS, counts as text and is not an error.
         """

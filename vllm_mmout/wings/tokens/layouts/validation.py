@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
 _MOST = 1 << 22
-"""Maximum number of codes, added up over all positions in a frame. It is far larger than any vocabulary."""
+"""Maximum number of codes in all positions of a frame together, which is far larger than any vocabulary."""
 
 _LAST = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""
@@ -72,7 +72,6 @@ def _wrong(field: str, fact: str, value: object, remedy: str) -> OptionError:
 
 
 def _check_codebooks(layout: LayoutFields) -> None:
-    """Check the number of codebooks, and their sizes."""
     if layout.codebooks < 1:
         raise _wrong("codebooks", "must be 1 or more", layout.codebooks, "set it to the decoder's number of codebooks")
     sizes = (layout.size,) if isinstance(layout.size, int) else layout.size

@@ -37,7 +37,8 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Options (fields of `OutputParams`) that requests may set, besides the options that all token models accept."""
+    """Fields of `OutputParams` that requests may set, in addition to the fields that all token-generating models
+    accept."""
     layout: TokenLayout
     """Layout of the tokens that encode pictures or sounds."""
     max_batch: int = 8
@@ -93,12 +94,12 @@ class TokenProcessor(OutputProcessor):
         raise NotImplementedError(f"{type(self).__name__} must define decode_batch(media)")
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return the key that must be equal within a batch, by default the shapes of the codes."""
+        """Return a key, by default the shapes of the codes. Media in a batch must have equal keys."""
         return tuple(ids.shape for ids in medium.codes)
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``partial`` and ``span`` of a decoded object from its codes ``medium``, and return the object."""
+    """Set ``partial`` (incomplete) and ``span`` (token range) of a decoded object from ``medium``, and return it."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

@@ -1,4 +1,4 @@
-"""Decode sounds in chunks, either from the decoder's saved state or with extra frames around each chunk."""
+"""Decide how a decoder decodes sounds in chunks: with saved state, or with extra frames around each chunk."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Conte
 
 
 def checked_context(value: object) -> Context:
-    """Check the option ``context``: how many frames before and after a frame its decoded samples depend on."""
+    """Check the option ``context``, the numbers of frames before and after a frame that affect its samples."""
     numbers = list(value) if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or any(
         isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers

@@ -73,7 +73,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return AudioOutput.formats
 
     def decode_batch(self, media: Sequence[Medium]) -> list[AudioOutput]:
-        """Decode sounds of equal length in one forward pass, each from one array of codes [n_k] per codebook.
+        """Decode sounds of equal length in one forward pass. Codebook k of a sound has an array of codes [n_k].
 
         Raises:
             DecodeError: a medium has no codes, or the decoder's result is not samples [n, channels, samples] or
@@ -120,7 +120,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return None if params.chunk_seconds is None else self.chunking().begin()
 
     def decode(self, raw: Any, params: OutputParams, state: SoundChunks | None = None) -> Any:
-        """Decode a whole sound, or, if a ``state`` from `begin` is given, the next chunk of a sound.
+        """Decode a whole sound, or its next chunk if the decoder's ``state`` from `begin` is given.
 
         With the state from ``begin``, ``raw`` is a `SoundPiece`. The result is then a list with its new chunk, if any.
         """

@@ -40,7 +40,7 @@ class DecoderProcessor(TokenProcessor):
     """
 
     makes: ClassVar[Literal["image", "audio"]]
-    """Kind of media that the decoder makes. The token layout must have the same modality."""
+    """Kind of media that the decoder makes. A token layout for the other kind is refused."""
 
     def __init__(  # noqa: PLR0917 - both subclasses take keywords only, and pass them on by position
         self,
@@ -95,7 +95,7 @@ class DecoderProcessor(TokenProcessor):
 
     @abstractmethod
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Read further settings from the decoder or its folder. Called at the start and before each decoding."""
+        """Read settings such as the sampling rate from the decoder. Called at the start and before each decoding."""
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
         """Decode pictures or sounds of one shape in one forward pass of the decoder."""

@@ -15,7 +15,7 @@ Modality: TypeAlias = Literal["image", "audio"]
 
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
-"""Names of the placeholders that a template may contain, by modality. The client's text replaces the first."""
+"""Names of the placeholders that a template may contain, by modality. The first is for the client's text."""
 _NUMBERS: Final = ("rows", "columns")
 _PART: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[a-z]+)(?::(?P<default>[^{}]*))?\}|[{}]")
 
@@ -70,7 +70,7 @@ class PromptTemplate:
         return next((default for default in defaults if default is not None), None)
 
     def filled_pieces(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """Return the parts of a prompt in order, each with True if it is a value from the client."""
+        """Return the texts of a prompt in order, each with True for a client's value, or False for fixed text."""
         return [
             (part, False)
             if isinstance(part, str)
@@ -82,7 +82,7 @@ class PromptTemplate:
 
 
 def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
-    """Convert a match of `_PART` to a placeholder, or to a single literal brace."""
+    """Convert a match of `_PART` to a placeholder, whose name must be in ``place_names``, or to a literal brace."""
     name, default = match["name"], match["default"]
     if name is None:
         if len(match[0]) == 2:

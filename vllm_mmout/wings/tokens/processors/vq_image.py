@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 
 _IMAGE_FILE = "preprocessor_config.json"
-"""File with the config of an image processor. Transformers before version 5 also saved it for a whole model."""
+"""Config file of an image processor. Before version 5, transformers also wrote it for a model's whole processor."""
 _MODEL_FILE = "processor_config.json"
-"""File with the config of a model's processor, which includes the config of its image processor."""
+"""Config file of a model's whole processor, which contains the config of its image processor."""
 
 
 @dataclass(frozen=True)
 class PixelNormalization:
-    """Mean and standard deviation of a decoder's pixels: ``pixel * std + mean`` is 0 for black, 1 for white."""
+    """Normalisation of a decoder's pixels: ``pixel * std + mean`` is 0 for black and 1 for white."""
 
     mean: tuple[float, ...] = (0.5,)
     """Mean of the pixel values: one number for all channels, or one number per channel."""
@@ -186,7 +186,7 @@ class VQImageProcessor(DecoderProcessor):
         ]
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return the key that must be equal within a batch: the shape of the codes, or the decoder's fixed grid."""
+        """Return a key: the decoder's fixed grid, or else the codes' shape. Media in a batch must have equal keys."""
         return self._grid or super().batch_key(medium)
 
     def _prepare(self, decoder: TokenDecoder) -> None:
