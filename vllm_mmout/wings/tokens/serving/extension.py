@@ -37,7 +37,7 @@ _SPEECH: Final = {
 
 
 class TokenRoutes(ServerExtension):
-    """Server extension for models that generate tokens. It adds pictures and speech from texts, also in chats."""
+    """Server extension for models that generate tokens. It adds routes for pictures and speech, and media in chats."""
 
     generations = IMAGES_SCHEMA
 

@@ -18,13 +18,13 @@ from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 
 RESPONSE_FORMATS: Final = tuple(SOUND_TYPES)
-"""OpenAI's sound formats except AAC, which this package cannot write."""
+"""File formats of sounds in requests: OpenAI's formats except AAC, which this package cannot write."""
 _SEEDS: Final = 1 << 63
 Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
 
 
 class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling fields of vLLM that a request may contain. vLLM checks their values further."""
+    """Sampling fields that a request may contain. Their types and ranges are checked here, the rest by vLLM."""
 
     temperature: Annotated[float | None, said("0 takes the most likely token.", ge=0, le=2)] = None
     top_p: Annotated[float | None, msgspec.Meta(gt=0, le=1)] = None
@@ -73,7 +73,7 @@ def sampling_params(
 
 
 def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """Return the request field that an error of vLLM is about, from its ``parameter`` or else its message."""
+    """Return the request field in the ``parameter`` of vLLM's error, or the first of ``names`` in its message."""
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)
@@ -97,7 +97,8 @@ class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):
         int, said("number of previews sent as events before the picture; its rows must be known.", ge=0, le=3)
     ] = 0
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Sampling fields of the request and their values, such as ``temperature``. `SAMPLING` lists the allowed fields."""
+    """Values of the request's sampling fields, such as ``temperature``, by field. `SAMPLING` lists the allowed
+    fields."""
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +128,8 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
         said('"media": a sound and nothing else, always whole; "mixed": whole sounds with text around them.'),
     ] = None
     sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Sampling fields of the request and their values, such as ``temperature``. `SAMPLING` lists the allowed fields."""
+    """Values of the request's sampling fields, such as ``temperature``, by field. `SAMPLING` lists the allowed
+    fields."""
 
 
 class _IgnoredSpeechFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +202,7 @@ def _needed(fields: Mapping[str, Any], name: str, description: str) -> None:
 
 
 def voice_name(value: Any, param: str = "voice") -> str | None:
-    """Return a voice's name, which clients send as text or as OpenAI's object with an id. Errors name ``param``."""
+    """Return a voice's name, which clients send as text or as ``{"id": text}``. Errors name the field ``param``."""
     name = value.get("id") if isinstance(value, Mapping) and len(value) == 1 else value
     if not isinstance(name, str) and value is not None:
         raise ApiError(400, f'{param} must be text or {{"id": text}}, got {shown(value)}', param=param)

@@ -38,7 +38,7 @@ PARTIAL = "X-MMOut-Partial"
 
 
 def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> TokenImagesRequest:
-    """Add the file format in the ``Accept`` header to the request fields, and check that it is available."""
+    """Return the fields with the file format of the ``Accept`` header. Raise an ApiError if it is not available."""
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     for conflicts, param in (
         (fields.n > 1, "n"),
@@ -58,7 +58,7 @@ def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> T
 async def prepared(
     request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest
 ) -> GenerateArguments:
-    """Return the engine's arguments for a request for pictures. Raise an ApiError if a field cannot be fulfilled."""
+    """Return the engine's arguments for a request for pictures. Raise an ApiError if a field is impossible."""
     adapter = service.adapter(fields.model)
     grid = await asyncio.to_thread(maker.sizes.grid, fields.size)
     values = {"prompt": fields.prompt}
@@ -97,7 +97,7 @@ async def answer(
     fields: TokenImagesRequest,
     run: GenerateArguments,
 ) -> Response:
-    """Generate the pictures of a request, and return them in one response."""
+    """Generate pictures with the arguments ``run``, and return them in one response."""
     outputs = await service.generated(run)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
@@ -119,7 +119,7 @@ async def answer(
 
 
 def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """Return the default maximum length of an answer in tokens. None allows as many tokens as fit."""
+    """Return the default of ``max_tokens``, for a picture of ``needed`` tokens and the model's default ``usual``."""
     if needed is None or opened:
         return usual if needed is None else needed
     return None if usual is None else max(usual, needed)
@@ -128,7 +128,7 @@ def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | Non
 async def encoded_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget, name: str
 ) -> list[Encoded]:
-    """Encode pictures to files in a thread, and return the files. The caller must close them."""
+    """Encode pictures to files in a thread. The caller must close the files. Errors name the request id ``name``."""
     with client_errors(name):
         return await in_thread(
             lambda: encode_pictures(maker, pictures, format_choice, budget), close_entries, budget.abandon
@@ -138,7 +138,7 @@ async def encoded_pictures(
 def encode_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget
 ) -> list[Encoded]:
-    """Encode pictures to files, and return the files. The caller must close them. Blocks."""
+    """Encode pictures to files in this thread, and return the files. The caller must close them."""
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []
@@ -155,7 +155,7 @@ def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]
 
 
 def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
-    """Return the token counts for a prompt and ``made`` generated tokens in OpenAI's ``usage`` format."""
+    """Return the token counts of ``prompt`` and of ``made`` generated tokens in OpenAI's ``usage`` format."""
     return {
         "input_tokens": len(prompt),
         "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},
@@ -165,13 +165,13 @@ def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
 
 
 def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
-    """Return the error for a request whose answers contain no picture or sound, which ``noun`` names."""
+    """Return the error for a request that made nothing. ``noun`` is "picture" or "sound", for the message."""
     reasons = {str(answer.finish_reason) for answer in outputs.outputs}
     return ended_without(noun, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
 
 
 def ended_without(noun: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
-    """Return the error for answers that ended after ``tokens`` tokens without a ``noun``, a picture or sound.
+    """Return the error for answers that made nothing in ``tokens`` tokens. ``noun`` is "picture" or "sound".
 
     ``reasons`` are vLLM's finish reasons. The status is 422, because neither the client nor the server made a mistake.
     After a 500, OpenAI's client would send the request again, and the answer would be generated again.

@@ -30,7 +30,7 @@ class SpelledToken:
 
 
 class TextTokenizer:
-    """Thread-safe wrapper of a tokenizer, which can also encode special tokens in a text as plain letters.
+    """Thread-safe wrapper of a tokenizer, which can also encode texts without recognising special tokens in them.
 
     A tokenizer of the library tokenizers is copied, because it must not be used while its settings change.
     """
@@ -46,9 +46,9 @@ class TextTokenizer:
         """Token ids that a client's text must not produce: special tokens, markers, and media tokens."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
-        """Encode a text, with special tokens in it recognised. ``special`` also adds tokens such as BOS.
+        """Encode a text. Special tokens that are spelled in it are recognised.
 
-        ``special`` also adds the tokens that the tokenizer puts around each text.
+        ``special`` also adds the tokens that the tokenizer puts around each text, such as BOS.
         """
         if self._whole is not None:
             return list(self._whole.encode(text, add_special_tokens=special).ids)
@@ -56,7 +56,7 @@ class TextTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=special))
 
     def plain(self, text: str) -> list[int]:
-        """Encode a text, with special tokens in it read as plain letters if the tokenizer can do so."""
+        """Encode a text. Special tokens that are spelled in it become ordinary text if the tokenizer can do so."""
         if not text:
             return []
         if self._whole is not None:
@@ -105,7 +105,7 @@ class TextTokenizer:
 
 
 def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
-    """Return the special tokens and similar markers of a tokenizer, by their spelling.
+    """Return the ids of a tokenizer's special tokens and other markers, by their spelling.
 
     Not all markers are declared as special. Added tokens that are not special count as words if they have only letters,
     digits and whitespace.
@@ -133,7 +133,7 @@ def _copy(described: str) -> Any:
 
 
 _PLAIN = "1"
-"""Harmless stand-in for a client's text, used to find the special tokens of the template itself."""
+"""Sample value for placeholders, used to find the special tokens of the template itself."""
 
 
 class PromptTokens:
@@ -153,7 +153,8 @@ class PromptTokens:
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled_pieces({})))
         self._expected: dict[frozenset[str], list[int]] = {}
-        """Special tokens that the template itself produces, by the names of the placeholders with a client's value."""
+        """Special tokens that the template itself produces, by the set of placeholders for which a client gives
+        values."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.
@@ -178,7 +179,7 @@ class PromptTokens:
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _opening(self, ids: list[int]) -> Sequence[int]:
-        """Return tokens to append to the prompt ``ids``, so that the answer begins inside a picture or sound.
+        """Return the begin marker if ``ids`` still needs it to open a picture or sound, else an empty sequence.
 
         No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
         """
@@ -190,7 +191,7 @@ class PromptTokens:
         return () if is_open else begin
 
     def _expected_of(self, names: frozenset[str]) -> list[int]:
-        """Return the special tokens of the template itself. Any others in a prompt come from a client's text.
+        """Return the special tokens that the template itself produces if clients give values for ``names``.
 
         ``names`` are the placeholders for which the client gives a value. The others get their default text.
         """
@@ -207,7 +208,7 @@ class PromptTokens:
         return [token for token in ids if token in self._tokenizer.guarded]
 
     def _apart(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode a prompt piece by piece, so that only the template can produce special tokens."""
+        """Encode a prompt piece by piece. Special tokens are recognised only in the template's own pieces."""
         before, after = self._tokenizer.around if self._adds else ([], [])
         ids = list(before)
         text = ""
@@ -221,7 +222,7 @@ class PromptTokens:
         return ids + self._tokenizer.plain(text) + list(after)
 
     def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
-        """Split a prompt into texts and the template's special tokens between them."""
+        """Split a prompt into texts and special tokens, which are recognised only in the template's own pieces."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | SpelledToken] = []
         stripped = False

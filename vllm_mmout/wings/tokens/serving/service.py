@@ -35,7 +35,7 @@ _ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Output processor, prompt encoder and picture sizes for making one kind of media on a server."""
+    """Output processor, prompt encoder and picture sizes of a server for one kind of media, pictures or sounds."""
 
     name: str
     """Name of the output processor."""
@@ -47,7 +47,7 @@ class Maker:
 
     @classmethod
     def of(cls, name: str, processor: TokenProcessor, tokenizer: Any) -> Self:
-        """Create the `Maker` for the media of ``processor``. Blocks while the tokenizer is copied."""
+        """Create the `Maker` that uses ``processor``. Blocks while the tokenizer is copied."""
         template = processor.prompt or PromptTemplate.parse(None, processor.layout.modality)
         prompts = None if tokenizer is None else PromptTokens(tokenizer, template, processor.layout)
         return cls(name, processor, template, prompts, Sizes(processor, template))
@@ -110,12 +110,12 @@ class TokenService(Service):
 
     @property
     def gives(self) -> str:
-        """Return a description of the model and its routes, for error messages."""
+        """Return a description of the model's media and routes, for error messages."""
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
     def chats(self) -> bool:
-        """Return True, because chats may ask for pictures or sounds."""
+        """Return True, because clients may ask for pictures or sounds in chats on this server."""
         return True
 
     @property
@@ -130,7 +130,7 @@ class TokenService(Service):
         raise ApiError(400, f"the model {self.binding.model!r} gives {lacking}; {self._routes}", param="model")
 
     def room_after(self, prompt: Sequence[int], param: str) -> int:
-        """Return the number of tokens that fit after a prompt, at least 1. Errors name the request field ``param``."""
+        """Return how many tokens may follow ``prompt``. Raise an ApiError about ``param`` if it is too long."""
         length = self.engine.vllm_config.model_config.max_model_len
         if len(prompt) >= length:
             raise ApiError(
@@ -141,12 +141,12 @@ class TokenService(Service):
         return length - len(prompt)
 
     async def generated(self, run: GenerateArguments) -> RequestOutput:
-        """Run one request to its end, and return its last output."""
+        """Run the engine with the arguments ``run`` to the end of the answer, and return the last output."""
         async with aclosing(self.running(run)) as outputs:
             return [output async for output in outputs][-1]
 
     async def running(self, run: GenerateArguments) -> AsyncGenerator[RequestOutput, None]:
-        """Run one request, and yield its outputs, at least one. The caller must close the generator."""
+        """Run the engine with the arguments ``run``, and yield its outputs. The caller must close the generator."""
         last = None
         prompt: Any = {"prompt_token_ids": run.prompt}
         try:

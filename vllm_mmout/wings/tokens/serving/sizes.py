@@ -18,7 +18,7 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
 _TRIED: Final = (2, 2)
-"""Rows and columns of a test picture. It is decoded to measure the size of a cell, unless the picture size is fixed."""
+"""Rows and columns of codes of the test picture that is decoded to measure the pixels per code."""
 
 
 class Grid(NamedTuple):
@@ -50,11 +50,11 @@ class Sizes:
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Size of one cell in pixels. It is an error message if measuring failed, and None before measuring."""
+        """Measured size of one cell in pixels, or the error message of a failed measurement. None before measuring."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
-        """Return how many rows and columns of image tokens make a picture of ``size``. None if the model decides.
+        """Return the rows and columns of codes for a picture of ``size`` pixels, or None if the model decides.
 
         The first call with a size other than "auto" may block while it decodes a test picture.
         """

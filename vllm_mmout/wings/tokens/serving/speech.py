@@ -61,7 +61,7 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
 
 
 async def prepared(request: Request, service: TokenService, maker: Maker, fields: SpeechRequest) -> GenerateArguments:
-    """Return the engine's arguments for a speech request. Raise an ApiError if a field cannot be fulfilled."""
+    """Return the engine's arguments for a speech request. Raise an ApiError if a field is impossible."""
     adapter = service.adapter(fields.model)
     values = _values(fields, maker.template)
     await asyncio.to_thread(check_format, fields.response_format, getattr(maker.processor, "sampling_rate", None))
@@ -73,7 +73,7 @@ async def prepared(request: Request, service: TokenService, maker: Maker, fields
 
 
 async def answer(service: TokenService, fields: SpeechRequest, run: GenerateArguments) -> Response:
-    """Generate the speech of a request, and return the whole sound in one response."""
+    """Generate speech with the arguments ``run``, and return the whole sound in one response."""
     outputs = await service.generated(run)
     sounds = [sound for answer in outputs.outputs for sound in answer.multimodal]  # type: ignore[attr-defined]
     if not sounds:
@@ -85,7 +85,6 @@ async def answer(service: TokenService, fields: SpeechRequest, run: GenerateArgu
 
 
 async def _encoded_in_thread(sound: AudioOutput, fields: SpeechRequest, budget: AnswerBudget) -> Encoded:
-    """Encode a sound to the requested file format in a thread."""
     return await in_thread(partial(encoded, sound, fields.response_format, FIELD, budget), stop=budget.abandon)
 
 
@@ -136,7 +135,7 @@ def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBud
 
 
 def check_format(name: str, rate: int | None, field: str = FIELD) -> None:
-    """Raise an ApiError if the file format ``name`` cannot hold sounds of ``rate`` Hz, before the model runs.
+    """Raise an ApiError, before the model runs, if the file format ``name`` cannot hold sounds of ``rate`` Hz.
 
     Blocks while it encodes a short silence. Errors name the request field ``field``. If ``rate`` is None, nothing is
     checked.

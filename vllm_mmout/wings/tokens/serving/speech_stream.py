@@ -156,5 +156,5 @@ class SoundResponse(EventsResponse):
     """Response that streams the bytes of a sound file. A failure after the first bytes cuts the connection."""
 
     async def send_failure(self, send: Send, failure: Exception) -> None:
-        """Cut the connection, so that the client notices the failure."""
+        """Raise an exception that cuts the connection, so that the client notices that the sound is incomplete."""
         raise CutOff(f"a sound failed after its first bytes, and its connection was ended: {failure}")

@@ -98,7 +98,7 @@ def _chat_id(request: Any) -> str:
 
 
 async def _with_media_added(answer: Any, engine: WatchedEngine, media_options: RequestedMedia) -> Any:
-    """Add the pictures or sounds of each choice to its message in vLLM's whole answer. Return the answer."""
+    """Add the decoded pictures or sounds to the messages of vLLM's complete response, and return the response."""
 
     def fill() -> None:
         for choice in answer.choices:

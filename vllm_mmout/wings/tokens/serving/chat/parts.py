@@ -15,11 +15,11 @@ from vllm_mmout.wings.tokens.serving.generations import encode_pictures
 from vllm_mmout.wings.tokens.serving.speech import encoded, joined
 
 PIECE: Final = 3 << 16
-"""Maximum number of bytes of a sound in one event, before base64 encoding."""
+"""Maximum number of bytes of a sound in one event, before they are encoded as base64."""
 
 
 def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
-    """Convert pictures to entries of a message's field ``images``. The first gets the index ``first``. Blocks."""
+    """Convert pictures to entries of a message's field ``images``. Their indices count from ``first``. Blocks."""
     entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
@@ -50,10 +50,10 @@ class AudioDeltas:
     def __init__(self) -> None:
         self._form: tuple[int, int] | None = None
         self._left = b""
-        """Bytes of samples that are held back until they fill a whole base64 group."""
+        """Bytes that are not sent yet, because they do not fill a whole group of base64."""
 
     def add(self, media_options: RequestedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """Yield the ``delta.audio`` values for new sounds or pieces of a sound. Blocks."""
+        """Yield the ``delta.audio`` values for new sounds or chunks of a sound. Blocks."""
         sound = joined(sounds)
         form = (sound.rate, sound.channels)
         if self._form is None:
@@ -73,7 +73,7 @@ class AudioDeltas:
             yield _data(content[at : min(at + piece, whole)])
 
     def end(self, transcript: str, *, partial: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the last ``delta.audio`` values of the answer. ``partial`` means that it ended inside a sound."""
+        """Yield the last ``delta.audio`` values of the answer: remaining data, the transcript, and the expiry time."""
         if self._form is None:
             return
         if self._left:
@@ -84,7 +84,7 @@ class AudioDeltas:
 
 
 def _audio_header(sound: Any) -> dict[str, Any]:
-    """Return the fields that are sent before a sound's data, such as the sampling rate, which raw samples lack."""
+    """Return the fields that precede a sound's data: an id, and the rate and channels, which raw samples lack."""
     return {"id": f"audio_{uuid4().hex}", "sample_rate": sound.rate, "channels": sound.channels}
 
 
@@ -93,6 +93,6 @@ def _data(content: bytes) -> dict[str, Any]:
 
 
 def _audio_trailer(transcript: str, *, partial: bool) -> dict[str, Any]:
-    """Return the fields that are sent after a sound's data. ``expires_at`` is now: sounds are not stored."""
+    """Return the fields that follow a sound's data. ``expires_at`` is the current time, as sounds are not stored."""
     note = {"partial": True} if partial else {}
     return {"transcript": transcript, "expires_at": int(time.time()), **note}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.serving.service import Maker, TokenService
 
 PCM: Final = "pcm16"
-"""OpenAI's name for raw audio samples. Only this format can be sent in pieces while a sound is generated."""
+"""OpenAI's name for raw audio samples. Only this format can be streamed while a sound is generated."""
 FORMATS: Final = (PCM, *RESPONSE_FORMATS)
 _FIELDS: Final = ("format", "voice")
 FORMAT: Final = "audio.format"
@@ -41,7 +41,7 @@ class RequestedMedia:
     """Value of `OutputParams.output` that forces complete pictures or sounds. None allows incomplete media."""
 
     def check(self) -> None:
-        """Raise an ApiError if the file format cannot hold the model's sounds. Blocks while it encodes a sample."""
+        """Raise an ApiError if the file format cannot hold the model's sounds. Blocks while it encodes a test sound."""
         if self.form is not None:
             check_format(self.form, getattr(self.maker.processor, "sampling_rate", None), FORMAT)
 

@@ -28,7 +28,8 @@ class WatchedEngine:
         self._engine = engine
         self._processor = processor
         self._chunk_seconds = chunk_seconds
-        """Length in seconds of the pieces of sound to collect. None collects only complete pictures and sounds."""
+        """Length in seconds of the sound chunks to collect. If None, only complete pictures and sounds are
+        collected."""
         self._output = output
         """Value of `OutputParams.output` that forces complete pictures or sounds. None allows incomplete media."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
@@ -65,7 +66,7 @@ class WatchedEngine:
         return self._media.pop(index, [])
 
     async def _without_silence(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the engine's outputs, but merge each output that has only media tokens into the next output.
+        """Yield the engine's outputs. An output that has only media tokens is merged into the next output.
 
         A picture has thousands of tokens, each of which would become an event without text. The first output is
         yielded at once, so that the client sees that the answer has begun.
