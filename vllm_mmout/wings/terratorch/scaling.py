@@ -32,7 +32,7 @@ class ImageScaling:
     masks."""
 
     def formulas(self, bands: int) -> list[str]:
-        """Return the formula that scales each band, as text. For several dates, it shows those of the first date."""
+        """Return the formula that scales each band, as text. For several dates, it has the first date's statistics."""
         scale = "scaled by TerraTorch's data module" if self.scale is None else f"integers * {self.scale:g}"
         scale = "value" if self.scale == 1 else scale
         if self.means is None or self.stds is None:
@@ -49,7 +49,7 @@ class ImageScaling:
 
 
 def _for_bands(numbers: Sequence[float], bands: int) -> Sequence[float]:
-    """Return one number per band. If ``numbers`` has one per band and date, return those of the first date."""
+    """Return one number per band. If ``numbers`` has one per band and date, return the numbers of the first date."""
     dates = len(numbers) // bands
     return [numbers[0]] * bands if len(numbers) < bands else numbers[:: max(1, dates)][:bands]
 

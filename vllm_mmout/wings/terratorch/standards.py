@@ -17,7 +17,7 @@ from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorc
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _SHORT = "terratorch.datamodules"
-"""Python module in which a data module class is looked up if a TerraTorch config gives only the class name."""
+"""Python module that holds a data module class if the folder's config gives only the name of the class."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 

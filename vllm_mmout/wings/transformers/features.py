@@ -43,7 +43,7 @@ class FeaturesMapper:
     head: Head
     folder: str
     longest: int | None = None
-    """Maximum number of tokens in a text: the number of positions of the model. None without a limit."""
+    """Maximum number of tokens in a text, which is the model's number of positions. None for any number."""
     frames: int | None = None
     """Number of frames that the model takes from a video. None for any number."""
     least_samples: int = 1
@@ -56,7 +56,7 @@ class FeaturesMapper:
 
     @property
     def pictures(self) -> bool:
-        """Whether the files in an input are pictures, namely the frames of a video."""
+        """Whether the input is a video, whose frames are picture files."""
         return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
@@ -158,7 +158,7 @@ def check_length(tokens: int, longest: int) -> None:
 
 
 def least_samples(config: Mapping[str, Any]) -> int:
-    """Return the minimum number of sound samples from which the model's convolutions compute a value."""
+    """Return the smallest number of samples from which the model's convolutions compute an output."""
     frames: int = 1 + sum(
         (kernel - 1) * dilation
         for kernel, dilation in zip(config.get("tdnn_kernel") or (), config.get("tdnn_dilation") or (), strict=False)

@@ -10,14 +10,14 @@ from vllm_mmout.wings.transformers.left_to_vllm import is_left
 from vllm_mmout.wings.transformers.patches import makes_patches, patches_of
 
 NAME: Final = "transformers"
-"""Value of the engine option ``output_processor`` that makes this package serve folders that vLLM could serve too."""
+"""Value of the engine option ``output_processor`` that makes this package serve folders that vLLM can serve too."""
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Convert a folder's ``config.json`` to this package's format. Return None if vLLM serves the folder itself.
+    """Return ``config.json`` with this package's settings, or None if this package does not serve the folder.
 
     ``asked`` is the output processor in the engine argument.
     """

@@ -1,4 +1,4 @@
-"""Define the input kind and the output processor for each kind of model head in the transformers library."""
+"""Define the inputs and the output processor of transformers models by the kind of their head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY: Final = "transformers"
 """Key in ``config.json`` for the folder and the original ``model_type`` of a transformers model."""
 
 NATIVE: Final = "native"
-"""Key in this table. True if the model sees pictures at full resolution, in tiles of the size that it takes."""
+"""Key in the table ``transformers`` of config.json. If True, pictures are cut into tiles instead of scaled down."""
 
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
@@ -32,16 +32,16 @@ class Head:
     sized: bool = False
     """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether vLLM may serve models with this head even if they are not in vLLM's registry."""
+    """Whether this is a head of text models, which vLLM may serve by converting a language model in its registry."""
     prompt: tuple[str, ...] = ()
-    """Names of the request fields that may come with the picture, such as a text or points."""
+    """Names of the request fields that are allowed beside the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
-    """Names of request fields. A request must have at least one of these fields."""
+    """Names of request fields. Each request must have at least one of them."""
     alone: bool = False
-    """Whether each request gets its own forward pass. Its tensors then keep the batch axis that the transformers
-    processor adds."""
+    """Whether each request gets its own forward pass. Its tensors then keep the batch axis of the transformers
+    processor."""
     repeated: bool = False
-    """Whether the processor gets the picture once for each text."""
+    """Whether the transformers processor gets the picture repeatedly, once for each text."""
     padding: str = ""
     """Value of the processor's argument ``padding`` for texts, or "" to omit the argument."""
 
@@ -50,7 +50,7 @@ class Head:
 
     @property
     def encodes(self) -> bool:
-        """Whether the results are plain tensors of an encoder, which vLLM could serve itself as embeddings."""
+        """Whether the results are an encoder's plain output tensors, which vLLM could also serve as embeddings."""
         return self.processor == "tensor" and not self.outputs
 
 
@@ -130,9 +130,9 @@ TABLES: Final[Mapping[str, Head]] = {
     "TIME_SERIES_PREDICTION": Head("tensors", "tensor"),
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
-"""Settings by kind of head. The key ``NAME`` means the architectures in transformers' table
-``MODEL_FOR_NAME_MAPPING_NAMES``. An architecture in several tables gets the settings of the first. Models that
-generate text are missing, because vLLM serves them itself."""
+"""Settings by kind of head. The key "DEPTH_ESTIMATION", for example, means all architectures in transformers' table
+``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``. The first table that has an architecture counts. Models that generate text
+are left to vLLM."""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {
@@ -178,7 +178,7 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Settings of architectures that are in no table of `TABLES`, or that need other settings than their table has."""
+"""Settings of single architectures, which take precedence over `TABLES`."""
 
 
 def head_of(architecture: str) -> Head | None:
@@ -187,7 +187,7 @@ def head_of(architecture: str) -> Head | None:
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """Return the settings of a model's head, and the table in ``config`` with its ``model_type`` and ``folder``.
+    """Return the settings of a model's head, and the table ``transformers`` of its ``config``.
 
     Raise OptionError if ``config`` does not describe a model folder of the transformers library.
     """

@@ -29,7 +29,7 @@ SIZE: Final = "target_sizes"
 """Name of the tensor with the input's (height, width) in pixels, as in transformers' ``post_process_*`` methods."""
 
 PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
-"""Names of input tensors that are not for the network, but for the output processor."""
+"""Names of the tensors that skip the network and go to the output processor."""
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
@@ -83,7 +83,7 @@ class PictureMapper(RasterMapper):
     cropped: tuple[int, int] | None = None
     """Height and width to which the image processor crops pictures. None if it does not crop."""
     whole_only: bool = False
-    """Whether this input must not be cut into tiles."""
+    """Whether the current input is processed without tiles."""
     prompt: Mapping[str, Any] = field(default_factory=dict)
     """Prompt fields of this request by name, such as ``text`` or ``input_points``."""
     longest: int | None = None
@@ -96,7 +96,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Always empty, because the image processor determines the shapes."""
+        """Always empty, because the shapes of the tensors depend on the image processor."""
         return {}
 
     def dummy(self) -> Any:
@@ -117,7 +117,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def one_for_all(self) -> bool:
-        """Whether a single band can serve as red, green and blue. Always True."""
+        """Always True, because a grey band can serve as red, green and blue."""
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
@@ -141,7 +141,7 @@ class PictureMapper(RasterMapper):
         return view
 
     def _goes_whole(self, raster: OpenRaster, params: OutputParams) -> bool:
-        """Return whether an input goes through the processor whole, whatever its size."""
+        """Return whether an input is processed without tiles, even if it is large."""
         return not self.head.tiled or (raster.georeference is None and params.tile is None)
 
     def fits(self, size: tuple[int, int]) -> bool:
@@ -193,7 +193,7 @@ class PictureMapper(RasterMapper):
         return {name: array for name, array in arrays.items() if array.size}  # EoMT's offsets of patches are empty
 
     def _picture(self, name: str, data: Any) -> Any:
-        """Read an additional picture of a request. A trimap is converted to greyscale."""
+        """Read a second picture of a request, such as ``other_image``. A trimap is converted to greyscale."""
         plain = replace(self, head=_ANY)
         with plain.open(data, OutputParams()) as view:
             picture = _picture(view.read().array)
@@ -202,19 +202,18 @@ class PictureMapper(RasterMapper):
 
 @dataclass(frozen=True, slots=True)
 class NativePictureMapper(PictureMapper):
-    """Mapper that gives the model every picture at full resolution, in tiles of exactly the size that it takes.
+    """Mapper that cuts pictures into tiles of exactly the model's input size, so that nothing is scaled.
 
     The processor then scales nothing, so that each of the model's patches covers whole pixels of the input.
     """
 
     @classmethod
     def of(cls, mapper: PictureMapper, side: int) -> Self:
-        """Create the mapper from another one, for square tiles of ``side`` pixels."""
+        """Create a copy of ``mapper`` that makes square tiles of ``side`` pixels."""
         settings = {each.name: getattr(mapper, each.name) for each in fields(mapper)}
         return cls(**{**settings, "min_size": side, "max_size": side, "tile_size": side})
 
     def _goes_whole(self, raster: OpenRaster, params: OutputParams) -> bool:
-        """Return False: no picture is scaled to the size that the model takes."""
         return False
 
     def fits(self, size: tuple[int, int]) -> bool:
@@ -242,7 +241,7 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_values(view: RasterView) -> None:
-    """Raise OptionError if the input's values are not bytes and the request does not scale them to bytes."""
+    """Raise OptionError if the input is not uint8 and the request does not scale its values to 0 to 255."""
     if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
             f"the input's dtype is {view.raster.dtype}, but the model's processor takes pictures of 0 to 255; convert"
@@ -252,7 +251,7 @@ def _check_values(view: RasterView) -> None:
 
 
 def _native_side(config: Mapping[str, Any], processed_size: tuple[int, int] | None) -> int:
-    """Return the side of the square tiles that a model takes without scaling.
+    """Return the side in pixels of the square pictures that a model takes, from ``processed_size`` or ``config``.
 
     It is the size that the folder's processor makes, else ``image_size`` of ``config.json``. Raise OptionError if the
     size is not square.

@@ -73,7 +73,7 @@ class HeadOutput(dict[str, Any]):
 
 
 def called(post_process: Callable[..., Any], output: Any, **options: Any) -> Any:
-    """Call a ``post_process_*`` method with the keyword arguments in ``options`` that it accepts."""
+    """Call a ``post_process_*`` method. Keyword arguments that the method does not accept are dropped."""
     takes = inspect.signature(post_process).parameters
     return post_process(output, **{name: value for name, value in options.items() if name in takes})
 

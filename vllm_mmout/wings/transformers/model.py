@@ -17,7 +17,7 @@ from vllm_mmout.wings.transformers.inputs import PASSED, mapper_of
 from vllm_mmout.wings.transformers.loading import keywords_of_network
 
 _SEED: Final = 0
-"""Random seed for sampling a forecast, set before each request."""
+"""Random seed that is set before each request's forecast, so that results are reproducible."""
 _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
 
 
@@ -41,7 +41,7 @@ class TransformersModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The part of the model that ``torch.compile`` compiles."""
+        """The network, which ``torch.compile`` compiles."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ class TransformersModel(nn.Module):
         return {**{name: torch.stack([output[name] for output in outputs]) for name in outputs[0]}, **passed}
 
     def _sampled(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sample each request from the same random seed, so that its result does not depend on other requests."""
+        """Run ``generate`` for each request with the same random seed, so that no result depends on other requests."""
         first = next(iter(inputs.values()))
         outputs: list[dict[str, Tensor]] = []
         with torch.random.fork_rng([first.device] if first.is_cuda else []):

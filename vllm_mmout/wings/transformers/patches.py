@@ -1,4 +1,4 @@
-"""Find out the patches of a backbone of transformers: their size, and the tokens before them."""
+"""Look up the patch size of transformers backbones, and how many other tokens precede the patch tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _PREFIX_TOKENS: Final[Mapping[str, int]] = {
     "vit": 1,
     "vit_msn": 1,
 }
-"""Number of class and distillation tokens before the patches, by ``model_type``. Registers are counted apart."""
+"""Number of class and distillation tokens before the patch tokens, by ``model_type``. Register tokens are not
+included."""
 _HALVING: Final = ("convnext", "convnextv2", "swin", "swinv2")
-"""Values of ``model_type`` of models each of whose stages after the first halves the rows and columns of patches."""
+"""Model types whose stages, except the first, each halve the rows and columns of the patch grid."""
 
 
 def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
-    """Return whether a result for each patch is wanted.
+    """Return whether ``asked`` (the engine argument) or else config.json selects the processor of patch embeddings.
 
     ``asked`` is the output processor in the engine argument. If it is None, ``config.json`` decides.
     """
@@ -38,7 +39,7 @@ def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
 
 
 def patches_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the options ``patch_size`` and ``prefix_tokens`` for a model, as far as its ``config.json`` tells them."""
+    """Return the options ``patch_size`` and ``prefix_tokens`` of a model. Unknown options are missing."""
     vision, model_type = config.get("vision_config"), config["model_type"]
     own = vision if isinstance(vision, Mapping) else config
     options: dict[str, int] = {}

@@ -18,11 +18,11 @@ TEXTS: Final = "texts"
 PICTURES: Final = frozenset({"other_image", "trimaps"})
 """Names of the prompt fields that hold a picture."""
 _NUMBERS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
-"""Number of axes of each numeric prompt field. The axes of ``input_points`` are objects, their points, and (x, y)."""
+"""Number of axes of each numeric field. For example, ``input_points`` has 3: objects, their points, and (x, y)."""
 
 
 def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:
-    """Check a request's prompt fields, and convert them for `processed`. Raise InputError if a field is wrong.
+    """Check that a request has fields in ``takes``, at least one in ``needs``, and valid values. Return the fields.
 
     If ``question`` is True, the text is a single text instead of a list.
     """

@@ -25,9 +25,9 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
 
     name: ClassVar[str] = "depth-estimation"
     output: ClassVar[str] = "predicted_depth"
-    """Name of the model output that holds the values."""
+    """Name of the model output that holds the pixel values."""
     result: ClassVar[str] = "predicted_depth"
-    """Key of the pixel values in the result of the image processor's ``post_process_*`` method."""
+    """Key of the pixel values in the dict that the image processor's ``post_process_*`` method returns."""
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Scale the depth to the input's size, then reduce it like `RegressionProcessor`."""

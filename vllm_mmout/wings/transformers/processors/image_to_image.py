@@ -44,7 +44,7 @@ class ImageToImageProcessor(OutputProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Convert pictures to uint8, or to float32 if tiles will be averaged: [n, 3, height, width]."""
+        """Convert pictures to uint8 [n, 3, height, width], or to float32 if overlapping tiles are averaged later."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -57,7 +57,7 @@ class ImageToImageProcessor(OutputProcessor):
         return _coloured(own_array(only_tensor(raw, "a picture must be one tensor", ReduceError)))
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
-        """Join the tiles of a scene. Where tiles overlap, their values are averaged before they are rounded."""
+        """Join the tiles of a scene. Overlapping values are averaged, and the averages are rounded to integers."""
         if isinstance(parts, Parts) and params.of_part().blends:
             return parts.mosaic(params, lambda joined: _coloured(np.rint(joined.array).astype(np.uint8)))
         return super().assemble(parts, params)

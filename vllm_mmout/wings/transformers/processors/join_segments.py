@@ -71,7 +71,7 @@ def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
 
 
 def _joined(canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]) -> NDArray[np.int64]:
-    """Return for each segment the number of the segment that it becomes part of, or its own number."""
+    """Return the new number of each segment. Joined segments get the same number."""
     parents = np.arange(len(segments))
     labels = np.array([segment.label_id for segment in segments])
 

@@ -66,7 +66,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
     name: ClassVar[str] = "pose-estimation"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Build a `KeypointsOutput` in pixels of the input. ``object`` of each joint is the number of its person."""
+        """Build a `KeypointsOutput` in pixels of the input. ``object`` of each joint is the index of its person."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, size = _with_size(raw)
@@ -120,7 +120,7 @@ _LACKS = f"the model's output lacks {SIZE}; name this processor for heads of tra
 
 
 def _with_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Return the tensors of one request as float32, and the (height, width) of its picture."""
+    """Separate the picture's (height, width) from the tensors of one request, and convert the tensors to float32."""
     if not isinstance(raw, dict) or SIZE not in raw:
         raise DecodeError(_LACKS)
     height, width = raw[SIZE].tolist()

@@ -44,7 +44,7 @@ class MaskGenerationProcessor(OfFolder):
         self._masks = masks
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Scale masks to the input's size: uint8 [n, objects, masks, height, width]. Scores are [n, objects, masks]."""
+        """Scale masks to the input's size. Return uint8 masks [n, objects, masks, height, width], and their scores."""
         import torch
 
         if not isinstance(output, dict) or SIZE not in output:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
 _LIMIT = "top_k"
-"""Name of the argument that limits the number of objects, which only some image processors have."""
+"""Name of the ``post_process_*`` argument that limits the number of objects. Some image processors lack it."""
 _NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
 
 
@@ -50,7 +50,7 @@ class ObjectDetectionProcessor(OfFolder):
     name: ClassVar[str] = "object-detection"
     modality: ClassVar[str] = "structured"
     _keeps_flat: ClassVar[bool] = False
-    """Whether to return boxes that cover no area of the picture."""
+    """Whether boxes without area are returned too."""
 
     def __init__(
         self, *, threshold: float = 0.5, max_detections: int | None = None, iou_threshold: float = 0.5
@@ -90,7 +90,7 @@ class ObjectDetectionProcessor(OfFolder):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects that the image processor finds in a picture, and how many it leaves out.
+        """Return the objects in a picture, and how many objects the image processor's limit leaves out.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return all objects above the threshold, and 0, because none are left out."""
+        """Return the objects in a picture, and 0 as the number of objects left out, because it is not limited."""
         import torch
 
         texts = as_texts(tensors[TEXTS])

@@ -19,7 +19,7 @@ class OfFolder(OutputProcessor):
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes whose names are known."""
+        """The classes that the model's ``config.json`` names."""
         return self._labels.classes
 
     @classmethod

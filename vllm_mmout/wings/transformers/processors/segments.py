@@ -70,11 +70,11 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
 
     def travels(self, params: OutputParams) -> str:
-        """Return the kind of data that `reduce` returns for a request: "classes" or "segments"."""
+        """Return which data `reduce` makes for a request: "classes", or "segments" for all other kinds of output."""
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Return class ids, uint8 or uint16 [n, height, width], or a dict with "ids" and "segments".
+        """Return class ids, uint8 or uint16 [n, height, width], or a dict with the segment numbers and the segments.
 
         "ids" are the segment numbers, int32 [n, height, width]. "segments" are float32 [n, queries, 2]: class and score
         of the segments from 1, with -1 after the last segment.
@@ -113,7 +113,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options of a scene of a mosaic. Raise OptionError for segments, whose numbers differ by scene."""
+        """Return the options for each scene of a mosaic. Raise OptionError for segments, which cannot be joined."""
         if params.mosaic == "confident":
             raise OptionError(
                 'mosaic="confident" needs probabilities, which segments lack; choose another order', param="mosaic"
@@ -132,7 +132,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one request's segment numbers, int32 [height, width], and their classes and scores [queries, 2]."""
+        """Return one request's segment numbers, int32 [height, width], and table of (class, score) [queries, 2]."""
         import torch
 
         processor = self.image_processor

@@ -65,7 +65,7 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Scale logits to the input's size, reduce them like `RegressionProcessor`, and keep the request's texts."""
+        """Reduce logits, scaled to the input's size, like `RegressionProcessor`. Return the texts unchanged."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
