@@ -27,7 +27,7 @@ PROCESSORS: Final = {
 }
 """Output processor for each task class of TerraTorch."""
 
-_PIXELS = (3, 4)
+_IMAGE_NDIMS = (3, 4)
 """Possible numbers of axes of an image: 3 for [bands, height, width], or 4 for [bands, frames, height, width]."""
 
 
@@ -100,7 +100,9 @@ class TerratorchConfig:
             raise OptionError('"pretrained_cfg.input.data" in config.json names no image; name one with its shape')
         extras = tuple(name for name in inputs if name in (LOCATION, DATES))
         metadata = nested(pretrained, "data", "init_args").get("use_metadata") is not False
-        return cls(task, modalities, target, _crop(model, modalities[0].size), extras, metadata, pretrained, overrides)
+        return cls(
+            task, modalities, target, _tile_size(model, modalities[0].size), extras, metadata, pretrained, overrides
+        )
 
     @property
     def keywords(self) -> tuple[str, ...]:
@@ -167,12 +169,12 @@ def _modality(
     alone: bool,
     named: bool,
 ) -> Modality:
-    if len(shape) not in _PIXELS:
+    if len(shape) not in _IMAGE_NDIMS:
         raise OptionError(
             f'"pretrained_cfg.input.data.{name}.shape" in config.json must be [bands, height, width] or [bands, frames,'
             f" height, width], got {list(shape)}"
         )
-    count, frames = shape[0], shape[1] if len(shape) == max(_PIXELS) else None
+    count, frames = shape[0], shape[1] if len(shape) == max(_IMAGE_NDIMS) else None
     bands = _bands(pretrained, overrides, name if named else None)
     if bands is None:
         bands = tuple(f"band {number}" for number in range(1, count + 1))
@@ -213,7 +215,7 @@ def _band_names(band: Any) -> tuple[str, ...]:
     return tuple(str(number) for number in range(band[0], band[1] + 1))
 
 
-def _crop(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
+def _tile_size(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
     """Return the tile (height, width) of tiled inference in the table ``model`` of config.json, by default ``size``."""
     tiled = nested(model, "init_args", "tiled_inference_parameters")
     crop = tiled.get("h_crop", tiled.get("crop", size[0])), tiled.get("w_crop", tiled.get("crop", size[1]))

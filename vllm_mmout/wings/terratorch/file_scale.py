@@ -43,7 +43,7 @@ def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: Output
     others = [layer for layer in stated if not _equals(packing_of(layer), scaling.scale or _REFLECTANCE)]
 
     def sentence_of(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-        return _sentence(packing, bands, scaling) if packing.told else assumption(packing, bands, params)
+        return _scale_note(packing, bands, scaling) if packing.told else assumption(packing, bands, params)
 
     if not others:
         return unpacked_layers(layers, params, sentence_of)
@@ -81,7 +81,7 @@ def _model_says(scaling: ImageScaling) -> str:
     return f"the model's {SCALE} is {scaling.scale:.9g}"
 
 
-def _sentence(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
+def _scale_note(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
     """Return a note for the user if a file's scale is not the model's ``constant_scale``, else None."""
     if scaling.scale is None:
         shifted = f"{packing.shift} was added to the numbers, and they" if packing.shift else "the numbers"

@@ -152,8 +152,8 @@ class TerratorchMapper(RasterMapper):
         """
         tensors: dict[str, NDArray[Any]] = {}
         for image, place in self._images_with_slices():
-            part, dtype = planes[place], _dtype(view.raster, view.bands[place])
-            if self.modalities and not _scaled(view.params) and dtype.name in DTYPES:
+            part, dtype = planes[place], _common_dtype(view.raster, view.bands[place])
+            if self.modalities and not _sets_scale(view.params) and dtype.name in DTYPES:
                 part = part.astype(dtype, copy=False)  # back to the stored dtype, which other files had widened
             tensors[RAW.format(image.name)] = with_frames(part, image.frames)
         return {**tensors, **self._optional_tensors(view)}
@@ -208,7 +208,7 @@ class TerratorchMapper(RasterMapper):
 
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
-        if _scaled(params):
+        if _sets_scale(params):
             return params
         wide = raster.dtype.kind in "iu" and raster.dtype.name not in DTYPES
         scales: list[float | None] = []
@@ -217,7 +217,7 @@ class TerratorchMapper(RasterMapper):
             whole = [member for member in members if member.dtype.kind in "iu"]
             if whole:
                 _check_integers(image, params, mixed=len(whole) < len(members))
-                wide = wide or _dtype(raster, planes[place]).name not in DTYPES
+                wide = wide or _common_dtype(raster, planes[place]).name not in DTYPES
             scales += [image.scaling.scale if whole else 1.0] * len(image.bands)
         if not wide:
             return params
@@ -247,12 +247,12 @@ class TerratorchMapper(RasterMapper):
         return OpenedPlanes(stack, tuple(range(1, len(layers) + 1)), tuple(dict.fromkeys(noted)))
 
 
-def _scaled(params: OutputParams) -> bool:
+def _sets_scale(params: OutputParams) -> bool:
     """Return whether the request sets a scale or offset as a number, so that the model gets scaled float32 values."""
     return has_numbers(params)
 
 
-def _dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
+def _common_dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
     """Return a dtype that holds the values of all files that contain the given bands, which are numbered from 1."""
     return np.result_type(*(member.dtype for member in raster.members_of(bands)))
 

@@ -14,7 +14,7 @@ from vllm_mmout.errors import ModelError, type_and_message
 from vllm_mmout.wings.terratorch.config import TerratorchConfig
 
 _EMBEDDING = "EmbeddingGenerationTask"
-_BUILT_AS = {
+_FACTORY_TASKS = {
     "SemanticSegmentationTask": "segmentation",
     "PixelwiseRegressionTask": "regression",
     "ClassificationTask": "classification",
@@ -39,10 +39,12 @@ def build_network(config: TerratorchConfig) -> nn.Module:
         network["backbone_pretrained"] = False  # the weights come from the folder, so do not download any
     try:
         if config.task == _EMBEDDING:
-            built: nn.Module = _of_embeddings(embedding_generation.EmbeddingGenerationTask, arguments, network)
+            built: nn.Module = _build_embedding_network(
+                embedding_generation.EmbeddingGenerationTask, arguments, network
+            )
         else:
             factory = MODEL_FACTORY_REGISTRY.build(arguments.get("model_factory", "EncoderDecoderFactory"))
-            built = factory.build_model(task=_BUILT_AS[config.task], **network)
+            built = factory.build_model(task=_FACTORY_TASKS[config.task], **network)
     except Exception as error:
         raise ModelError(
             f"TerraTorch cannot build the network that config.json describes: {type_and_message(error)};"
@@ -68,7 +70,7 @@ def encode_exactly(network: nn.Module) -> bool:
     return bool(encoders)
 
 
-def _of_embeddings(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
+def _build_embedding_network(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
     """Build the network of an embedding task. The folder that the task's constructor creates is temporary."""
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are about files that it would write
@@ -97,7 +99,7 @@ def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tenso
     weights = {name: buffer for name, buffer in network.named_buffers() if "pos_embed" in name and name in own}
     of_size = dict(weights)
     without_heads = not any(name.startswith(_AUXILIARY) for name in own)
-    for stored_name, weight in _of_network(stored, own).items():
+    for stored_name, weight in _network_weights(stored, own).items():
         name = stored_name if stored_name in own else stored_name.replace("_timm_module.", "")
         if name in of_size and of_size[name].shape != weight.shape:
             continue
@@ -106,10 +108,10 @@ def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tenso
     return weights
 
 
-def _of_network(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+def _network_weights(stored: Mapping[str, Any], network_state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the network's weights in a checkpoint by name, without the prefix "model."."""
     entries = stored.get("state_dict")
     named: Mapping[str, Any] = stored if entries is None else entries
     of_task = {name.removeprefix(_TASK): weight for name, weight in named.items() if name.startswith(_TASK)}
-    plain = entries is None and (len(of_task) < len(named) or named.keys() <= own.keys())
+    plain = entries is None and (len(of_task) < len(named) or named.keys() <= network_state.keys())
     return named if plain or not of_task else of_task

@@ -13,7 +13,7 @@ STDS: Final = "stds"
 SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
-_LARGEST: Final = 2.0
+_MAX_REFLECTANCE: Final = 2.0
 """Largest mean or standard deviation that counts as a reflectance. Reflectance exceeds 1 over clouds and snow."""
 
 
@@ -27,7 +27,7 @@ class ImageScaling:
     """Means of each band, or each band and date, as a flat tuple. None means the data module's values."""
     stds: tuple[float, ...] | None
     """Standard deviations in the order of ``means``."""
-    sure: bool = False
+    scale_is_explicit: bool = False
     """Whether the ``mmout`` table sets ``scale``. A scale of 1 then means that integers need no scaling, as in
     masks."""
 
@@ -37,28 +37,28 @@ class ImageScaling:
         scale = "value" if self.scale == 1 else scale
         if self.means is None or self.stds is None:
             return [f"{scale}, then standardised by TerraTorch's data module"] * bands
-        means, stds = (_for_bands(numbers, bands) for numbers in (self.means, self.stds))
+        means, stds = (_per_band(numbers, bands) for numbers in (self.means, self.stds))
         return [f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(means, stds, strict=True)]
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
         """Return whether the statistics are of reflectance although no scale converts integers to reflectance."""
         means, stds = means or self.means, stds or self.stds
-        if self.scale != 1 or self.sure or means is None or stds is None:
+        if self.scale != 1 or self.scale_is_explicit or means is None or stds is None:
             return False
-        return of_reflectance(means, stds)
+        return is_reflectance(means, stds)
 
 
-def _for_bands(numbers: Sequence[float], bands: int) -> Sequence[float]:
+def _per_band(numbers: Sequence[float], bands: int) -> Sequence[float]:
     """Return one number per band. If ``numbers`` has one per band and date, return the numbers of the first date."""
     dates = len(numbers) // bands
     return [numbers[0]] * bands if len(numbers) < bands else numbers[:: max(1, dates)][:bands]
 
 
-def of_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
+def is_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
     """Return whether means and deviations are small enough for reflectance. Means 0 with deviations 1 do not count."""
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
-    return not identity and all(abs(number) <= _LARGEST for number in (*means, *stds))
+    return not identity and all(abs(number) <= _MAX_REFLECTANCE for number in (*means, *stds))
 
 
 def no_scale(image: str) -> str:
@@ -78,7 +78,7 @@ def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return entries
 
 
-def statistics_said(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``means`` and ``stds`` from ``overrides`` (the user's table), or else from the data module's ``data``.
 
     ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments,
@@ -99,19 +99,19 @@ def scaling_of(
     ``overrides`` is the table ``"mmout": {"input": ...}``. ``alone`` is true if the model takes no other image.
     """
     data = nested(module, "init_args")
-    statistics = statistics_said(data, overrides)
-    means, stds = (_flat(of_image(statistics.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
+    statistics = statistics_in(data, overrides)
+    means, stds = (_flat(image_values(statistics.get(name), image, bands, alone=alone)) for name in (MEANS, STDS))
     return ImageScaling(_scale(image, module, {**data, **overrides}), means, stds, SCALE in overrides)
 
 
-def of_image(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
+def image_values(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
     """Return an image's values from a table by image or band name. Values other than a table are returned unchanged."""
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values
 
 
-def in_terratorch(class_path: str) -> bool:
+def in_known_package(class_path: str) -> bool:
     """Return whether a data module class belongs to TerraTorch or torchgeo. This is assumed for a name without dots."""
     return class_path.partition(".")[0] in _PACKAGES or bool(class_path and "." not in class_path)
 
@@ -119,7 +119,7 @@ def in_terratorch(class_path: str) -> bool:
 def _scale(image: str, module: Mapping[str, Any], entries: Mapping[str, Any]) -> float | None:
     class_path = str(module.get("class_path", ""))
     if SCALE not in entries:  # the default of generic modules is 1, and of other modules it varies
-        defaults_to_one = class_path.rpartition(".")[2].startswith("Generic") or not in_terratorch(class_path)
+        defaults_to_one = class_path.rpartition(".")[2].startswith("Generic") or not in_known_package(class_path)
         return 1.0 if defaults_to_one else None
     value = entries[SCALE]
     if isinstance(value, Mapping):

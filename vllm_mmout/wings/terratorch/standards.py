@@ -13,10 +13,18 @@ from torch import Tensor
 
 from vllm_mmout.errors import ModelError, type_and_message
 from vllm_mmout.wings.terratorch.config import Modality, TerratorchConfig
-from vllm_mmout.wings.terratorch.scaling import MEANS, SCALE, STDS, in_terratorch, nested, of_image, statistics_said
+from vllm_mmout.wings.terratorch.scaling import (
+    MEANS,
+    SCALE,
+    STDS,
+    image_values,
+    in_known_package,
+    nested,
+    statistics_in,
+)
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
-_SHORT = "terratorch.datamodules"
+_DEFAULT_PACKAGE = "terratorch.datamodules"
 """Python module that holds a data module class if the folder's config gives only the name of the class."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
@@ -45,7 +53,7 @@ def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
     if not isinstance(module.get("init_args") or {}, Mapping):
         raise ModelError(f'"init_args" of the data module in config.json must be a table, got {module["init_args"]!r}')
     path, arguments = str(module.get("class_path", "")), nested(module, "init_args")
-    statistics = statistics_said(arguments, config.overrides)
+    statistics = statistics_in(arguments, config.overrides)
     if not {MEANS, STDS} <= set(statistics):
         if not module:
             raise ModelError(
@@ -76,7 +84,7 @@ def _standard(image: Modality, module: str, means: Any, stds: Any, *, alone: boo
 
 
 def _numbers(image: Modality, values: Any, *, alone: bool) -> Tensor:
-    values = of_image(values, image.name, image.bands, alone=alone)
+    values = image_values(values, image.name, image.bands, alone=alone)
     try:
         numbers = torch.as_tensor(values, dtype=torch.float32, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
@@ -107,14 +115,14 @@ def _default_scale(path: str) -> float:
 
 
 def _class_at(path: str) -> Any:
-    if not in_terratorch(path):
+    if not in_known_package(path):
         raise ModelError(
             f'"pretrained_cfg.data.class_path" in config.json is {path!r}; only data modules of terratorch and torchgeo'
             f" are imported. For others, {_REMEDY}"
         )
     module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module or _SHORT), name)
+        return getattr(importlib.import_module(module or _DEFAULT_PACKAGE), name)
     except (ImportError, AttributeError) as error:
         raise ModelError(
             f"the data module {path} cannot be found ({error}); it is needed for statistics: {_REMEDY}"

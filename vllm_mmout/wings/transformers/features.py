@@ -22,7 +22,7 @@ from vllm_mmout.wings.transformers.heads import Head
 from vllm_mmout.wings.transformers.loading import image_processor_of, keywords_of_network
 from vllm_mmout.wings.transformers.prompts import TEXTS, as_tensor
 
-_MOST_SAMPLES: Final = 2**27
+_MAX_SAMPLES: Final = 2**27
 """Maximum number of samples in a sound file, all channels together. At 48 kHz, this is 46 minutes of mono."""
 
 
@@ -237,7 +237,7 @@ def _decoded(data: Any) -> tuple[NDArray[np.float32], int]:
         source = str(path)
     try:
         with soundfile.SoundFile(source) as file:
-            if file.frames * file.channels > _MOST_SAMPLES:
+            if file.frames * file.channels > _MAX_SAMPLES:
                 raise InputError(f"the sound has {file.frames} samples of {file.channels} channels; cut it into parts")
             samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
     except (OSError, RuntimeError) as error:

@@ -33,9 +33,9 @@ PASSED: Final[tuple[str, ...]] = (SIZE, TEXTS, "reshaped_input_sizes", "boxes")
 
 _BANDS = ("red", "green", "blue")
 _ANY = Head("image", "tensor")
-_SIDE = 256
+_DEFAULT_SIDE = 256
 """Default side of a tile in pixels, for image processors that do not resize pictures."""
-_LARGEST = 8192
+_MAX_SIDE = 8192
 """Maximum height and width in pixels of a picture that is processed without tiles."""
 
 
@@ -57,8 +57,8 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
     mapper = PictureMapper(
         model=config["architectures"][0],
         bands=_BANDS,
-        max_size=_LARGEST,
-        tile_size=max(crop or resized or (_SIDE,)),
+        max_size=_MAX_SIDE,
+        tile_size=max(crop or resized or (_DEFAULT_SIDE,)),
         head=head,
         folder=table["folder"],
         cropped=crop,
@@ -146,7 +146,7 @@ class PictureMapper(RasterMapper):
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether a picture of ``size`` (height, width) can be processed without tiles."""
-        return max(size) <= (_LARGEST if self.whole_only else max(self.tile_sides(None)))
+        return max(size) <= (_MAX_SIDE if self.whole_only else max(self.tile_sides(None)))
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
         """Return the tensors for the network and for the output processor, made from pixels [3, height, width]."""
@@ -256,7 +256,7 @@ def _native_side(config: Mapping[str, Any], processed_size: tuple[int, int] | No
     It is the size that the folder's processor makes, else ``image_size`` of ``config.json``. Raise OptionError if the
     size is not square.
     """
-    sides = processed_size or _sides(config.get("image_size")) or (_SIDE, _SIDE)
+    sides = processed_size or _sides(config.get("image_size")) or (_DEFAULT_SIDE, _DEFAULT_SIDE)
     if sides[0] != sides[1]:
         raise OptionError(
             f"the processor makes pictures of {sides[0]} x {sides[1]} pixels, and a result for each patch needs square"

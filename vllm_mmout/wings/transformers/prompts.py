@@ -17,7 +17,7 @@ TEXTS: Final = "texts"
 """Name of the tensor with a request's candidate texts, encoded as a JSON list in uint8 [bytes]."""
 PICTURES: Final = frozenset({"other_image", "trimaps"})
 """Names of the prompt fields that hold a picture."""
-_NUMBERS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
+_FIELD_NDIMS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "boxes": 2}
 """Number of axes of each numeric field. For example, ``input_points`` has 3: objects, their points, and (x, y)."""
 
 
@@ -47,7 +47,7 @@ def example(name: str, picture: NDArray[Any]) -> Any:
     height, width = picture.shape[-2:]
     if name in PICTURES:
         return picture
-    if name in _NUMBERS:
+    if name in _FIELD_NDIMS:
         return [[width // 2, height // 2]] if name == "input_points" else [[0, 0, width, height]]
     return ["panoptic"] if name == "task_inputs" else ["a"]
 
@@ -72,7 +72,7 @@ def processed(
     """
     fields = {name: value for name, value in prompt.items() if name != "other_image"}
     nested_fields = {
-        name: [value] for name, value in fields.items() if name in _NUMBERS or (name == "text" and not padding)
+        name: [value] for name, value in fields.items() if name in _FIELD_NDIMS or (name == "text" and not padding)
     }
     if len(fields.get("text", ())) == 1 and not padding:
         nested_fields["text"] = fields["text"]  # one text may name several things: "a boat. a pier."
@@ -87,7 +87,7 @@ def processed(
 def _checked_field(name: str, value: Any) -> Any:
     if name in PICTURES:
         return value
-    if name in _NUMBERS:
+    if name in _FIELD_NDIMS:
         return _checked_numbers(name, value)
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
@@ -100,7 +100,7 @@ def _checked_numbers(name: str, value: Any) -> Any:
         numbers = np.asarray(value)
     except (TypeError, ValueError):
         numbers = np.empty(0)
-    axes = _NUMBERS[name]
+    axes = _FIELD_NDIMS[name]
     if numbers.ndim == axes - 1:  # the values of a single object
         numbers = numbers[np.newaxis]
     last = {"input_points": 2, "input_boxes": 4, "boxes": 4}.get(name)

@@ -102,7 +102,7 @@ class DecoderFacts:
     """Number of codebooks."""
     codebook_size: int
     """Number of codes in each codebook."""
-    fewer: bool = False
+    accepts_fewer: bool = False
     """Whether codes of the first codebooks alone can be decoded too."""
     strides: tuple[int, ...] | None = None
     """Length of a code of each codebook, as a multiple of the shortest code, such as (4, 2, 1). None if all are equally
@@ -130,11 +130,11 @@ class DecoderFacts:
 
     def _check_codebooks(self, layout: TokenLayout, decoder_name: str) -> None:
         sizes = {slot.stop - slot.first for slot in layout.slots}
-        enough = layout.codebooks <= self.codebooks if self.fewer else layout.codebooks == self.codebooks
+        enough = layout.codebooks <= self.codebooks if self.accepts_fewer else layout.codebooks == self.codebooks
         if enough and sizes == {self.codebook_size}:
             return
         codes = " and ".join(map(str, sorted(sizes)))
-        fewer_note = ", and also accepts fewer codebooks, but not more or different ones" if self.fewer else ""
+        fewer_note = ", and also accepts fewer codebooks, but not more or different ones" if self.accepts_fewer else ""
         raise OptionError(
             f"layout has {_counted(layout.codebooks)} of {codes} codes, but {decoder_name} has {self.codebooks} of"
             f" {self.codebook_size}{fewer_note}; correct the layout's codebooks and size, or name the decoder that the"

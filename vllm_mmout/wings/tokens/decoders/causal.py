@@ -25,9 +25,9 @@ class CausalChunks(SoundChunks):
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._kept: dict[nn.Module, Any] = {}
+        self._layer_states: dict[nn.Module, Any] = {}
         """State of each layer: its last inputs [1, channels, n], or the state of an LSTM."""
-        self._attended: Any = None
+        self._transformer_cache: Any = None
         """Key-value cache of the decoder's transformer."""
         self._made = 0
         config = model.config
@@ -54,8 +54,10 @@ class CausalChunks(SoundChunks):
         if not hasattr(model, "decoder_transformer"):
             return self._through(model.decoder.layers, model.quantizer.decode(codes.transpose(0, 1)))
         inputs = self._layer(model.upsample, model.quantizer.decode(codes)).transpose(1, 2)
-        outputs = model.decoder_transformer(inputs, past_key_values=self._attended, use_cache=True, return_dict=True)
-        self._attended = outputs.past_key_values
+        outputs = model.decoder_transformer(
+            inputs, past_key_values=self._transformer_cache, use_cache=True, return_dict=True
+        )
+        self._transformer_cache = outputs.past_key_values
         return self._through(model.decoder.layers, outputs.last_hidden_state.transpose(1, 2))
 
     def _through(self, layers: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -76,7 +78,7 @@ class CausalChunks(SoundChunks):
     def _run_lstm(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
         """Run an LSTM from its last state, and add its inputs to its outputs."""
         steps = inputs.permute(2, 0, 1)
-        outputs, self._kept[layer] = layer.lstm(steps, self._kept.get(layer))
+        outputs, self._layer_states[layer] = layer.lstm(steps, self._layer_states.get(layer))
         summed: torch.Tensor = outputs + steps
         return summed.permute(1, 2, 0)
 
@@ -85,11 +87,11 @@ class CausalChunks(SoundChunks):
         import torch
 
         pad = int(layer.padding_total)
-        if layer in self._kept:
-            inputs = torch.cat([self._kept[layer], inputs], dim=-1)
+        if layer in self._layer_states:
+            inputs = torch.cat([self._layer_states[layer], inputs], dim=-1)
         else:
             inputs = layer._pad1d(inputs, (pad, 0), mode=layer.pad_mode)  # noqa: SLF001 - as its forward does
-        self._kept[layer] = inputs[..., inputs.shape[-1] - pad :]
+        self._layer_states[layer] = inputs[..., inputs.shape[-1] - pad :]
         return layer.conv(inputs)  # type: ignore[no-any-return]
 
     def _run_transposed(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -97,12 +99,12 @@ class CausalChunks(SoundChunks):
         import torch
 
         kernel, stride = layer.conv.kernel_size[0], layer.conv.stride[0]
-        before = self._kept.get(layer)
+        before = self._layer_states.get(layer)
         length = inputs.shape[-1]
         if before is not None:
             inputs = torch.cat([before, inputs], dim=-1)
         earlier = inputs.shape[-1] - length
-        self._kept[layer] = inputs[..., max(0, inputs.shape[-1] - (math.ceil(kernel / stride) - 1)) :]
+        self._layer_states[layer] = inputs[..., max(0, inputs.shape[-1] - (math.ceil(kernel / stride) - 1)) :]
         return layer.conv(inputs)[..., earlier * stride : (earlier + length) * stride]  # type: ignore[no-any-return]
 
 

@@ -17,11 +17,11 @@ Codes: TypeAlias = Sequence[NDArray[np.int64]]
 Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, samples]."""
 
-_TRIED = (64, 256, 1024)
+_TEST_FRAMES = (64, 256, 1024)
 """Lengths, in frames, of the test sounds that show how many frames affect a sample. They are tried in this order."""
-_FEW = 16
+_MIN_TEST_FRAMES = 16
 """Length in frames of the shortest test sound that measures the samples per frame."""
-_TRIALS = 3
+_TEST_SOUNDS = 3
 """Number of random test sounds of each length, because a changed frame can leave a single sound equal by chance."""
 
 
@@ -121,7 +121,7 @@ class Probe:
             OptionError: the number of samples does not grow evenly with the frames.
 
         """
-        few = -(-_FEW // self.unit) * self.unit
+        few = -(-_MIN_TEST_FRAMES // self.unit) * self.unit
         lengths = [self.decode(self._random(few * times)).shape[1] for times in (1, 2, 3)]
         added, rest = divmod(lengths[1] - lengths[0], few)
         if rest or added < 1 or lengths[2] - lengths[1] != lengths[1] - lengths[0]:
@@ -140,11 +140,11 @@ class Probe:
 
         """
         half = 0
-        for frames in _TRIED:
+        for frames in _TEST_FRAMES:
             half = -(-frames // (2 * self.unit)) * self.unit
             places = {half, half + self.unit - 1}
             contexts = [
-                self._context_at(frame_samples, 2 * half, at, trial) for trial in range(_TRIALS) for at in places
+                self._context_at(frame_samples, 2 * half, at, trial) for trial in range(_TEST_SOUNDS) for at in places
             ]
             left, right = max(context.left for context in contexts), max(context.right for context in contexts)
             if max(left, right) + 2 * self.unit < half:

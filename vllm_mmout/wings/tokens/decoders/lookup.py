@@ -29,7 +29,7 @@ KINDS = {
 
 For the full models "emu3" and "janus", the class loads only their picture decoder."""
 
-_SNAC_ALONE = "vq_strides"
+_SNAC_KEY = "vq_strides"
 """Key in config.json that identifies a SNAC decoder, whose config lacks ``model_type``."""
 
 
@@ -73,7 +73,7 @@ def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | Non
     folder = Path(source)
     config = config_in(folder)
     kind = config.get("model_type")
-    if kind is None and _SNAC_ALONE in config:
+    if kind is None and _SNAC_KEY in config:
         from vllm_mmout.wings.tokens.decoders.snac import SnacDecoder
 
         return SnacDecoder.from_folder(folder, config)
@@ -92,7 +92,7 @@ def _of_loaded_model(module: Any) -> TokenDecoder:
 
     If the model's class is not in `KINDS`, return a `CustomDecoder`.
     """
-    if hasattr(module, _SNAC_ALONE):
+    if hasattr(module, _SNAC_KEY):
         from vllm_mmout.wings.tokens.decoders.snac import SnacDecoder
 
         return SnacDecoder(vars(module), model=module)

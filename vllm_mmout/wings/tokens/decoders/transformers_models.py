@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from vllm_mmout.wings.tokens.decoders.causal import CausalChunks
 
-_SHOWN = 4
+_MAX_SHOWN = 4
 """Maximum number of missing weights that an error message lists."""
 
-_INSIDE = {r"^(model\.)?vqmodel\.": ""}
+_KEY_MAPPING = {r"^(model\.)?vqmodel\.": ""}
 """Regular expression for the prefix of a decoder's weights in a full model's checkpoint, with its replacement."""
 
 
@@ -64,7 +64,7 @@ class PretrainedDecoder(TokenDecoder):
         import transformers
 
         decoder_class = getattr(transformers, self.model_name)
-        options = {"key_mapping": _INSIDE} if self._inside else {}
+        options = {"key_mapping": _KEY_MAPPING} if self._inside else {}
         if self._inside:  # do not warn about each other weight of a whole model
             decoder_class = type(
                 self.model_name, (decoder_class,), {"_keys_to_ignore_on_load_unexpected": [r"^model\.", r"^lm_head\."]}
@@ -80,9 +80,9 @@ class PretrainedDecoder(TokenDecoder):
             ) from error
         missing = sorted(report["missing_keys"])
         if missing:  # transformers fills them with random numbers
-            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
             raise ModelError(
-                f"decoder {folder} ({self.kind}) lacks weights: {', '.join(missing[:_SHOWN])}{more}; save them from"
+                f"decoder {folder} ({self.kind}) lacks weights: {', '.join(missing[:_MAX_SHOWN])}{more}; save them from"
                 f" {self.model_name} with save_pretrained, or download the whole decoder"
             )
         return model
@@ -144,7 +144,7 @@ class ResidualCodec(PretrainedDecoder):
             modality="audio",
             codebooks=codebooks,
             codebook_size=codebook_size,
-            fewer=codebooks > 1,
+            accepts_fewer=codebooks > 1,
             sampling_rate=getattr(config, cls.rate_name),
         )
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-_AGAIN = 64
+_RETIME_AFTER = 64
 """Number of forward passes with the faster method (one by one, or in a batch) before the slower method is timed
 again."""
 _WEIGHT = 0.5
@@ -19,16 +19,16 @@ class _ForwardTimes:
     """Moving average of decoding times by one method: one picture or sound at a time, or in batches."""
 
     forwards: int = 0
-    each: float = 0.0
+    mean_seconds: float = 0.0
     """Average seconds per picture or sound. Infinity if the last forward pass failed."""
-    since: int = 0
+    passes_since: int = 0
     """Number of forward passes by the other method since this method was last used."""
 
-    def record(self, each: float) -> None:
+    def record(self, seconds: float) -> None:
         self.forwards += 1
-        self.since = 0
-        fresh = self.forwards <= 2 or math.isinf(self.each)
-        self.each = each if fresh else (1 - _WEIGHT) * self.each + _WEIGHT * each
+        self.passes_since = 0
+        fresh = self.forwards <= 2 or math.isinf(self.mean_seconds)
+        self.mean_seconds = seconds if fresh else (1 - _WEIGHT) * self.mean_seconds + _WEIGHT * seconds
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _ShapeTimes:
         """
         if min(self.alone.forwards, self.together.forwards) < 2:
             return self.together.forwards < self.alone.forwards
-        return self.together.each <= self.alone.each
+        return self.together.mean_seconds <= self.alone.mean_seconds
 
 
 class BatchSizes:
@@ -60,33 +60,35 @@ class BatchSizes:
     def __init__(self, most: int, limit_s: float) -> None:
         self.most = most
         self.limit_s = limit_s
-        self._seen: defaultdict[Hashable, _ShapeTimes] = defaultdict(_ShapeTimes)
+        self._times: defaultdict[Hashable, _ShapeTimes] = defaultdict(_ShapeTimes)
 
     def size(self, key: Hashable, ready: int) -> int:
         """Return how many of ``ready`` pictures or sounds of the shape ``key`` to decode in the next forward pass."""
         if self.most == 1 or ready <= 1:
             return 1
-        seen = self._seen[key]
-        other = seen.alone if seen.together_is_faster else seen.together
-        together = seen.together_is_faster is (other.since < _AGAIN)
-        return min(ready, self.most, self._most_in_time(seen)) if together else 1
+        times = self._times[key]
+        other = times.alone if times.together_is_faster else times.together
+        together = times.together_is_faster is (other.passes_since < _RETIME_AFTER)
+        return min(ready, self.most, self._most_in_time(times)) if together else 1
 
     def waits(self, key: Hashable) -> bool:
         """Return whether to delay the next forward pass until more media of the shape ``key`` are queued."""
-        return self.most > 1 and self._seen[key].together_is_faster
+        return self.most > 1 and self._times[key].together_is_faster
 
     def record(self, key: Hashable, count: int, seconds: float) -> None:
         """Record that a forward pass for ``count`` pictures or sounds of the shape ``key`` took ``seconds``."""
-        seen = self._seen[key]
-        kind, other = (seen.alone, seen.together) if count == 1 else (seen.together, seen.alone)
+        times = self._times[key]
+        kind, other = (times.alone, times.together) if count == 1 else (times.together, times.alone)
         kind.record(seconds / count)
-        other.since += 1
+        other.passes_since += 1
 
     def failed(self, key: Hashable) -> None:
         """Record that a batch of pictures or sounds of the shape ``key`` could not be decoded."""
         self.record(key, 2, math.inf)
 
-    def _most_in_time(self, seen: _ShapeTimes) -> int:
+    def _most_in_time(self, times: _ShapeTimes) -> int:
         """Return how many pictures or sounds fit into a forward pass within its time limit, judged by ``times``."""
-        measured = seen.together if seen.together.forwards and not math.isinf(seen.together.each) else seen.alone
-        return max(1, int(min(self.limit_s / measured.each, self.most))) if measured.each else self.most
+        measured = (
+            times.together if times.together.forwards and not math.isinf(times.together.mean_seconds) else times.alone
+        )
+        return max(1, int(min(self.limit_s / measured.mean_seconds, self.most))) if measured.mean_seconds else self.most

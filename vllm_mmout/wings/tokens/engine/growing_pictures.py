@@ -44,7 +44,7 @@ class GrowingPictures:
         self._settled = settled
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
-        self._due: list[int] = []
+        self._preview_rows: list[int] = []
         """Numbers of complete rows for which the remaining previews of the current picture are submitted."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
@@ -57,15 +57,15 @@ class GrowingPictures:
         start, rows = begun
         if start != self._start:
             self.cancel()
-            self._start, self._due = start, list(self._moments)
-        if not self._due or rows < self._due[0]:
+            self._start, self._preview_rows = start, list(self._moments)
+        if not self._preview_rows or rows < self._preview_rows[0]:
             return
-        self._due = [row for row in self._due if row > rows]
+        self._preview_rows = [row for row in self._preview_rows if row > rows]
         try:
             medium = parser.so_far()
             self._jobs.append(self._batcher.submit(medium, self._params, self._keep))
         except Exception:  # noqa: BLE001 - the engine is shut down or has no thread left, which the picture will report
-            self._due = []
+            self._preview_rows = []
 
     def end(self, medium: Medium) -> MediaJob:
         """Submit a finished picture for decoding, and cancel its unfinished previews."""
@@ -83,7 +83,7 @@ class GrowingPictures:
         for job in self._jobs:
             job.cancel()
         self._jobs.clear()
-        self._start, self._due = None, []
+        self._start, self._preview_rows = None, []
 
     def _keep(self, job: MediaJob) -> None:
         """Store a decoded preview until `take` returns it. Called in any thread."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.processors.codec_audio import CodecAudioProcessor
 
 
-_MOST_CHUNKS = 8
+_MAX_CHUNKS = 8
 """Maximum number of chunks in one forward pass, when the decoder must catch up with the model."""
 
 
@@ -172,7 +172,7 @@ class GrowingSound:
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
         """Return the codes from the sound's beginning to the end of its next chunk. A chunk's length is limited."""
-        most = max(self._made + self._ahead + _MOST_CHUNKS * self._frames_a_chunk, self._first)
+        most = max(self._made + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
             medium, frames, ended = replace(medium, codes=codes), most, False

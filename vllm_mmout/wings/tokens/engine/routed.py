@@ -37,7 +37,7 @@ class Answer:
 
     stream: MediaStream
     router: TokenOutputProcessor
-    ending: Callable[[], Any] | None = None
+    build_output: Callable[[], Any] | None = None
     """Function that builds the answer's last output. It is set once the engine has finished the answer."""
     objects: list[Any] | None = None
     failed: bool = False
@@ -60,7 +60,7 @@ class TokenRequestState(RequestState):
         answer = self.mmout
         vllms = super().make_request_output
 
-        def ending() -> Any:
+        def build_output() -> Any:
             return vllms(new_token_ids, pooling_output, finish_reason, *args, **kwargs)
 
         with answer.router.lock:  # with ``LLM``, answers of one request end in several threads
@@ -73,8 +73,8 @@ class TokenRequestState(RequestState):
             if answer.stream.error is not None:
                 return answer.router.fail(self, answer.stream.error)
             if finish_reason is None or not answer.stream.jobs:
-                return ending()
-            return answer.router.hold(self, ending)
+                return build_output()
+            return answer.router.hold(self, build_output)
 
     def _new_completion_output(
         self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -166,13 +166,13 @@ class TokenOutputProcessor(HoldingOutputProcessor):
                 processed.reqs_to_abort.extend(self._end_failed(state))
         return processed
 
-    def hold(self, state: TokenRequestState, ending: Callable[[], Any]) -> Any:
+    def hold(self, state: TokenRequestState, build_output: Callable[[], Any]) -> Any:
         """Hold back an answer's last output until its media are decoded. Return the output if they are decoded already.
 
         The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
         answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
         """
-        state.mmout.ending = ending
+        state.mmout.build_output = build_output
         if not state.mmout.stream.decoded:
             self.pending[state.request_id] = state
             return None
@@ -216,8 +216,8 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             answer.objects = answer.stream.objects()
         except Exception as error:  # noqa: BLE001 - no error may escape from process_outputs
             return self.fail(state, error)
-        output = answer.ending() if answer.ending is not None else None
-        answer.ending = None
+        output = answer.build_output() if answer.build_output is not None else None
+        answer.build_output = None
         parent = state.parent_req
         if parent is not None and not parent.child_requests:
             self.parent_requests.pop(parent.request_id, None)

@@ -53,7 +53,7 @@ class MediaStream:
         self._params = params
         self._batcher = batcher
         self._settled = settled
-        self._due: list[Medium] = []
+        self._unsubmitted: list[Medium] = []
         """Complete pictures and sounds to submit for decoding. They stay here after an error."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
@@ -120,15 +120,15 @@ class MediaStream:
             if job.medium not in media:
                 job.cancel()
         self.jobs = [job for job in self.jobs if job.medium in media]
-        self._due = []
+        self._unsubmitted = []
         self._take(media[len(self.jobs) :])  # the first media are being decoded already
 
     def _take(self, media: list[Medium]) -> None:
-        self._due += media
+        self._unsubmitted += media
         self.error = self.error or self._parser.error
         if self.cancelled or self.error is not None:
             return
-        due, self._due = self._due, []
+        due, self._unsubmitted = self._unsubmitted, []
         try:
             for medium in due:
                 self.jobs.append(self._decode(medium))

@@ -127,12 +127,12 @@ def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) 
     return sorted(stops)
 
 
-def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, least: int) -> None:
+def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, min_tokens: int) -> None:
     """Set a stop token or ``max_tokens`` so that an answer without stop tokens ends after its picture or sound."""
     if layout.end:
         sampling.stop_token_ids = sorted({*(sampling.stop_token_ids or ()), layout.end[-1]})
     elif layout.grid is not None:
-        sampling.max_tokens = least
+        sampling.max_tokens = min_tokens
     else:
         raise _wrong(params, "needs a token that ends the answer; leave ignore_eos out, or set stop_token_ids")
 

@@ -11,7 +11,7 @@ from vllm_mmout.wings.tokens.guided.guide import AllowedTokens, TokenTracker
 if TYPE_CHECKING:
     import torch
 
-_MOST: Final = 256
+_MAX_MASKS: Final = 256
 """Maximum number of cached masks. The cache is emptied when it is full."""
 
 
@@ -19,7 +19,7 @@ class Masks:
     """Cache of boolean masks over the vocabulary, which mark the tokens that an answer may not contain next."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, torch.Tensor] = {}
+        self._masks: dict[Hashable, torch.Tensor] = {}
         self._failed = False
 
     def apply(self, logits: torch.Tensor, tracked: Callable[[], Sequence[tuple[int, TokenTracker]]]) -> torch.Tensor:
@@ -61,11 +61,11 @@ class Masks:
     def _mask(self, tracker: TokenTracker, allowed: AllowedTokens, logits: torch.Tensor) -> torch.Tensor:
         """Return the mask of the tokens that may not come next, bool [vocabulary]."""
         key = (allowed, tracker.guide.layout if allowed.text else None, tracker.guide.stops if allowed.text else None)
-        mask = self._kept.get(key)
+        mask = self._masks.get(key)
         if mask is None:
-            if len(self._kept) >= _MOST:
-                self._kept.clear()
-            mask = self._kept[key] = _forbidden(tracker, allowed, logits)
+            if len(self._masks) >= _MAX_MASKS:
+                self._masks.clear()
+            mask = self._masks[key] = _forbidden(tracker, allowed, logits)
         return mask
 
 

@@ -122,7 +122,7 @@ class StreamParser:
         frames. It is left out if it has not even one complete row or frame.
         """
         if self._body is not None:
-            self._close(complete=self._all_came(self._body))
+            self._close(complete=self._is_complete(self._body))
         self._start, self._due = None, ()
         return self.take()
 
@@ -208,7 +208,7 @@ class StreamParser:
                 grid = (rows, columns)
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
-    def _all_came(self, body: Body) -> bool:
+    def _is_complete(self, body: Body) -> bool:
         """Return whether the picture or sound that ends together with the answer has all its codes."""
         return self._complete if self._due else body.has_all_codes or (self._has_open_end and body.whole)
 

@@ -16,10 +16,10 @@ from vllm_mmout.errors import OptionError
 if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
-_MOST = 1 << 22
+_MAX_CODES = 1 << 22
 """Maximum number of codes in all positions of a frame together, which is far larger than any vocabulary."""
 
-_LAST = (1 << 31) - 1
+_MAX_TOKEN_ID = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""
 
 
@@ -78,9 +78,9 @@ def _check_codebooks(layout: LayoutFields) -> None:
     if not isinstance(layout.size, int) and len(sizes) != layout.codebooks:
         remedy = f"give {layout.codebooks} numbers, or one number for all"
         raise _wrong("size", "must be one number, or one number per codebook", list(sizes), remedy)
-    if min(sizes) < 1 or max(sizes) * max(layout.codebooks, len(layout.pattern or ())) > _MOST:
+    if min(sizes) < 1 or max(sizes) * max(layout.codebooks, len(layout.pattern or ())) > _MAX_CODES:
         raise _wrong(
-            "size", f"must be 1 or more codes, {_MOST} at most in all slots", layout.size, "use the decoder's size"
+            "size", f"must be 1 or more codes, {_MAX_CODES} at most in all slots", layout.size, "use the decoder's size"
         )
 
 
@@ -139,7 +139,7 @@ def _check_ranges(layout: LayoutFields) -> None:
     if not isinstance(layout.first, int) and len(firsts) != slots:
         remedy = f"give {slots} token ids, or one"
         raise _wrong("first", "must be one token id, or one token id per slot", list(firsts), remedy)
-    if min(firsts) < 0 or max(firsts) > _LAST - _MOST:
+    if min(firsts) < 0 or max(firsts) > _MAX_TOKEN_ID - _MAX_CODES:
         raise _wrong("first", "must be a token id, 0 or more", layout.first, "use the token id of code 0")
     if isinstance(layout.first, int):
         return
@@ -157,7 +157,7 @@ def _check_single_tokens(layout: LayoutFields) -> None:
     marks = [(field, token) for field in ("begin", "end") for token in getattr(layout, field)]
     marks += [(field, token) for field in ("row_end", "pad") if (token := getattr(layout, field)) is not None]
     for field, token in marks:
-        if not 0 <= token <= _LAST:
+        if not 0 <= token <= _MAX_TOKEN_ID:
             raise _wrong(field, "must be a token id, 0 or more", token, "take it from the tokenizer")
         if token in seen:
             raise _wrong(

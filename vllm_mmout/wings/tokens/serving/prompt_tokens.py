@@ -132,7 +132,7 @@ def _copy(described: str) -> Any:
     return tokenizer
 
 
-_PLAIN = "1"
+_SAMPLE_VALUE = "1"
 """Sample value for placeholders, used to find the special tokens of the template itself."""
 
 
@@ -165,20 +165,20 @@ class PromptTokens:
         ids = self._together(pieces)
         expected = self._expected_of(frozenset(values) & self._template.names)
         if self._guarded(ids) != expected:
-            ids = self._apart(pieces)
+            ids = self._encode_pieces(pieces)
         if self._guarded(ids) != expected:
             raise ApiError(
                 400,
                 f"{param} holds text that this model reads as a marker of its own, not as words; leave it out",
                 param=param,
             )
-        return [*ids, *self._opening(ids)]
+        return [*ids, *self._missing_marker(ids)]
 
     def media_in(self, text: str) -> list[int]:
         """Return the picture or sound tokens that the tokenizer recognises in a text. Blocks for some milliseconds."""
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
-    def _opening(self, ids: list[int]) -> Sequence[int]:
+    def _missing_marker(self, ids: list[int]) -> Sequence[int]:
         """Return the begin marker if ``ids`` still needs it to open a picture or sound, else an empty sequence.
 
         No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
@@ -196,7 +196,7 @@ class PromptTokens:
         ``names`` are the placeholders for which the client gives a value. The others get their default text.
         """
         if names not in self._expected:
-            ids = self._together(self._template.filled_pieces(dict.fromkeys(names, _PLAIN)))
+            ids = self._together(self._template.filled_pieces(dict.fromkeys(names, _SAMPLE_VALUE)))
             self._expected[names] = self._guarded(ids)
         return self._expected[names]
 
@@ -207,12 +207,12 @@ class PromptTokens:
         """Return the tokens among ``ids`` that a client's text must not produce, in order."""
         return [token for token in ids if token in self._tokenizer.guarded]
 
-    def _apart(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+    def _encode_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
         """Encode a prompt piece by piece. Special tokens are recognised only in the template's own pieces."""
         before, after = self._tokenizer.around if self._adds else ([], [])
         ids = list(before)
         text = ""
-        for token in self._runs(pieces):
+        for token in self._split_pieces(pieces):
             if isinstance(token, str):
                 text += token
                 continue
@@ -221,7 +221,7 @@ class PromptTokens:
             text = ""
         return ids + self._tokenizer.plain(text) + list(after)
 
-    def _runs(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
+    def _split_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
         """Split a prompt into texts and special tokens, which are recognised only in the template's own pieces."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | SpelledToken] = []

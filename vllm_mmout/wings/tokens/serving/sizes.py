@@ -17,7 +17,7 @@ from vllm_mmout.wings.tokens.processors.prompt_template import PromptTemplate
 
 AUTO: Final = "auto"
 _SIZE: Final = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})", re.ASCII)
-_TRIED: Final = (2, 2)
+_TEST_GRID: Final = (2, 2)
 """Rows and columns of codes of the test picture that is decoded to measure the pixels per code."""
 
 
@@ -90,7 +90,7 @@ class Sizes:
         return self._cell
 
     def _measured(self) -> Cell | str:
-        rows, columns = self._fixed or _TRIED
+        rows, columns = self._fixed or _TEST_GRID
         layout = self._processor.layout
         codes = tuple(np.zeros((rows, columns), np.int64) for _ in range(layout.codebooks))
         medium = Medium(0, layout.tokens_of(rows, columns), codes, complete=True, grid=(rows, columns))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.processors.parts import Parts
 
-_MOST_PIXELS = 2**29
+_MAX_PIXELS = 2**29
 """Maximum number of pixels of a scene, because the segment numbers of all pixels are kept in memory."""
 
 
@@ -40,7 +40,7 @@ def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
     makes no difference. Scores are averaged by area.
     """
     grid = parts.grid
-    if grid.height * grid.width > _MOST_PIXELS:
+    if grid.height * grid.width > _MAX_PIXELS:
         raise InputError(
             f"segments are joined in memory, and the scene has {grid.height} x {grid.width} pixels; ask for a smaller"
             ' window, or output="classes"'
@@ -61,7 +61,7 @@ def joined_segments(parts: Parts) -> tuple[NDArray[np.int32], list[Segment]]:
         canvas[top:bottom, left:right] = np.where(ids > 0, ids + (len(segments) - 1), 0)
         entries = json.loads(part.output.metadata["segments"])
         segments += [Segment(entry["label_id"], entry["label"], entry["score"]) for entry in entries]
-    return _numbered(canvas, segments, _joined(canvas, segments, rows[1:-1], cols[1:-1]))
+    return _numbered(canvas, segments, _merged_numbers(canvas, segments, rows[1:-1], cols[1:-1]))
 
 
 def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
@@ -70,7 +70,9 @@ def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
     return [0, *between, length]
 
 
-def _joined(canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]) -> NDArray[np.int64]:
+def _merged_numbers(
+    canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]
+) -> NDArray[np.int64]:
     """Return the new number of each segment. Joined segments get the same number."""
     parents = np.arange(len(segments))
     labels = np.array([segment.label_id for segment in segments])

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     _Row: TypeAlias = tuple[int, str, torch.Tensor, torch.Tensor]
 
-_LIMIT = "top_k"
+_LIMIT_ARGUMENT = "top_k"
 """Name of the ``post_process_*`` argument that limits the number of objects. Some image processors lack it."""
-_NONE = Parameter(_LIMIT, Parameter.KEYWORD_ONLY)
+_NONE = Parameter(_LIMIT_ARGUMENT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
@@ -106,8 +106,8 @@ class ObjectDetectionProcessor(OfFolder):
         )
         (result,) = find()
         omitted = 0
-        if signature(find).parameters.get(_LIMIT, _NONE).default == len(result["labels"]):
-            (every,) = find(**{_LIMIT: tensors["logits"].numel()})
+        if signature(find).parameters.get(_LIMIT_ARGUMENT, _NONE).default == len(result["labels"]):
+            (every,) = find(**{_LIMIT_ARGUMENT: tensors["logits"].numel()})
             result, omitted = (every, 0) if part else (result, len(every["labels"]) - len(result["labels"]))
         numbers = result["labels"].tolist()
         names = map(self._labels.of, numbers)

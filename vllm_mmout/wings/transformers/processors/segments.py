@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 _TASKS = ("panoptic", "instance")
-_MOST = 2**16 - 1
+_MAX_SEGMENTS = 2**16 - 1
 
 
 class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
@@ -155,7 +155,7 @@ def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
 
 def _raster(ids: NDArray[Any], segments: Sequence[Segment]) -> RasterOutput:
     """Return a raster of segment numbers, from 1, with labels and scores of the segments as metadata."""
-    if len(segments) > _MOST:
+    if len(segments) > _MAX_SEGMENTS:
         raise DecodeError(
             f"{len(segments)} segments are more than a raster of uint16 can number; ask for a smaller window"
         )
