@@ -53,8 +53,7 @@ class TerratorchConfig:
     """Name of TerraTorch's task class, such as "SemanticSegmentationTask"."""
     modalities: tuple[Modality, ...]
     target: str | None
-    """Name of the only image that the network takes, as a tensor. If None, the network takes a dict of all images by
-    name."""
+    """Name of the image whose tensor the network takes. None if the network takes a dict of all images."""
     crop: tuple[int, int]
     """Height and width in pixels of the network's input in one forward pass."""
     extras: tuple[str, ...]

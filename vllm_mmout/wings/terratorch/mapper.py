@@ -108,7 +108,7 @@ class TerratorchMapper(RasterMapper):
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Return the bands of the model's only image after `scaled_layers` has applied the right scale."""
+        """Return the bands of the model's only image, scaled by `scaled_layers`."""
         return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:

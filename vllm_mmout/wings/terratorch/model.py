@@ -41,7 +41,7 @@ class TerratorchModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The network, which torch.compile compiles. Scaling stays outside, so no input dtype needs a recompilation."""
+        """The network, compiled by torch.compile. Scaling is not compiled, because each input dtype would recompile."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:

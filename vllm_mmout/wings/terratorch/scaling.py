@@ -19,7 +19,7 @@ _MAX_REFLECTANCE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ImageScaling:
-    """The scale and statistics of one image, as far as ``config.json`` sets them."""
+    """Scale and statistics of one image in ``config.json``. Values that the file does not set are None."""
 
     scale: float | None
     """Factor for integer values. None means the default of TerraTorch's data module class."""
@@ -32,7 +32,7 @@ class ImageScaling:
     masks."""
 
     def formulas(self, bands: int) -> list[str]:
-        """Return the formula that scales each band, as text. For several dates, it has the first date's statistics."""
+        """Return the formula that scales each band, as text. Only the statistics of the first date are shown."""
         scale = "scaled by TerraTorch's data module" if self.scale is None else f"integers * {self.scale:g}"
         scale = "value" if self.scale == 1 else scale
         if self.means is None or self.stds is None:
@@ -41,7 +41,7 @@ class ImageScaling:
         return [f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(means, stds, strict=True)]
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
-        """Return whether the statistics are of reflectance although no scale converts integers to reflectance."""
+        """Return whether the statistics are for reflectance, but no scale converts integers to reflectance."""
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.scale_is_explicit or means is None or stds is None:
             return False

@@ -39,7 +39,7 @@ class Standard:
     std: Tensor
     """Standard deviations, in the shape of ``mean``."""
     lacks_scale: bool
-    """Whether the statistics are of reflectance although no scale converts integers to reflectance."""
+    """Whether the statistics are for reflectance, but no scale converts integers to reflectance."""
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:

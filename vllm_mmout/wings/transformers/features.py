@@ -43,7 +43,7 @@ class FeaturesMapper:
     head: Head
     folder: str
     longest: int | None = None
-    """Maximum number of tokens in a text, which is the model's number of positions. None for any number."""
+    """Maximum number of tokens in a text, which is the model's number of positions. None if unlimited."""
     frames: int | None = None
     """Number of frames that the model takes from a video. None for any number."""
     least_samples: int = 1

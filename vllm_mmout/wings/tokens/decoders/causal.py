@@ -32,8 +32,7 @@ class CausalChunks(SoundChunks):
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Minimum number of frames in the first chunk. Reflection padding at the start of a sound cannot do with
-        fewer."""
+        """Minimum number of frames in the first chunk, enough for the reflection padding at the start of the sound."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
         """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far."""

@@ -28,7 +28,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
-    """Default sampling values from the model's ``generation_config.json``, read when first needed. None before that."""
+    """Cache of the default sampling values from the model's ``generation_config.json``. None before the first use."""
 
     def mmout_bound(self) -> None:
         """Initialize this class's attributes. Called after an existing ``AsyncLLM`` was changed to this class."""

@@ -36,7 +36,7 @@ class GrowingPictures:
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """Always None, because a preview that fails is only left out. `GrowingSounds` has an error here."""
+        """Always None, because a preview that fails is only left out. The attribute exists as in `GrowingSounds`."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params

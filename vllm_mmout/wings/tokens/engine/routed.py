@@ -179,7 +179,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def _finish_request(self, req_state: RequestState) -> None:
-        """Finish a request as vLLM does, but keep its parent request until its held answers are delivered."""
+        """Finish a request as vLLM does, but keep the parent request until all held answers are delivered."""
         super()._finish_request(req_state)
         parent = req_state.parent_req
         if parent is not None and req_state.request_id in self.pending:

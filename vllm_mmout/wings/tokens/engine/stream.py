@@ -70,7 +70,7 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Submit previews or chunks of unfinished media for decoding. All tokens so far must be final."""
+        """Submit previews or chunks of unfinished media for decoding. Called when vLLM keeps all tokens so far."""
         if self.growing is None or self.cancelled:
             return
         self._take(self._parser.take())

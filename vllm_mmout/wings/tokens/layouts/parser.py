@@ -116,7 +116,7 @@ class StreamParser:
         return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
 
     def finish(self) -> list[Medium]:
-        """End the stream. Return the pictures and sounds that `take` has not returned, also an unfinished one.
+        """End the stream. Return the media that `take` has not returned, including an unfinished picture or sound.
 
         If the stream ended inside a picture or sound, its ``complete`` is False, and it has only its complete rows or
         frames. It is left out if it has not even one complete row or frame.
@@ -268,7 +268,8 @@ class Medium:
     codes: tuple[NDArray[np.int64], ...]
     """One int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Only whole rows and frames."""
     complete: bool
-    """Whether the picture or sound has all its codes. False if the stream ended, or continued with text, too early."""
+    """Whether the picture or sound has all its codes. False if the answer ended, or continued with text, before
+    that."""
     grid: tuple[int, int] | None = None
     """Rows and columns of the whole picture. None for a sound, or if they are unknown."""
 

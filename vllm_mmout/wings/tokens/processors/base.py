@@ -94,12 +94,12 @@ class TokenProcessor(OutputProcessor):
         raise NotImplementedError(f"{type(self).__name__} must define decode_batch(media)")
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return a key, by default the shapes of the codes. Media in a batch must have equal keys."""
+        """Return the batch key of a medium, by default the shapes of its codes. A batch has media with equal keys."""
         return tuple(ids.shape for ids in medium.codes)
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``partial`` (incomplete) and ``span`` (token range) of a decoded object from ``medium``, and return it."""
+    """Set ``partial`` (incomplete) and ``span`` (token range) of ``output`` from ``medium``, and return ``output``."""
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

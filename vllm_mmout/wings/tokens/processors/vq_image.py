@@ -186,7 +186,7 @@ class VQImageProcessor(DecoderProcessor):
         ]
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return a key: the decoder's fixed grid, or else the codes' shape. Media in a batch must have equal keys."""
+        """Return the batch key of a picture: the decoder's fixed grid, or else the shape of the codes."""
         return self._grid or super().batch_key(medium)
 
     def _prepare(self, decoder: TokenDecoder) -> None:

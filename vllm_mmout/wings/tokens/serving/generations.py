@@ -58,7 +58,7 @@ def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> T
 async def prepared(
     request: Request, service: TokenService, maker: Maker, fields: TokenImagesRequest
 ) -> GenerateArguments:
-    """Return the engine's arguments for a request for pictures. Raise an ApiError if a field is impossible."""
+    """Return the engine's arguments for a request for pictures. Raise an ApiError if a field has a wrong value."""
     adapter = service.adapter(fields.model)
     grid = await asyncio.to_thread(maker.sizes.grid, fields.size)
     values = {"prompt": fields.prompt}
@@ -165,13 +165,13 @@ def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
 
 
 def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
-    """Return the error for a request that made nothing. ``noun`` is "picture" or "sound", for the message."""
+    """Return the error for answers without any ``noun``, which is "picture" or "sound"."""
     reasons = {str(answer.finish_reason) for answer in outputs.outputs}
     return ended_without(noun, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
 
 
 def ended_without(noun: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
-    """Return the error for answers that made nothing in ``tokens`` tokens. ``noun`` is "picture" or "sound".
+    """Return the error for answers that ended after ``tokens`` tokens without any ``noun`` ("picture" or "sound").
 
     ``reasons`` are vLLM's finish reasons. The status is 422, because neither the client nor the server made a mistake.
     After a 500, OpenAI's client would send the request again, and the answer would be generated again.

@@ -61,7 +61,7 @@ async def answer_of_forward(request: Request, service: ForwardService, fields: S
 
 
 async def prepared(request: Request, service: TokenService, maker: Maker, fields: SpeechRequest) -> GenerateArguments:
-    """Return the engine's arguments for a speech request. Raise an ApiError if a field is impossible."""
+    """Return the engine's arguments for a speech request. Raise an ApiError if a field has a wrong value."""
     adapter = service.adapter(fields.model)
     values = _values(fields, maker.template)
     await asyncio.to_thread(check_format, fields.response_format, getattr(maker.processor, "sampling_rate", None))

@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects in a picture, and 0 as the number of objects left out, because it is not limited."""
+        """Return the objects in a picture, and 0 for the number left out, as the number of objects is not limited."""
         import torch
 
         texts = as_texts(tensors[TEXTS])

@@ -132,7 +132,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one request's segment numbers, int32 [height, width], and table of (class, score) [queries, 2]."""
+        """Return one request's segment numbers, int32 [height, width], and a table (class, score) [queries, 2]."""
         import torch
 
         processor = self.image_processor
