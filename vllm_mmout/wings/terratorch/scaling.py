@@ -19,7 +19,7 @@ _MAX_REFLECTANCE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ImageScaling:
-    """Scale and statistics of one image in ``config.json``. Values that the file does not set are None."""
+    """Scale and statistics of one image, read from ``config.json``."""
 
     scale: float | None
     """Factor for integer values. None means the default of TerraTorch's data module class."""
