@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster.places import place_of
 
 @contextlib.contextmanager
 def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
-    """Yield a temporary path to write to. When the block ends, the file there is renamed to ``target``.
+    """Yield a temporary path. When the ``with`` block ends, write ``sidecars``, and rename the file to ``target``.
 
     For an address in a bucket, the temporary file is on this machine and is uploaded at the end. After an error the
     temporary file is removed, and files that existed before are unchanged.
@@ -59,7 +59,9 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
 
 @contextlib.contextmanager
 def atomic_folder(target: PurePath, is_old: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yield a temporary folder to write to. When the block ends, it is renamed to ``target``.
+    """Yield a temporary folder, which is renamed to ``target`` when the ``with`` block ends.
+
+    An existing folder is replaced only if ``is_old`` returns True for it.
 
     After an error the temporary folder is removed, and a folder that existed before is unchanged.
 
@@ -96,7 +98,10 @@ def atomic_folder(target: PurePath, is_old: Callable[[Path], bool]) -> Iterator[
 
 
 def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
-    """Rename temporary files to their final names in order, and remove ``old`` files. Undo all of it after an error."""
+    """Rename temporary files to their final names, and delete the files ``old``. If a step fails, undo all of them.
+
+    ``parts`` maps each final name to its temporary file.
+    """
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:
@@ -125,7 +130,7 @@ def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
 
 
 def _hide(name: Path) -> Path:
-    """Keep a file under a hidden name, by a hard link or else by renaming it, and return the hidden path."""
+    """Back up a file under a hidden name, so that its replacement can be undone. Return the hidden path."""
     hidden = _hidden(name, "old")
     try:
         os.link(name, hidden, follow_symlinks=False)

@@ -41,7 +41,10 @@ def file_statistics(name: str, dtype: np.dtype[Any], nodata: float | None) -> li
 
 
 def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata: float | None) -> list[dict[str, str]]:
-    """Compute each band's statistics from ``counts``, its `histogram`, as GDAL metadata items, without nodata."""
+    """Compute each band's statistics from its `histogram`, without nodata pixels, as GDAL metadata items.
+
+    ``counts`` holds one histogram per band, [bands, values].
+    """
     values = np.arange(counts.shape[1], dtype=f"u{dtype.itemsize}").view(dtype)
     hidden = _stored_nodata(nodata, dtype, dtype)
     return [_items([_moments(values[times > 0], times[times > 0], hidden)], int(times.sum())) for times in counts]
@@ -54,25 +57,25 @@ def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
     return np.bincount(plane.view(np.uint16).ravel(), minlength=2**16).astype(np.int64, copy=False)
 
 
-def _stored_nodata(nodata: float | None, dtype: np.dtype[Any], kept: np.dtype[Any]) -> float | np.generic:
-    """Convert a nodata value to ``kept``, the dtype of the stored pixels. Return NaN if ``nodata`` is None."""
-    return math.nan if nodata is None else kept.type(as_pixels_have_it(nodata, dtype))
+def _stored_nodata(nodata: float | None, dtype: np.dtype[Any], stored_dtype: np.dtype[Any]) -> float | np.generic:
+    """Convert a nodata value to the dtype of the stored pixels. Return NaN if ``nodata`` is None."""
+    return math.nan if nodata is None else stored_dtype.type(as_pixels_have_it(nodata, dtype))
 
 
-def _of_plane(plane: NDArray[Any], hidden: float | np.generic) -> Moments | None:
+def _of_plane(plane: NDArray[Any], nodata: float | np.generic) -> Moments | None:
     values, times = plane.ravel(), np.ones(1, np.int64)
     if plane.dtype == np.uint8:
         times = histogram(plane)
         values, times = np.flatnonzero(times), times[times > 0]
-    return _moments(values, times, hidden)
+    return _moments(values, times, nodata)
 
 
-def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.generic) -> Moments | None:
-    """Return statistics of ``values`` that occur ``times`` times each. NaN and the nodata value ``hidden`` are skipped.
+def _moments(values: NDArray[Any], times: NDArray[Any], nodata: float | np.generic) -> Moments | None:
+    """Return the statistics of ``values``, each of which occurs ``times`` times, without NaN and nodata.
 
-    If no value is left, return None.
+    Return None if no value is left.
     """
-    valid = ~np.isnan(values) & (values != hidden)
+    valid = ~np.isnan(values) & (values != nodata)
     values, times = values[valid].astype(np.float64), np.broadcast_to(times, valid.shape)[valid]
     if not values.size:
         return None
@@ -82,8 +85,11 @@ def _moments(values: NDArray[Any], times: NDArray[Any], hidden: float | np.gener
     return Moments(int(times.sum()), low, values.max(), mean, variance)
 
 
-def _items(parts: Iterable[Moments | None], pixels: int) -> dict[str, str]:
-    """Combine a band's partial statistics into GDAL metadata items; empty without valid pixels or finite results."""
+def _items(parts: Iterable[Moments | None], pixel_count: int) -> dict[str, str]:
+    """Combine the statistics of the parts of a band into GDAL metadata items.
+
+    ``pixel_count`` includes invalid pixels. The result is empty if no pixel is valid or a result is not finite.
+    """
     moments = [part for part in parts if part is not None]
     if not moments:
         return {}
@@ -95,6 +101,6 @@ def _items(parts: Iterable[Moments | None], pixels: int) -> dict[str, str]:
     if not np.isfinite(list(numbers.values())).all():
         return {}
     texts = {name: f"{number:.14g}" for name, number in numbers.items()}
-    percent = f"{100 * count / pixels:.4g}"
-    texts["VALID_PERCENT"] = "99.999" if percent == "100" and count < pixels else percent
+    percent = f"{100 * count / pixel_count:.4g}"
+    texts["VALID_PERCENT"] = "99.999" if percent == "100" and count < pixel_count else percent
     return {f"STATISTICS_{name}": text for name, text in texts.items()}

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Meaning: TypeAlias = frozenset[str]
-"""Common names of the bands that a name can mean: "NIR" can be the broad or the narrow band. Empty if the name is
-unknown."""
+"""Common names of all bands that one band name can mean, such as the broad and the narrow near-infrared band for "NIR".
+Empty if the name is unknown."""
 
 NOTHING: Final[Meaning] = frozenset()
 NIR_BANDS: Final[Meaning] = frozenset({"nir", "nir08"})
@@ -75,7 +75,7 @@ _WORDS: Final[Mapping[str, str]] = {
 """Maps each common band name, or group of names, to the words that mean it, in lower case without separators."""
 _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.items() for word in words.split()}
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
-"""Maps a short name to the bands that it can mean. Short names only count if a raster has all of "r", "g" and "b"."""
+"""Maps a short band name to the bands that it can mean. It is used only for rasters with bands "r", "g" and "b"."""
 
 _FILLER_WORDS: Final = frozenset(
     {
@@ -94,7 +94,7 @@ _NO_NAME: Final = re.compile(r"(band|layer|channel|image|b)?[\W_]*\d*", re.IGNOR
 
 
 def understood(name: str, sensor: str = "") -> Meaning:
-    """Return the common band names that ``name`` can mean for a sensor; empty if the name is not understood.
+    """Return the common names that a band name can mean for a sensor, or an empty set if it is not recognised.
 
     ``sensor`` is a sensor with a table of band numbers, or "" to ignore band numbers.
     """
@@ -127,7 +127,10 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a sensor has the band number in ``code`` and its products write it so ("B4" or "B04")."""
+    """Return whether a band name fits a sensor: the sensor has the band, and its products write the number that way.
+
+    ``code`` is the part of ``name`` with the band number, such as "b4" or "b04".
+    """
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):
         return False
@@ -159,10 +162,10 @@ def _band_words(name: str) -> list[str]:
 
 
 def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Meaning]:
-    """Return, for each band of a raster, the set of common names, such as "red", that fit all names of the band.
+    """Return the common names, such as "red", that each band of a raster can have according to its names.
 
-    A set is empty if the names of the band contradict each other or are not understood. ``sensors`` has an item for
-    each band.
+    ``names`` has several names per band, such as its description and a name from the user. A set is empty if the names
+    of a band contradict each other or are not recognised. ``sensors`` has an item for each band.
     """
     letters = {name.casefold() for all_names in names for name in all_names}
     coloured = {"r", "g", "b"} <= letters

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
 Option: TypeAlias = Literal["bbox", "aoi"]
-"""Name of the request option whose coordinates are looked for, for messages."""
+"""Request option that selects a part of a raster by coordinates. Error messages name it."""
 _NOUNS: Mapping[Option, str] = {"bbox": "a bbox", "aoi": "an aoi"}
 _CRS_OPTIONS: Mapping[Option, tuple[str, str]] = {
     "bbox": ("bbox_crs", "leave bbox_crs out, for a bbox in its own coordinates"),
     "aoi": ("aoi_crs", "give an aoi in its own coordinates, as a shapely geometry without aoi_crs"),
 }
-"""Maps an option to the option of its coordinate system, and to the remedy if that system cannot be used."""
+"""Maps a request option to the option for its coordinate system, and to the advice in error messages if the raster
+cannot be related to that coordinate system."""
 
 
 def window_of_box(
@@ -76,9 +77,10 @@ def window_of_box(
 
 
 def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str, option: Option = "bbox") -> BoxSystem:
-    """Return the coordinate systems of an option and of a raster, or raise an error that names the option.
+    """Return a converter from coordinates in ``crs`` to pixels of a raster.
 
-    ``crs`` is the system of the option's coordinates, or None for the raster's own.
+    Raise an error that names ``option`` if PROJ cannot convert them. If ``crs`` is None, the coordinates are in the
+    raster's own coordinate system.
     """
     if crs is None or crs == raster.crs:
         geographic = is_geographic(raster.crs)
@@ -114,10 +116,10 @@ def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str
     return BoxSystem(grid, systems, geographic=there.is_geographic, raster_geographic=own.is_geographic)
 
 
-def can_transform(there: CRS, own: CRS) -> bool:
-    """Return whether PROJ can transform coordinates from ``there`` to ``own``. It cannot from Earth to Mars."""
+def can_transform(source: CRS, target: CRS) -> bool:
+    """Return whether PROJ can transform coordinates between two systems. It cannot for two celestial bodies."""
     try:
-        transform(there, own, [0.0], [0.0])
+        transform(source, target, [0.0], [0.0])
     except CPLE_NotSupportedError:
         return False
     except CPLE_BaseError:  # the systems are compatible, only the point (0, 0) is not
@@ -126,7 +128,7 @@ def can_transform(there: CRS, own: CRS) -> bool:
 
 
 def is_geographic(crs: str | None) -> bool:
-    """Return whether a coordinate system is known and usable, and its x is a longitude."""
+    """Return whether the x coordinates of a system are longitudes. Return False for an unknown or invalid system."""
     try:
         return crs is not None and bool(rasterio_crs(crs).is_geographic)
     except InputError:  # refused as it may name a file
@@ -136,9 +138,9 @@ def is_geographic(crs: str | None) -> bool:
 def located_grid(
     georeference: Georeference | None, size: tuple[int, int], name: str, option: Option = "bbox"
 ) -> tuple[Georeference, PixelGrid]:
-    """Return the georeference and the pixel grid of a raster.
+    """Return the georeference and the pixel grid of a raster, or raise InputError if either is missing.
 
-    Raise an InputError that names the option if pixels cannot be found by coordinates.
+    The error names ``option``, the request option that needs them.
     """
     noun, remedy = _NOUNS[option], "use window=(row, col, height, width)"
     if georeference is None:

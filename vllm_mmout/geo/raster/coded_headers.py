@@ -161,7 +161,7 @@ _FORMATS = (
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """First bytes of a JPEG 2000 codestream."""
 _TILE_BYTES, _TILE_BAND_BYTES = 6144, 1280
-"""Bytes that OpenJPEG allocates for each tile of a JPEG 2000, and for each band of a tile, before it decodes any."""
+"""Bytes that OpenJPEG allocates per tile of a JPEG 2000, and per band of a tile, before it decodes the first tile."""
 _KINDS = (b"asoc", b"xml ")
 """Types of JPEG 2000 boxes that contain XML."""
 _LARGEST = 2**24

@@ -39,11 +39,11 @@ _AROUND = 4
 bytes)."""
 
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""Metadata item of an overview's bands, from which GDAL 3.12 derives the file's item OVERVIEW_RESAMPLING."""
+"""Metadata item for the bands of overviews. GDAL 3.12 derives the file's item OVERVIEW_RESAMPLING=NEAREST from it."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
-    """Return whether `CompressedTiles` can store pixels of ``dtype``: class ids (``classes``) of at most 16 bits.
+    """Return whether `CompressedTiles` supports a raster. It must hold class ids of at most 16 bits.
 
     Overviews of class ids take the nearest pixel. The pixels of each value are counted for the statistics, so there
     must be few values.
@@ -114,7 +114,14 @@ class CompressedTiles:
             self._file.close()
 
     def _add_tile(self, number: int, place: tuple[int, int], pixels: NDArray[Any]) -> None:
-        """Compress a tile of level ``number`` (0 is the full image), and all overview tiles that it completes."""
+        """Compress and store a tile, and all overview tiles that it completes.
+
+        Args:
+            number: index of the level: 0 is the full image, 1 the finest overview.
+            place: row and column of the tile in its level.
+            pixels: pixels of the tile [bands, height, width].
+
+        """
         if number == 0:
             counts = np.stack([histogram(plane) for plane in pixels])
             with self._lock:
@@ -145,7 +152,7 @@ class CompressedTiles:
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Return the header of the GeoTIFF, which GDAL writes for a raster without pixels. It lacks tile offsets."""
+        """Let GDAL write an empty GeoTIFF with the same metadata. Return its bytes, which serve as the file header."""
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 
@@ -167,10 +174,10 @@ class CompressedTiles:
         file.seek(0)
         return file
 
-    def _with_tile_places(self, file: BytesIO) -> bytes:
-        """Return the header with the tile offsets filled in. The tiles follow the header, smallest overview first."""
-        header = bytearray(file.getbuffer())
-        with TiffFile(file) as tiff:
+    def _with_tile_places(self, header_file: BytesIO) -> bytes:
+        """Return the header with the offsets of all tiles, which follow it with the smallest overview first."""
+        header = bytearray(header_file.getbuffer())
+        with TiffFile(header_file) as tiff:
             pages: list[Any] = list(tiff.pages)
         sizes = [(page.imagelength, page.imagewidth) for page in pages]
         if sizes != (expected := [level.size for level in self._levels]):
@@ -190,54 +197,57 @@ class CompressedTiles:
 class _PyramidLevel:
     """The full image or one overview: offsets of its finished tiles in the temporary file, and its unfinished tiles."""
 
-    def __init__(self, size: tuple[int, int], side: int, below: tuple[int, int]) -> None:
-        """Create a level of ``size`` (height, width) with pixels copied from the next finer level of size ``below``."""
+    def __init__(self, size: tuple[int, int], tile_side: int, finer_size: tuple[int, int]) -> None:
+        """Create a level of ``size`` (height, width). ``finer_size`` is the size of the level it is copied from."""
         self.size = size
-        self._side = side
-        self.starts = np.zeros([-(-length // side) for length in size], np.int64)
+        self._side = tile_side
+        self.starts = np.zeros([-(-length // tile_side) for length in size], np.int64)
         self.sizes = np.zeros_like(self.starts)
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
         """Maps the row and column of a tile to its pixels and the number of pixels still missing."""
-        self._nearest = [_nearest(*lengths) for lengths in zip(size, below, strict=True)]
+        self._nearest = [_nearest(*lengths) for lengths in zip(size, finer_size, strict=True)]
         """Indices of the rows, and of the columns, of the next finer level that this level's pixels are copied from."""
 
     def tiles_to_fill(
-        self, place: tuple[int, int], pixels: NDArray[Any]
+        self, finer_tile: tuple[int, int], pixels: NDArray[Any]
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
-        """Yield each tile that gets pixels from the finer tile at ``place``, with the slices to fill and the pixels."""
-        rows, cols = (list(self._along(*axis)) for axis in zip(self._nearest, place, strict=True))
+        """Yield the tiles of this level that overlap a tile of the next finer level.
+
+        Each item is the position of the tile, the slices of the tile to fill, and the pixels for them.
+        """
+        rows, cols = (list(self._along(*axis)) for axis in zip(self._nearest, finer_tile, strict=True))
         for row, there_rows, from_rows in rows:
             for col, there_cols, from_cols in cols:
                 yield (row, col), (there_rows, there_cols), pixels[:, from_rows][:, :, from_cols]
 
-    def paint(self, tile: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
-        """Write pixels into the slices ``there`` of a tile. Return the tile once it is complete, else None."""
+    def paint(self, tile: tuple[int, int], slices: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
+        """Write pixels into part of a tile. Return the pixels of the tile if it is now complete, else None."""
         if tile not in self._unfinished:
             shape = [min(self._side, length - at * self._side) for length, at in zip(self.size, tile, strict=True)]
             self._unfinished[tile] = np.empty((len(pixels), *shape), pixels.dtype), shape[0] * shape[1]
         whole, missing = self._unfinished.pop(tile)
-        whole[:, *there] = pixels
+        whole[:, *slices] = pixels
         missing -= pixels[0].size
         if not missing:
             return whole
         self._unfinished[tile] = whole, missing
         return None
 
-    def _along(self, nearest: NDArray[np.intp], at: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield the tiles along one axis that get pixels from tile ``at`` of the next finer level.
+    def _along(self, nearest: NDArray[np.intp], finer_tile: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
+        """Yield the tiles of this level that overlap a tile of the next finer level along one axis.
 
         Each item is the index of the tile, the slice to fill in it, and the index in the finer tile of each pixel to
         copy.
         """
-        first, last = np.searchsorted(nearest, (at * self._side, (at + 1) * self._side)).tolist()
+        first, last = np.searchsorted(nearest, (finer_tile * self._side, (finer_tile + 1) * self._side)).tolist()
         while first < last:
             tile = first // self._side
             end = min(last, (tile + 1) * self._side)
             there = slice(first - tile * self._side, end - tile * self._side)
-            yield tile, there, nearest[first:end] - at * self._side
+            yield tile, there, nearest[first:end] - finer_tile * self._side
             first = end
 
 
-def _nearest(length: int, below: int) -> NDArray[np.intp]:
-    """Return, for each of ``length`` pixels of an overview row, which of ``below`` source pixels GDAL copies."""
-    return (0.5 + np.arange(length) * (below / length)).astype(np.intp)
+def _nearest(length: int, source_length: int) -> NDArray[np.intp]:
+    """Return the index of the source pixel that GDAL copies to each of ``length`` overview pixels along an axis."""
+    return (0.5 + np.arange(length) * (source_length / length)).astype(np.intp)

@@ -84,9 +84,10 @@ class SharedFile:
             return self.read(count)
 
     def view_at(self, at: int, buffer: memoryview) -> memoryview:
-        """Return up to ``len(buffer)`` bytes at offset ``at``, fewer only at the end of the file.
+        """Return ``len(buffer)`` bytes at offset ``at``, or fewer at the end of the file.
 
-        An owned local file is read into ``buffer`` without a lock. A remote file returns a view of its cache.
+        Bytes of a local file that this object has opened are read into ``buffer``. Bytes of a remote file are a view of
+        its cache.
         """
         if self._many is not None:
             with self._watched():
@@ -121,7 +122,7 @@ class SharedFile:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file if it is owned, else move it to its end for the caller. May be called repeatedly."""
+        """Close the file, or move its position to the end if the caller owns it. May be called repeatedly."""
         with self._lock:
             if self._owned:
                 self._file.close()
@@ -175,7 +176,7 @@ class HeaderFile:
 PAM, MASK = ".aux.xml", ".msk"
 """Suffixes that GDAL appends to a file's name for its PAM (metadata) file and its mask."""
 REMEDY = "correct the file, or remove it to read the raster without it"
-"""End of error messages about an invalid file beside a raster, such as a sidecar file."""
+"""Advice at the end of error messages about an invalid sidecar file."""
 Opener: TypeAlias = Callable[[str], SharedFile | None]
 """Function that opens a file in a raster's folder by its name, and returns None if the file is missing."""
 
@@ -193,13 +194,13 @@ class Neighbours:
     """Function that opens a file in the same folder by its name, and returns None if the file is missing."""
 
     def appended(self, suffix: str) -> SharedFile | None:
-        """Open the neighbour called ``name + suffix``, with ``suffix`` as given or in capitals, or return None."""
+        """Open the file whose name is this file's name with ``suffix`` appended, or return None if it is missing."""
         return self._first([self.name + suffix, self.name + suffix.upper()])
 
     def replaced(self, suffixes: Iterable[str]) -> SharedFile | None:
-        """Open the first neighbour whose name has one of ``suffixes`` in place of the file's own, or return None.
+        """Open a file with the same stem and one of ``suffixes``, the first that exists, or return None.
 
-        Each of the suffixes is tried in lower case, then in capitals.
+        Each suffix is tried in lower case, then in capitals.
         """
         stem = self.name.rpartition(".")[0] or self.name
         return self._first(stem + each for suffix in suffixes for each in (suffix.lower(), suffix.upper()))

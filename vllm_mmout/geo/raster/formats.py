@@ -1,4 +1,4 @@
-"""Recognise addresses, GDAL names, band files and raster folders by name, and formats by a file's first bytes."""
+"""Recognise raster sources by name (addresses, GDAL names, band files, folders) and file formats by first bytes."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ RASTER_SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
 """File suffixes that count as rasters when a folder is listed. Metadata, quicklooks and other files are skipped."""
 
 _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/IMG_DATA/R*m")
-"""Glob patterns of a Sentinel-2 product's band folders, relative to any folder of it. Level 2 has a folder per
-resolution."""
+"""Glob patterns that find the band folders of a Sentinel-2 product from any folder of the product. Level 2 products
+have a band folder per resolution, such as R10m."""
 
 
 def rasters_in(folder: Path) -> list[Path]:
@@ -168,7 +168,7 @@ class GdalFormat:
     drivers: Drivers
     """GDAL drivers that are allowed to open files of this format; empty if the format is refused."""
     alone: bool
-    """Whether files of this format never refer to other files (HDF5 may do so), so that they may be given as bytes."""
+    """Whether files of this format never refer to other files. Only such formats may be opened from bytes in memory."""
 
 
 JPEG = b"\xff\xd8"

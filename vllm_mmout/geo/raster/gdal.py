@@ -37,7 +37,7 @@ _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESO
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
-    """Open a raster file through GDAL.
+    """Open a raster file through GDAL, with one of the GDAL drivers ``drivers``.
 
     Args:
         name: name of the file in error messages.
@@ -60,7 +60,10 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
 
 
 def open_raw(name: str, target: str, header_format: GdalFormat, nbytes: int) -> OpenRaster:
-    """Open a raw raster through GDAL by the header beside it. Raise InputError if the raster is smaller than stated."""
+    """Open a raw raster through GDAL by its header file.
+
+    Raise InputError if ``nbytes``, the size of the raster file, is less than the header implies.
+    """
     opened = open_gdal(name, target, header_format.drivers)
     needed = math.prod(opened.size) * opened.count * opened.dtype.itemsize
     if nbytes >= needed:
@@ -188,12 +191,12 @@ _WORTH_A_CALL = 2**18
 _SIDE = 1024
 """Largest height and width, in pixels, of the parts that a VRT is read in, unless its blocks are larger."""
 _WORTH_A_SEARCH = 32 << 20
-"""Largest size, in decoded bytes, of the parts that a VRT is read in, unless one block is larger. Parts are nearly this
-large, since GDAL searches all sources of the VRT in each read."""
+"""Size limit, in decoded bytes, of the parts that a VRT is read in, unless one block is larger. It is large because
+GDAL searches all sources of the VRT in each read."""
 
 
-def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel: int) -> tuple[int, int]:
-    """Return the height and width, in pixels, of the parts that a raster is read in through GDAL.
+def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_bytes: int) -> tuple[int, int]:
+    """Return the height and width, in pixels, of the parts in which GDAL should read a raster.
 
     A part is a GDAL block, or several rows of blocks if a block is small, as in formats that are decoded row by row.
     The parts of a VRT are larger: its blocks say nothing about the blocks of its sources, and each source block is
@@ -203,15 +206,15 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel:
         driver: name of the GDAL driver.
         block: (height, width) of a GDAL block, in pixels.
         size: (height, width) of the raster, in pixels.
-        pixel: bytes of a pixel with all bands.
+        pixel_bytes: bytes of a pixel with all bands.
 
     """
     height, width = block
     if driver == "VRT":
-        side = min(_SIDE, max(1, math.isqrt(_WORTH_A_SEARCH // pixel)))
+        side = min(_SIDE, max(1, math.isqrt(_WORTH_A_SEARCH // pixel_bytes)))
         height *= max(1, side // height)
         width *= max(1, side // width)
-    height *= max(1, _WORTH_A_CALL // (height * width * pixel))
+    height *= max(1, _WORTH_A_CALL // (height * width * pixel_bytes))
     return min(height, size[0]), min(width, size[1])
 
 

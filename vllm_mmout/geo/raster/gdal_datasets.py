@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _AT_ONCE = min(4, os.cpu_count() or 1)
 """Largest number of GDAL datasets that are open for one file at the same time."""
 _SHARE = 16 << 20
-"""Number of decoded bytes after which a dataset is closed, since its blocks may fill GDAL's cache."""
+"""Number of bytes decoded through a dataset after which it is closed, to free its blocks in GDAL's block cache."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 IN_MEMORY = "/vsimem/"
 """Prefix of the names that GDAL gives to files in memory."""
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""GDAL options: this package starts the threads itself, and temporary overviews need only the cheapest compression."""
+"""GDAL options for writing. GDAL starts no threads, since this package does, and it compresses temporary overviews with
+PackBits, the cheapest method."""
 
 
 @contextmanager

@@ -20,14 +20,14 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _PASSED_KEYS = range(1024, 4097)
-"""Numbers of the GeoTIFF keys that are passed to GDAL: keys of the horizontal coordinate system, and 4096, the vertical
-coordinate system. With 4979 in key 4096, GDAL adds WGS 84 heights to the coordinate system."""
+"""Numbers of the GeoTIFF keys that are passed to GDAL. They define the horizontal coordinate system. The last key,
+4096, defines the vertical one: if it is 4979, GDAL adds WGS 84 heights to the coordinate system."""
 _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest number of floats, and of characters, that are read for all GeoTIFF keys of a file together."""
+"""Largest total number of floats in the GeoTIFF keys of a file, and of characters. Values beyond it are not read."""
 _MOST_NUMBERS, _LONGEST = 16, 1000
 """Largest accepted number of values of a numeric GeoTIFF key, and of characters of a name. Real files stay below
 both."""
@@ -44,7 +44,7 @@ class GeoKeys:
     """Value of each key by its number: an integer for SHORT, a tuple for DOUBLE, a text without the closing "|" for
     ASCII."""
     tags: tuple[GeoTag, ...]
-    """TIFF tags that hold only the harmless keys, to be passed to GDAL."""
+    """TIFF tags to pass to GDAL. Keys that are too large or may name a file for PROJ are left out."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:

@@ -33,8 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Beginnings of the texts of coordinate systems that GDAL returns for GeoTIFF keys that it understands. For other keys,
-GDAL returns a local coordinate system, which does not place a pixel on Earth."""
+"""Beginnings of the texts of coordinate systems on Earth. For GeoTIFF keys that GDAL does not understand, it returns a
+local coordinate system, whose text begins differently."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -62,7 +62,8 @@ class Georeference:
     """Whether a pixel's value belongs to the point at its centre instead of its area. ``transform`` refers to pixel
     corners anyway."""
     rpcs: RPC | None = field(default=None, repr=False)
-    """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Lines and samples count as in GDAL (RFC 22)."""
+    """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Their line and sample numbers follow GDAL's
+    convention (RFC 22)."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
     """GeoTIFF keys of a coordinate system that GDAL does not understand, so that ``crs`` is None; empty otherwise."""
 

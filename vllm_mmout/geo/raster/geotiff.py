@@ -29,9 +29,9 @@ _BLOCK_VALUES = 2**22
 """Largest number of values in a block, as in 16 bands of 512 x 512 pixels. GDAL writes all bands of a COG's block
 together."""
 _LEAST_SIDE = 16
-"""Smallest side of a block in pixels, which TIFF sets."""
+"""Smallest height and width of a block in pixels that TIFF allows."""
 _LARGEST = 8
-"""Largest number of bytes of a pixel's value that GDAL can read."""
+"""Largest item size of a dtype in bytes. GDAL cannot write larger numbers."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
 """Characters that would end the name of a metadata item for GDAL, each with a temporary replacement."""
 
@@ -48,7 +48,7 @@ class RasterMetadata(TypedDict, total=False):
     units: Sequence[str | None]
     """Unit of each band's values ("Mg/ha"), or None for a band without a unit."""
     scales: Sequence[float]
-    """Factor of each band: the pixel times the factor is the value. Empty if pixels are the values themselves."""
+    """Factor of each band, by which pixels are multiplied to get values. Empty if pixels are the values themselves."""
     nearest: bool
     """True if overviews must take the nearest pixel, since pixels must not be averaged."""
     class_names: Sequence[str] | None

@@ -1,4 +1,4 @@
-"""Length and direction on the ground of a step of one column and of one row."""
+"""Compute how far apart neighbouring pixels of a raster are on the ground, to the east and to the north."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _A = 6378137.0
 _E2 = 6.69437999014e-3
 """Squared eccentricity of the WGS 84 ellipsoid."""
 _PART = 16
-"""Steps are measured along this part of a side, around the centre."""
+"""Distances are measured over 1/16 of the raster's height and width, around its centre, to get their mean per pixel."""
 
 
 def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> NDArray[np.float64] | None:
-    """Return how far one column and one row lead on the ground at the centre of a raster, in metres.
+    """Return the ground distance, in metres, between adjacent columns and between adjacent rows of a raster.
 
-    The steps are measured on the WGS 84 ellipsoid, so that they are true in any projection, and north is true north.
+    The distances are measured at the centre of the raster on the WGS 84 ellipsoid, so that they are true in any
+    projection, and north is true north.
 
     Args:
         georeference: georeference of the raster.
@@ -63,11 +64,11 @@ def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> ND
     return matrix if abs(np.linalg.det(matrix)) > 0 else None
 
 
-def _metres(longitudes: list[float], latitudes: list[float], count: float) -> tuple[float, float]:
-    """Return the metres to the east and to the north from the first point to the second, divided by ``count``."""
+def _metres(longitudes: list[float], latitudes: list[float], pixel_count: float) -> tuple[float, float]:
+    """Return the distance in metres, to the east and to the north, between two points, divided by ``pixel_count``."""
     latitude = math.radians(sum(latitudes) / 2)
     root = math.sqrt(1 - _E2 * math.sin(latitude) ** 2)
     turn = (longitudes[1] - longitudes[0] + 180) % 360 - 180  # the shorter way around the antimeridian
     east = math.radians(turn) * _A / root * math.cos(latitude)
     north = math.radians(latitudes[1] - latitudes[0]) * _A * (1 - _E2) / root**3
-    return east / count, north / count
+    return east / pixel_count, north / pixel_count

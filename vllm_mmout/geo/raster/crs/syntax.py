@@ -22,7 +22,7 @@ _SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
 _NO_GRID = "@null"
 """PROJ's built-in empty grid, which needs no file. The PROJ string of EPSG:3857 contains it."""
 _PROJ_LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGNORECASE)
-"""Pattern of texts that PROJ may read as a PROJ string. pyproj removes a space or "+" before "="."""
+"""Pattern of texts that PROJ may read as a PROJ string. It allows spaces and "+" before "=", which pyproj removes."""
 _METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
 """Pattern of PROJ's names for projections that EPSG does not define."""
 _REMARK = "PROJ CRS string: "
@@ -53,11 +53,11 @@ def checked_proj_string(text: str) -> str:
     return " ".join(parameters)
 
 
-def check_words(words: Iterable[str]) -> None:
-    """Raise CrsTextError if PROJ would read a name or remark in a coordinate system as a forbidden PROJ string."""
-    for word in words:
-        if _PROJ_LIKE.search(word):
-            checked_proj_string(word.removeprefix(_REMARK))
+def check_words(texts: Iterable[str]) -> None:
+    """Raise CrsTextError if PROJ would read any of ``texts``, such as names and remarks, as a forbidden PROJ string."""
+    for text in texts:
+        if _PROJ_LIKE.search(text):
+            checked_proj_string(text.removeprefix(_REMARK))
 
 
 def check_methods(methods: Iterable[str], parameters: Iterable[str]) -> None:
