@@ -17,12 +17,13 @@ from vllm_mmout.geo.raster.pixels_file import PixelsFile
 from vllm_mmout.geo.raster.raster import Window
 
 _OPTIONS = {"FORMAT": "NC4", "COMPRESS": "DEFLATE", "ZLEVEL": "1", "WRITE_BOTTOMUP": "NO", "WRITE_GDAL_HISTORY": "NO"}
-"""Options of GDAL's driver (https://gdal.org/drivers/raster/netcdf.html). Rows stay in their order. The history would
-hold the path of the temporary file."""
+"""Options of GDAL's netCDF driver (https://gdal.org/drivers/raster/netcdf.html). Rows are written from top to bottom.
+The history attribute is left out, since it would contain the path of a temporary file."""
 
 
 _VARIABLE = re.compile(r"(?!(?:x|y|lat|lon|crs)$)[A-Za-z]\w{0,60}", re.ASCII)
-"""Pattern of a band's name that can be the name of a variable, and is not that of GDAL's coordinates."""
+"""Pattern of band names that can also be the names of NetCDF variables. Names of coordinate variables, such as "lat",
+do not match."""
 
 
 def check_netcdf() -> None:
@@ -45,7 +46,7 @@ def write_netcdf(
     windows: Iterable[tuple[Window, NDArray[Any]]],
     **metadata: Unpack[RasterMetadata],
 ) -> None:
-    """Write a NetCDF-4 file with a variable [y, x] for each band, by the CF conventions.
+    """Write a raster as a NetCDF-4 file of the CF conventions, with a variable [y, x] for each band.
 
     Args:
         target: path of the new file. A temporary file is written beside it.
@@ -77,10 +78,10 @@ def write_netcdf(
 
 
 def _items(bands: int, metadata: RasterMetadata) -> list[dict[str, str]]:
-    """Return the items of each band, which GDAL writes as the attributes of its variable.
+    """Return the metadata items of each band, which GDAL writes as attributes of the NetCDF variable.
 
-    The variable of an only band has the name of the band. The variables of several bands are Band1, Band2 and so on,
-    since GDAL would append these numbers to their names.
+    A single band gives its name to the variable. Several bands become the variables Band1, Band2 and so on, since GDAL
+    would append these numbers to their names.
     """
     names = metadata.get("band_names") or (None,) * bands
     units, classes = metadata.get("units") or (None,) * bands, metadata.get("class_names")

@@ -216,7 +216,8 @@ def _are_there(neighbours: Neighbours) -> bool:
 
 
 _MOST_BYTES: Final = 2**25
-"""Largest number of bytes read for a header. The tables of 500 million pixels in tiles of 16 x 16 need half of this."""
+"""Largest size of a file header in bytes. The tile offsets and sizes of 500 million pixels in tiles of 16 x 16 take
+half."""
 _WHOLE: Final = 2**28
 """Largest accepted size of an AVIF file in bytes. Pillow reads the whole file to get the header."""
 _MOST_BANDS: Final = 2**16 - 1

@@ -35,9 +35,9 @@ _FROM_THE_BOTTOM = frozenset("3478")
 
 
 def orientation_facts(orientation: object) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the metadata item for an EXIF orientation of 2 to 8, and a sentence that says it was not applied.
+    """Return a metadata item and a notice to the user for a picture whose EXIF orientation is not applied.
 
-    Both are empty for any other orientation.
+    Both are empty unless ``orientation`` is 2 to 8.
     """
     if orientation not in range(2, 9):
         return {}, ()
@@ -122,12 +122,12 @@ class _AsSeen(OpenView):
                     None if valid is None else np.ascontiguousarray(turned(valid)),
                 )
 
-    def _source(self, place: int, channels: int) -> int:
+    def _source(self, place: int, colour_count: int) -> int:
         """Return the index of the stored band from which the displayed band ``place`` is made.
 
-        The first ``channels`` displayed bands are colours, made from the only data band. The next band is alpha.
+        The first ``colour_count`` displayed bands are made from the palette's only data band. The next band is alpha.
         """
-        return self._values[0] if place < channels else (self._raster.alpha or 1) - 1
+        return self._values[0] if place < colour_count else (self._raster.alpha or 1) - 1
 
     def _stored(self, window: Window) -> Window:
         """Convert a window of the displayed raster to the window of the stored raster."""

@@ -28,5 +28,5 @@ class Packing:
 
     @property
     def told(self) -> bool:
-        """Whether scale or offset changes the stored numbers."""
+        """Whether applying scale and offset changes the stored numbers."""
         return (self.scale, self.offset) != (1.0, 0.0)

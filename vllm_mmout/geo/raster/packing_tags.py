@@ -34,9 +34,9 @@ def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
     return _if_any_changes(packings)
 
 
-def packing_of_pam(pam: Pam, own: tuple[Packing, ...], count: int) -> tuple[Packing, ...]:
-    """Return the scale and offset of each band. Values in the PAM file take precedence over the file's ``own``."""
-    packings = list(own or (Packing(),) * count)
+def packing_of_pam(pam: Pam, file_packing: tuple[Packing, ...], count: int) -> tuple[Packing, ...]:
+    """Return the scale and offset of each band from the PAM file, else from the raster file (``file_packing``)."""
+    packings = list(file_packing or (Packing(),) * count)
     for band in ({*pam.scales, *pam.offsets}) & set(range(1, count + 1)):
         previous = packings[band - 1]
         scale, offset = _number(pam.scales.get(band), previous.scale), _number(pam.offsets.get(band), previous.offset)

@@ -120,7 +120,7 @@ def picture_raster(image: Image.Image) -> Raster:
 
 
 def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, ...]) -> Raster:
-    """Convert pixels [height, width] or [height, width, bands] to a raster. The last of 2 or 4 bands is alpha."""
+    """Convert pixels [height, width] or [height, width, bands] to a raster. Of 2 or 4 bands, the last is alpha."""
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0
@@ -134,7 +134,7 @@ def picture_colours(count: int) -> tuple[str | None, ...]:
 
 
 def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the `orientation_facts` for the EXIF data of a loaded picture, both empty without an orientation.
+    """Return the result of `orientation_facts` for the EXIF data of a picture that Pillow has loaded.
 
     Pillow turns a TIFF upright when it loads it, and removes the orientation.
     """

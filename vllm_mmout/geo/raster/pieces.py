@@ -31,6 +31,11 @@ def cut(
 ) -> tuple[tifffile.TiffPage, NDArray[np.int64], NDArray[np.int64]]:
     """Split large uncompressed strips and tiles into pieces of a few rows, and join small adjacent strips.
 
+    Args:
+        page: the TIFF page.
+        offsets: file offset of each strip or tile, [planes, rows, columns].
+        counts: number of bytes of each strip or tile, [planes, rows, columns].
+
     Returns:
         The page, offsets and byte counts of a TIFF stored in these pieces. Compressed pages are returned unchanged.
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 Box: TypeAlias = tuple[float, float, float, float]
-"""Box (west, south, east, north) in coordinates. x is the longitude, whatever axis order a coordinate system
-defines."""
+"""Box (west, south, east, north) in coordinates. x is always the easting or longitude, even if the coordinate system
+defines another axis order."""
 Points: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
 """x and y of points."""
 
@@ -54,17 +54,20 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """Return the window of the pixels that the area inside ``border`` covers, or None if it covers no pixel.
+        """Return the window of the pixels inside a closed ring, or None if it covers no pixel.
 
         Args:
-            border: closed ring around the area, in the raster's coordinates.
+            border: points of the ring, in the raster's coordinates.
             steps: number of points on each edge of the ring.
 
         """
         return self.window_of_pixels(self.pixels(border), steps)
 
     def window_of_pixels(self, points: Points, steps: int = 1) -> Window | None:
-        """Return the window of the pixels inside a border that is given in columns and rows, see `window`."""
+        """Return the window of the pixels inside a closed ring whose points are given as columns and rows.
+
+        ``steps`` is the number of points on each edge of the ring. The result is None if the ring covers no pixel.
+        """
         height, width = self.size
         inner = clip_polygon(points, (0.0, 0.0, float(width), float(height)))
         if inner is None:
@@ -130,30 +133,34 @@ def clip_polygon(points: Points, box: Box) -> Points | None:
     return places[:, 0], places[:, 1]
 
 
-def _cut_polygon(places: NDArray[np.float64], inside: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cut_polygon(corners: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the part of a polygon on one side of a line.
 
     Args:
-        places: corners of the polygon, [n, 2].
-        inside: signed distance of each corner from the line, [n], not negative on the side that is kept.
+        corners: corners of the polygon, [n, 2].
+        distances: signed distance of each corner from the line, [n], not negative on the side that is kept.
 
     """
-    after, then = np.roll(places, -1, axis=0), np.roll(inside, -1)
-    crosses = (inside < 0) != (then < 0)
+    after, then = np.roll(corners, -1, axis=0), np.roll(distances, -1)
+    crosses = (distances < 0) != (then < 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = (inside / (inside - then))[:, np.newaxis]
-        crossings = places + share * (after - places)
-    both = np.stack([places, crossings], axis=1).reshape(-1, 2)
-    keep = np.stack([inside >= 0, crosses], axis=1).ravel()
+        share = (distances / (distances - then))[:, np.newaxis]
+        crossings = corners + share * (after - corners)
+    both = np.stack([corners, crossings], axis=1).reshape(-1, 2)
+    keep = np.stack([distances >= 0, crosses], axis=1).ravel()
     kept: NDArray[np.float64] = both[keep]
     return kept
 
 
-def _span(low: float, high: float, length: int, slack: float) -> tuple[int, int] | None:
-    """Return the first pixel and the number of pixels between two positions on an axis, or None if they are outside."""
+def _span(low: float, high: float, length: int, tolerance: float) -> tuple[int, int] | None:
+    """Return the first pixel and the number of pixels between ``low`` and ``high`` on an axis, or None.
+
+    The result is None if all of the ``length`` pixels of the axis are outside. A pixel that is covered by less than
+    ``tolerance`` does not count.
+    """
     if high <= _ROUNDING or low >= length - _ROUNDING:
         return None
-    first, end = max(math.floor(low + slack), 0), min(math.ceil(high - slack), length)
+    first, end = max(math.floor(low + tolerance), 0), min(math.ceil(high - tolerance), length)
     if end <= first:  # thinner than the tolerance
         first = min(math.floor((low + high) / 2), length - 1)
         end = first + 1
@@ -164,7 +171,7 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Fraction of a raster's extent that is added on each side before a box is clipped to the extent."""
+"""Fraction of a raster's extent by which it is enlarged on each side before a box is clipped to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +188,7 @@ class BoxSystem:
     """Whether the x coordinates of the raster are longitudes."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
-        """Return the windows of the raster that a box covers.
+        """Return the windows of the raster that a box covers. Each edge of the box is followed in ``steps`` pieces.
 
         There are several windows if longitudes wrap around inside the box, as at the antimeridian of a world map.
         """

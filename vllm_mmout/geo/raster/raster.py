@@ -82,10 +82,13 @@ class Window:
         return f"rows {self.row} to {last_row}, columns {self.col} to {last_col}"
 
 
-def _widened(first: int, count: int, number: int, most: int) -> tuple[int, int]:
-    """Return the first pixel and the number of pixels of a side that is widened to a multiple of ``number``."""
-    whole = -(-count // number) * number
-    return (first, count) if whole > most else (min(first, most - whole), whole)
+def _widened(first: int, count: int, multiple: int, side: int) -> tuple[int, int]:
+    """Widen a range of pixels to a multiple of ``multiple``, and return its first pixel and its length.
+
+    The range stays as it is if the result would be longer than ``side``, the height or width of the raster.
+    """
+    whole = -(-count // multiple) * multiple
+    return (first, count) if whole > side else (min(first, side - whole), whole)
 
 
 def as_window(value: Any) -> Window:
@@ -106,7 +109,7 @@ def as_window(value: Any) -> Window:
 
 
 def nearest_pixels(old: int, new: int) -> NDArray[np.intp]:
-    """Return, for each of ``new`` pixels along an axis, the index of the old pixel at its centre. Exact."""
+    """Return the index of the nearest old pixel for each of ``new`` pixels of an axis, computed in integers."""
     return (2 * np.arange(new) + 1) * old // (2 * new)
 
 
@@ -206,7 +209,7 @@ class Raster(RasterFacts):
         return self.select([band for band in range(1, self.bands + 1) if band != self.alpha])
 
     def valid(self, nodata: float | None = None) -> NDArray[np.bool_] | None:
-        """Return which pixels are valid in all bands.
+        """Return the mask of pixels that are valid in all bands. ``nodata`` replaces the nodata value of the file.
 
         A pixel is invalid if any band is nodata, NaN or infinite, since a model needs every input band, or if the
         file's mask excludes it.

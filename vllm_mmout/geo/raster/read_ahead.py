@@ -17,8 +17,8 @@ _TOGETHER = 2**21
 _TASKS = 256
 """Largest number of decoding tasks to look ahead, even if they need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Limits in bytes for joining strips or tiles into one request: the largest gap between two of them, and the size above
-which a request is not extended."""
+"""Limits in bytes for reading several strips or tiles with one request: the largest gap between two of them, and the
+size of a request to which no more are added."""
 
 
 class ReadAhead:
@@ -31,8 +31,8 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Groups of tasks whose bytes were requested together and that have not all begun. Each group has the index of
-        the first task after it, and the number of requested bytes."""
+        """Requests for groups of tasks that have not all begun: index of the first task after the group, and number of
+        bytes."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

@@ -1,1 +1,1 @@
-"""Rasters of different grids and coordinate systems on the grid of one map."""
+"""Combine rasters with different grids or coordinate systems into one map."""

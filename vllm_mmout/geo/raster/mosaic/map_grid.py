@@ -1,4 +1,4 @@
-"""`MapGrid`, the grid of a map that is made of several rasters, and `PlacedRaster`, the place of one of them."""
+"""Classes `MapGrid`, the pixel grid of a map, and `PlacedRaster`, the position of a raster on the map."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from vllm_mmout.geo.raster.raster import Window
 _STEPS = 256
 """Number of straight pieces that approximate each edge of a raster in another coordinate system."""
 _ROUNDING = 1e-3
-"""Tolerance of edges in pixels of the map. A pixel that a raster covers by less is not added."""
+"""Tolerance in pixels of the map. The map is not extended by a row or column that rasters cover by less than this."""
 _UNPLACED = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""Transform in place of None, which `PlacedRaster` refuses."""
+"""Placeholder for type checkers. It is never used, since `PlacedRaster` refuses rasters without a transform."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRaster:
-    """The name, the place and the size of a raster that goes onto a map.
+    """Name, georeference and size of a raster that becomes part of a map.
 
     Raises:
         InputError: the raster has no coordinate system, or its pixels have no transform or no area.
@@ -43,7 +43,7 @@ class PlacedRaster:
         place = self.georeference
         if place is None or place.transform is None or place.crs is None:
             raise InputError(
-                f"{self.name} has {_what_lacks(place)}, so its place on the map is unknown; georeference it first, as"
+                f"{self.name} has {_missing(place)}, so its place on the map is unknown; georeference it first, as"
                 " with gdalwarp or gdal_translate -a_srs -a_ullr"
             )
         a, b, _, d, e, _ = place.transform
@@ -52,23 +52,23 @@ class PlacedRaster:
 
     @property
     def place(self) -> Georeference:
-        """The georeference, which was checked when the object was created."""
+        """Georeference of the raster, which has a coordinate system and a transform."""
         return self.georeference or Georeference()
 
     def border(self) -> Points:
-        """Return points on the border, a closed ring in the raster's coordinates."""
+        """Return points on the border of the raster as a closed ring, in its coordinates."""
         cols, rows = ring((0.0, 0.0, float(self.size[1]), float(self.size[0])), _STEPS)
         a, b, c, d, e, f = self.place.transform or _UNPLACED
         return a * cols + b * rows + c, d * cols + e * rows + f
 
 
-def _what_lacks(place: Georeference | None) -> str:
-    """Describe, for a message, the missing parts of the place of a raster."""
-    if place is None or place.transform is not None:
-        return "no coordinate system" if place is None else place.why_no_crs
-    if place.gcps or place.rpcs:
-        return f"{'ground control points' if place.gcps else 'RPCs'} but no transform"
-    return "no coordinate system" if place.crs is None else "no transform"
+def _missing(georeference: Georeference | None) -> str:
+    """Describe which parts of a georeference are missing, for an error message."""
+    if georeference is None or georeference.transform is not None:
+        return "no coordinate system" if georeference is None else georeference.why_no_crs
+    if georeference.gcps or georeference.rpcs:
+        return f"{'ground control points' if georeference.gcps else 'RPCs'} but no transform"
+    return "no coordinate system" if georeference.crs is None else "no transform"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class MapGrid:
 
     @classmethod
     def of(cls, raster: PlacedRaster) -> MapGrid:
-        """Return the grid of a raster, without its ground control points and RPCs."""
+        """Return the pixel grid of a raster. Ground control points and RPCs are left out."""
         place = raster.place
         plain = Georeference(crs=place.crs, transform=place.transform, pixel_is_point=place.pixel_is_point)
         return cls(plain, raster.size)
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Return an empty grid in a coordinate system, whose pixel edges are multiples of ``resolution``."""
+        """Return a grid of 0 pixels, from which `around` makes grids. Pixel edges are multiples of ``resolution``."""
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 
     @property
@@ -97,7 +97,7 @@ class MapGrid:
         return self.size[0] * self.size[1]
 
     def around(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
-        """Return the grid with the same pixels whose extent is the smallest that covers all of the rasters."""
+        """Return the smallest grid that covers all ``rasters``, with pixels that coincide with those of this grid."""
         boxes = np.array([self.box_of(raster) for raster in rasters])
         col, row = (math.floor(low + _ROUNDING) for low in boxes[:, :2].min(axis=0))
         right, lower = (math.ceil(high - _ROUNDING) for high in boxes[:, 2:].max(axis=0))
@@ -105,7 +105,7 @@ class MapGrid:
 
     @property
     def extent(self) -> Box:
-        """Smallest box around the grid, in its coordinates."""
+        """Bounding box of the grid, in its coordinate system."""
         return PixelGrid(self.georeference.transform or _UNPLACED, self.size).extent
 
     def grown(self, margin: int) -> MapGrid:
@@ -114,7 +114,10 @@ class MapGrid:
         return self.window(Window(-margin, -margin, height + 2 * margin, width + 2 * margin))
 
     def within(self, other: MapGrid) -> MapGrid:
-        """Return the part of the grid that a grid in the same system covers. It must cover a pixel."""
+        """Return the part of this grid that overlaps ``other``, a grid in the same coordinate system.
+
+        The part has at least one pixel.
+        """
         left, upper, right, lower = self.box_of(PlacedRaster("the map", other.georeference, other.size))
         row, col = max(0, math.floor(upper + _ROUNDING)), max(0, math.floor(left + _ROUNDING))
         end = min(self.size[0], math.ceil(lower - _ROUNDING)), min(self.size[1], math.ceil(right - _ROUNDING))
@@ -125,7 +128,7 @@ class MapGrid:
         return self.window(window_of_box(box, box_crs, self.georeference, self.size, "the map"))
 
     def window(self, window: Window) -> MapGrid:
-        """Return a window of the grid."""
+        """Return the part of the grid inside a window."""
         return MapGrid(self.georeference.shifted(window.row, window.col), (window.height, window.width))
 
     def box_of(self, raster: PlacedRaster) -> Box:

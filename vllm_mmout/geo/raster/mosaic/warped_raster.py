@@ -1,4 +1,4 @@
-"""`WarpedRaster`, a GeoTIFF of this package that is read by windows on the grid of a map."""
+"""Class `WarpedRaster`: read a GeoTIFF by windows, resampled to the grid of a map."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid
 
 _TOLERANCE = 1e-5
-"""Largest error of a pixel's place, in pixels. GDAL's default, an eighth, would make results depend on the windows."""
+"""Largest error, in pixels, of the positions that GDAL computes. With GDAL's default of 1/8, pixel values would depend
+on the window that is read."""
 
 
 class WarpedRaster:
-    """The pixels of a GeoTIFF on the grid of a map, resampled window by window by GDAL.
+    """GeoTIFF that GDAL resamples to the grid of a map, window by window.
 
     Args:
         dataset: rasterio's ``WarpedVRT`` of the file on the grid of the map.
@@ -45,7 +46,10 @@ class WarpedRaster:
         self._nodata = nodata
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return pixels [bands, height, width], and which are valid, bool [height, width], or None if all are."""
+        """Return the pixels [bands, height, width] of a window and the mask of valid pixels, bool [height, width].
+
+        The mask is None if all pixels are valid.
+        """
         place = RasterioWindow(window.col, window.row, window.width, window.height)
         pixels = self._dataset.read(window=place)
         mask = None
@@ -56,7 +60,7 @@ class WarpedRaster:
 
 @contextmanager
 def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) -> Iterator[WarpedRaster]:
-    """Open a GeoTIFF that this package has written, on the grid of a map.
+    """Open a GeoTIFF that this package has written, resampled to the grid of a map.
 
     Args:
         path: the file.
@@ -89,10 +93,10 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
 
 
 def _averaging(file: Any, grid: MapGrid) -> dict[str, float]:
-    """Return options of the warper with the scale of its averaging, for maps that are coarser than the file.
+    """Return GDAL's warp options XSCALE and YSCALE: pixels of the map per pixel of the file, at most 1.
 
-    The scale is that at the middle of the file. GDAL would estimate another scale for each window, so the value of a
-    pixel of the map would depend on the window that it is read in.
+    GDAL averages pixels if the map is coarser than the file. It would estimate a scale for each window, so that pixel
+    values would depend on the window that is read. The scale at the middle of the file is used for all windows instead.
     """
     row, col = file.height / 2, file.width / 2
     cols, rows = np.array([col, col + 1, col]), np.array([row, row, row + 1])

@@ -27,8 +27,8 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Maps the kind of a band file to the group and the name pattern of its scale and offset in the MTL file. Reflectance
-of level 1 is not corrected for the sun's angle."""
+"""Maps the kind of a Landsat band file, such as "SR", to the group and the name pattern of its scale and offset in the
+MTL file. The scale of level 1 reflectance does not include the correction for the sun's angle."""
 
 
 def landsat_band(name: str, path: Path | None) -> ProductBand | None:

@@ -16,7 +16,7 @@ _HLS_FILL = -9999
 
 
 def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
-    """Return an opened raster with the scale, offset and fill value of the satellite product that its name shows.
+    """Recognise a satellite product by the file name of a raster, and set its scale, offset and fill value.
 
     Args:
         raster: the opened raster. Its own nodata value takes precedence over the product's fill value.

@@ -53,10 +53,10 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
-    """Return the sentence about counts that may be 1000 higher.
+    """Return a notice to the user that the stored numbers of a Sentinel-2 file may be 1000 too high.
 
     Args:
-        fact: beginning of the sentence, which says why it is unknown.
+        fact: beginning of the notice, which says why this is unknown.
         remedy: beginning of the remedy.
 
     """

@@ -68,13 +68,13 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _BlockRun] = {}
-        """Maps the index of a block to the request that has fetched it or is fetching it."""
+        """Maps the index of a cached or requested block to the request that contains it."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Finished requests whose blocks have all been read. The most recently read request is last."""
+        """Finished requests whose blocks have all been read, in the order of their last read."""
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Finished requests that were made ahead of reading, with blocks that have not been read yet."""
+        """Finished read-ahead requests with blocks that have not been read yet."""
         self._kept = 0
-        """Number of blocks in `_read` and `_unread`."""
+        """Number of cached blocks: those of the requests in `_read` and `_unread`."""
         self._pool: ThreadPoolExecutor | None = None
 
     def view_at(self, at: int, count: int) -> memoryview:
@@ -125,18 +125,18 @@ class BlockCache:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run_at(self, index: int, last: int) -> tuple[int, memoryview]:
-        """Return the file offset and the bytes of the request that fetched block ``index``.
+    def _run_at(self, index: int, last_index: int) -> tuple[int, memoryview]:
+        """Return the file offset and the bytes of the request that contains block ``index``. Send it if necessary.
 
-        If the block is not cached, fetch it with the uncached blocks that follow it, up to block ``last``.
+        A new request also covers the uncached blocks that follow, up to block ``last_index``.
         """
         while True:
             with self._lock:
                 run = self._runs.get(index)
                 if run is None:
-                    claimed = self._claim(index, last, ahead=False)
+                    claimed = self._claim(index, last_index, ahead=False)
                 else:
-                    self._count_as_read(run, index, last)
+                    self._count_as_read(run, index, last_index)
             if run is None:
                 return claimed.first * self._block, self._fetched(claimed)
             try:
@@ -154,13 +154,13 @@ class BlockCache:
         elif run in self._read:
             self._read.move_to_end(run)
 
-    def _claim(self, index: int, last: int, *, ahead: bool) -> _BlockRun:
-        """Register a request for uncached blocks from ``index`` on, and return it. The caller must then send it.
+    def _claim(self, index: int, last_index: int, *, ahead: bool) -> _BlockRun:
+        """Register a request for the uncached blocks from ``index`` to ``last_index``, and return it.
 
-        It extends to ``last`` or, if reading continues after a cached block, further. It ends before the next cached
-        block and does not exceed the largest size of a request. The caller holds the lock.
+        The caller holds the lock, and then sends the request. The request is longer if reading continues after a cached
+        block. It ends before the next cached block and at the largest size of a request.
         """
-        end = last + 1
+        end = last_index + 1
         if index - 1 in self._runs:
             end = max(end, index + self._ahead)
         end = min(end, index + self._longest, -(-self.size // self._block))

@@ -139,7 +139,7 @@ class _WatchedResponse(http.client.HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """HTTP connection to an IP address from ``owner.lookup``, or to a proxy."""
+    """HTTP connection to a proxy, or to one of the IP addresses that ``Connections.lookup`` returns for the host."""
 
     response_class = _WatchedResponse
 

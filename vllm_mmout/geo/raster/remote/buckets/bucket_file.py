@@ -42,7 +42,7 @@ class BucketFile(BlockFile):
 
 
 def open_in_bucket(address: str | os.PathLike[str], limit: int | None = None) -> BucketFile:
-    """Open an object in a bucket by its address: ``s3://bucket/key``, ``gs://`` or ``az://``.
+    """Open an object in a bucket by its address: ``s3://bucket/key``, ``gs://...`` or ``az://...``.
 
     ``limit`` is the largest number of bytes that one read may return. If it is None, MMOUT_FETCH_LIMIT applies.
 

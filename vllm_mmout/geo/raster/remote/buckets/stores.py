@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _WHOLE = 10
-"""Longest duration of a request, as a multiple of the timeout. Within each timeout some bytes must arrive."""
+"""Largest duration of a whole request, as a multiple of the timeout. The timeout itself limits the wait for more
+bytes."""
 
 
 def is_public() -> bool:

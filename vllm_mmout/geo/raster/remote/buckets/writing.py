@@ -23,8 +23,8 @@ _PART = 8 << 20
 """Size of one part of a multipart upload, in bytes."""
 _NEVER_THERE = ".vllm-mmout-is-the-bucket-there"
 _AT_ONCE = 4
-"""Number of parts that are uploaded concurrently. All of them must finish within the timeout of a request, also on a
-slow connection."""
+"""Number of parts that are uploaded concurrently. It is small, since on a slow connection all of them must be uploaded
+within the timeout of a request."""
 
 
 @contextmanager
