@@ -16,7 +16,7 @@ class Scratch:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def take(self, name: str, count: int) -> NDArray[np.uint8]:
-        """Return ``count`` bytes of a buffer. The next call with the same name may return the same memory."""
+        """Return an array of ``count`` bytes, valid until the next call with the same name, which reuses the memory."""
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < count:
             self._buffers[name] = buffer = np.empty(count, np.uint8)

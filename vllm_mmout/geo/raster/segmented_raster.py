@@ -29,13 +29,16 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
-        """Return an image that holds the bands ``places`` (indices without repetition), and their indices in it."""
+        """Return an image that contains the bands ``places`` of this raster, and the indices of these bands in the image.
+
+        ``places`` are indices without repetition.
+        """
 
     @abstractmethod
     def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
-        """Return an image that holds the masks of the bands, and the masks' indices in it, or None without masks.
+        """Return an image that contains the masks of the bands ``places``, and the indices of these masks in the image.
 
-        A pixel is valid where all masks are not 0.
+        A pixel is valid where all masks are not 0. Return None if the raster has no masks.
         """
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:

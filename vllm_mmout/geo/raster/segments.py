@@ -62,7 +62,8 @@ _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
 """Compressions whose segments are pictures with a header. Decoders allocate memory for the size in that header."""
 _ROOM = 2**22
-"""Number of pixel values that the header of a compressed segment may always state, even if the segment has fewer."""
+"""Number of pixel values that the header of a compressed segment may state at any rate, even if the segment is
+smaller."""
 
 
 class UnknownStorageError(InputError):
@@ -234,7 +235,7 @@ def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64
 
 
 def _check_types(page: tifffile.TiffPage, name: str) -> None:
-    """Raise InputError for offsets or byte counts that are not integers: 0.5 would become 0, "not stored"."""
+    """Raise InputError if the tags with offsets and byte counts of segments are not of an integer type."""
     for tag in filter(None, map(page.tags.get, _OFFSET_TAGS)):
         if NUMBERS.get(tag.dtype, "f").startswith("f"):
             raise InputError(

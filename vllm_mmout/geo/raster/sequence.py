@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _BATCH = 2**19
 """Number of decoded bytes per task of a decoding thread."""
 _TASKS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Limits for decoding ahead of the windows that the caller waits for: tasks per thread, and decoded bytes.
+"""Limits for decoding windows that the caller has not requested yet: tasks per thread, and decoded bytes.
 
-All images that are read at the same time (the files of a stack, several scenes) share the bytes.
+All images that are read at the same time share the limit in bytes.
 """
 
 
@@ -48,9 +48,10 @@ def read_windows(
 def read_blocks(
     segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int], slots: Slots
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield the pixels [windows, bands, height, width] of several windows at a time. ``slots`` sets their number.
+    """Yield the pixels of consecutive windows in blocks, which are arrays [windows, bands, height, width].
 
-    If a window cannot be read, raise the error in place of its block, with the index of the window as ``tile``.
+    ``slots`` sets the number of windows in a block. If a window cannot be read, raise the error in place of its block,
+    with the index of the window as ``tile``.
     """
     blocks = Blocks(windows, len(bands), segments.dtype, slots)
     with closing(_Reader(segments, blocks, bands)) as reader:
@@ -66,7 +67,7 @@ class _Task:
     first: int
     """Index of the first block of windows that needs the segments."""
     end: int
-    """Index after the last block of windows that the segments are copied into."""
+    """Index after the last block of windows that gets pixels of the segments."""
     places: Sequence[Place]
     """Segments to decode, vertically adjacent in the image."""
     area: Window
@@ -74,7 +75,7 @@ class _Task:
 
 
 _Shares: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Runs of windows that overlap the segments of a task, each with the block of windows that it is part of."""
+"""Groups of windows (`Run`) that overlap the segments of a task, each with the block of windows that contains it."""
 
 
 class _Reader:
@@ -88,9 +89,9 @@ class _Reader:
         self._next, second = next(tasks, None), next(tasks, None)
         self._tasks = tasks if second is None else chain([second], tasks)
         self._current = 0
-        """Index of the block of windows that the caller waits for."""
+        """Index of the block of windows that the caller has requested."""
         self._decoded_ahead: deque[_Task] = deque()
-        """Tasks that were started early, for blocks of windows that the caller does not wait for yet."""
+        """Tasks that were started for blocks of windows that the caller has not requested yet."""
         self._failure: BaseException | None = None
         """Unexpected error of a thread. Errors of single windows are kept in their blocks."""
         self._scratches: list[Scratch] = []
@@ -191,7 +192,7 @@ class _Reader:
                 self._working -= 1
 
     def _work(self) -> None:
-        """Execute tasks as long as the next task may start now."""
+        """Execute tasks until none are left or decoding must not go further ahead."""
         with self._lock:
             scratch = self._scratches.pop() if self._scratches else Scratch()
         try:
@@ -207,7 +208,7 @@ class _Reader:
             self._scratches.append(scratch)
 
     def _take_task(self) -> tuple[_Task, _Shares] | None:
-        """Return the next task and the blocks of windows that need it, or None if no task may start now."""
+        """Return the next task and the windows that need it, or None if decoding must not go further ahead."""
         with self._lock:
             task = self._next
             if task is None or not self._may_start_next():
@@ -275,7 +276,7 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, task: _Task, shares: _Shares, error: Exception) -> None:
-        """Record an error of the segments in ``area`` in each block of windows that needs them."""
+        """Record that the segments in ``area`` could not be decoded, for all windows that need them."""
         with self._lock:
             for run, block in shares:
                 block.fail(run, area, task.order, error)
@@ -286,7 +287,10 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Return, for each plane, pairs of slices: bands of a block to fill, and bands of a segment to copy there."""
+    """Return, for each plane of the image, which bands of a segment are copied to which bands of a block.
+
+    Each item is the slice of bands in the block, and the slice of bands in the segment.
+    """
     if planes > 1:
         return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}
     starts = [at for at, band in enumerate(bands) if not at or band != bands[at - 1] + 1]

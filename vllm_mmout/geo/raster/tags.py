@@ -113,7 +113,7 @@ class Directory:
         return tag.numbers[0] if tag is not None and tag.numbers else None
 
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
-        """Convert the bytes of RATIONAL values to little-endian, the byte order of files written by this package.
+        """Convert the bytes of RATIONAL and SRATIONAL values to little-endian, as in files written by this package.
 
         ``dtype`` is the TIFF type. Data of other types is returned unchanged.
         """

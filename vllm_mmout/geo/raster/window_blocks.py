@@ -1,4 +1,4 @@
-"""Collect the pixels of consecutive windows in one array per block, while the file is decoded segment by segment."""
+"""Collect the pixels of windows in blocks, which are arrays of several windows, as strips or tiles are decoded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Limit in bytes on the blocks of windows that a decoded file segment is copied into. Later blocks decode the segment
-again. Windows in the order of a grid need far less."""
+"""Largest size in bytes of the blocks that are open at the same time to take the pixels of one decoded strip or tile.
+For later blocks it is decoded again. Windows in row order need far less."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -30,10 +30,10 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of a block, an array with a slot for each of several windows. A window may be smaller than its slot."""
+    """Layout of a block: an array of slots, each of which holds one window. A window may be smaller than its slot."""
 
     size: tuple[int, int] | None = None
-    """Height and width of each slot in pixels. None if a block has a single window, and then the window's size."""
+    """Height and width of each slot in pixels. None for blocks of one window, whose slot is as large as the window."""
     count: int = 1
     """Number of windows in a block. The last block may have fewer."""
     empty: Empty = np.empty
@@ -70,7 +70,7 @@ class Run:
             yield from ((at, at + width) for at in range(col, self.end, self.step))
 
     def touched(self, area: Window) -> tuple[int, int]:
-        """Return the indices, within this run, of the first and last window that share columns with ``area``.
+        """Return the indices, within this run, of the first and last window that have columns in common with ``area``.
 
         The last is less than the first if there is no such window.
         """
@@ -81,7 +81,10 @@ class Run:
 
 
 def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
-    """Group windows into as few runs as possible, in order. No run extends over two blocks of ``count`` windows."""
+    """Group consecutive windows into as few runs as possible. All windows of a run belong to the same block.
+
+    ``count`` is the number of windows in a block.
+    """
     runs: list[Run] = []
     start, step = 0, 0
     for at, (last, window) in enumerate(pairwise([*windows, Window(-1, -1, -1, -1)]), start=1):
@@ -134,7 +137,7 @@ class Block:
         Args:
             run: windows of this block.
             area: the part of the image that the pixels cover.
-            layers: slices of bands in the block, each with the pixels [rows, columns, bands] for them.
+            layers: slices of bands to fill in the block, each with the pixels [rows, columns, bands] to copy there.
 
         """
         own = run.window
@@ -181,12 +184,12 @@ class Blocks:
         self._open: dict[int, Block] = {}
         edges = [(run.block, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """(block index, first row, first column) of each run of windows."""
+        """Block index, first row and first column of each run of windows, int64 [runs, 3]."""
         edges = [(run.block + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """(block index + 1, end row, end column) of each run of windows."""
+        """Block index + 1, end row and end column of each run of windows, int64 [runs, 3]."""
         self.ends = self._all_ends()
-        """End index of the blocks that are filled from the segments decoded for block i, for each i."""
+        """Index, for each block, after the last block that also gets pixels of the segments decoded for this block."""
 
     def __len__(self) -> int:
         return self._number
@@ -207,7 +210,7 @@ class Blocks:
         self._open.clear()
 
     def shares(self, area: Window, first: int, end: int) -> list[tuple[Run, Block]]:
-        """Return the runs that overlap ``area``, each with its block, in the blocks ``first`` to ``end - 1``."""
+        """Return the runs that overlap ``area`` in the blocks from ``first`` to ``end - 1``, each with its block."""
         starts, stops = (first, area.row, area.col), (end, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]

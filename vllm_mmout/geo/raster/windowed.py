@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Overwrite fields of this raster, for example with values from sidecar files, and return the raster itself."""
+        """Set fields of this raster, for example to values from sidecar files, and return the raster itself."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -141,7 +141,7 @@ class OpenRaster(RasterFacts, ABC):
         count: int,
         empty: Empty = np.empty,
     ) -> Tiles:
-        """Yield the pixels of ``windows`` in arrays of ``count`` windows, with a validity mask for each window.
+        """Yield the pixels of ``windows`` in arrays of several windows, with a validity mask for each window.
 
         The pixels of a TIFF are decoded straight into the arrays. Segments are decoded as often as by `windows`.
 

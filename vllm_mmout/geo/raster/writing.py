@@ -214,7 +214,7 @@ def _create_private(path: Path) -> str:
 
 
 def _remove(store: CompressedTiles | PixelsFile, path: Path, process: int) -> None:
-    """Delete the files of a raster, but only in the process that created them: a forked child leaves them alone."""
+    """Delete the files of a raster, unless this is a fork of the process ``process``, which created them."""
     if os.getpid() == process:
         store.discard()
         with suppress(OSError):

@@ -19,15 +19,15 @@ def parse_xml(
     characters: Callable[[str], None],
     wrong: Callable[[str], InputError],
 ) -> None:
-    """Parse an XML file and call a function at the start and end of each element, and for text.
+    """Parse an XML file. Call ``begin`` and ``end`` for each element, and ``characters`` for text.
 
     Args:
         file: the file.
         begin: called with the name and attributes of each element that starts.
         end: called with the name of each element that ends.
         characters: called with text, which may come in pieces.
-        wrong: makes the error, from a text, for a file that is too large, damaged, or has a document type, which could
-            declare entities.
+        wrong: returns the error with a given message, for a file that is too large, damaged, or has a document type,
+            which could declare entities.
 
     """
     if file.size > _LARGEST:

@@ -68,8 +68,8 @@ class Fetcher:
         self._ending = threading.Event()
         self._process = os.getpid()
 
-    def insist(self, what: str, step: Callable[[], _Result], count_received: Callable[[], int] = lambda: 0) -> _Result:
-        """Call ``step``, and retry it after a pause if it raises `BrokenError`, up to ``options.retries`` times.
+    def retry(self, what: str, step: Callable[[], _Result], count_received: Callable[[], int] = lambda: 0) -> _Result:
+        """Call ``step``. If it raises `BrokenError`, call it again after a pause, up to ``options.retries`` times.
 
         ``what`` names the data in error messages. ``count_received`` returns the number of bytes received so far, from
         where ``step`` continues. An attempt that received at least 512 KiB does not count as a failure, so a server may
@@ -99,8 +99,9 @@ class Fetcher:
         return call_with_retries(checked_step, wait)
 
     @contextmanager
-    def answer(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """Request a byte range (``part``) or the whole file (None), and yield the response of status 200, 206 or 416.
+    def open_response(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
+        """Request the byte range ``part``, or the whole file if it is None. Yield the response (status 200, 206 or
+        416).
 
         The connection is closed unless the response is read to its end.
         """

@@ -79,7 +79,7 @@ class HttpFile(BlockFile):
 
     def _fetch(self, start: int, stop: int) -> Buffer:
         data = bytearray()
-        self._fetcher.insist(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop), data.__len__)
+        self._fetcher.retry(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop), data.__len__)
         return memoryview(data).toreadonly()
 
     def _go_on(self, data: bytearray, start: int, stop: int) -> None:
@@ -88,9 +88,9 @@ class HttpFile(BlockFile):
         Each response must contain at least a block, unless the rest is smaller.
         """
         while (at := start + len(data)) < stop:
-            with self._fetcher.answer((at, stop)) as response:
+            with self._fetcher.open_response((at, stop)) as response:
                 part = self._expected(response, at, stop)
-                read_into(data, response, part, self.name)
+                append_body(data, response, part, self.name)
             if part.stop < min(stop, at + BLOCK):
                 raise BrokenError(f"the server gave {part.stop - at} bytes of {stop - at}")
 
@@ -112,8 +112,8 @@ class HttpFile(BlockFile):
         return part
 
 
-def read_into(data: bytearray, response: BaseHTTPResponse, part: ContentRange, name: str) -> None:
-    """Append the body of a response to ``data``, including bytes that arrive before the connection breaks."""
+def append_body(data: bytearray, response: BaseHTTPResponse, part: ContentRange, name: str) -> None:
+    """Append the body of a response to ``data``. If the connection breaks, keep the bytes that were received before."""
     missing = part.stop - part.start
     length = response.headers.get("Content-Length", str(missing)).strip()
     if length != str(missing):
@@ -147,8 +147,8 @@ def open_remote(
     options = FetchOptions.from_environment() if options is None else options
     fetcher = Fetcher(address, options, connections(options))
     try:
-        opened = fetcher.insist("its beginning", partial(_begin, fetcher))
-        file = opened or fetcher.insist("the file", partial(_whole, fetcher))
+        opened = fetcher.retry("its beginning", partial(_begin, fetcher))
+        file = opened or fetcher.retry("the file", partial(_whole, fetcher))
     except BaseException:
         fetcher.close()
         raise
@@ -159,7 +159,7 @@ def open_remote(
 
 def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
     """Request the first block and open the file. Return None if the response lacks a usable range or file size."""
-    with fetcher.answer((0, BLOCK)) as response:
+    with fetcher.open_response((0, BLOCK)) as response:
         if response.status == HTTPStatus.OK:
             return _downloaded(fetcher, response)
         if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -168,12 +168,12 @@ def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
         if part is None or part.start != 0 or part.size is None or part.stop > BLOCK:
             return None
         head = bytearray()
-        read_into(head, response, part, fetcher.name)
+        append_body(head, response, part, fetcher.name)
         return HttpFile(fetcher, part, bytes(head))
 
 
 def _whole(fetcher: Fetcher) -> BinaryIO:
-    with fetcher.answer(None) as response:
+    with fetcher.open_response(None) as response:
         if response.status != HTTPStatus.OK:
             raise InputError(
                 f"{fetcher.name}: the server answers {response.status} to a request for the whole file; download it and"

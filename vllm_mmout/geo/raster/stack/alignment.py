@@ -33,10 +33,11 @@ _STEPS = 64
 _AROUND = 1
 """Margin, in pixels, that is added around a window whose edges were approximated."""
 _ANY = CRS.from_epsg(3857)
-"""Placeholder passed to GDAL in place of a coordinate system that both rasters share. GDAL then gets pixel positions as
-coordinates, which keeps full precision."""
+"""Coordinate system passed to GDAL for two rasters that share one. The coordinates are then pixel positions, which
+keeps full precision."""
 _ORIGIN = 1000.0
-"""Offset added to pixel positions passed to GDAL. rasterio would take an origin of 0 for a missing transform."""
+"""Offset added to the pixel positions passed to GDAL, since rasterio takes a transform with origin (0, 0) for a missing
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,11 @@ class Alignment:
     other: _Matrix
     """Matrix that converts the reference raster's pixels to coordinates."""
     near: _Matrix
-    """Matrix that converts the reference raster's pixels to this raster's pixels.
-
-    If the coordinate systems differ, it is an approximation that is exact only at this raster's centre.
-    """
+    """Matrix that converts pixels of the reference raster to pixels of this raster. If the coordinate systems differ,
+    it is exact only at the centre of this raster."""
     covers: bool = True
-    """Whether the grids are parallel and the raster covers the reference, up to one missing pixel on each side."""
+    """Whether the rows of both grids are parallel, and the raster covers all of the reference raster except for at most
+    one pixel on each side."""
     system: BoxSystem | None = None
     """Converter that finds the pixels of this raster inside a box in the reference raster's coordinate system.
 
@@ -81,7 +81,7 @@ class Alignment:
         """Return the window of this raster that fills a window of the reference, or None if they do not overlap."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.system is None:
-            middles = _corners(self.near, window, inner=0.5)
+            middles = _corners(self.near, window, margin=0.5)
             slack = 0.5 if bilinear else 0.5 + _EXACT
             first = np.floor(middles.min(axis=1) - reach + slack).astype(int)
             end = np.floor(middles.max(axis=1) + reach - 1 + slack).astype(int) + 1
@@ -99,7 +99,7 @@ class Alignment:
         return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
 
     def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the nearest row, and the nearest column, of this raster for each row and column of a reference window.
+        """Return the row and the column of this raster that are nearest to each row and column of a reference window.
 
         Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
         """
@@ -200,16 +200,16 @@ def _shift(row: float, col: float) -> _Matrix:
     return np.array([[1.0, 0.0, col], [0.0, 1.0, row], [0.0, 0.0, 1.0]])
 
 
-def _corners(matrix: _Matrix, window: Window, inner: float = 0.0) -> NDArray[np.float64]:
-    """Return the corners (y, x) of a window, moved inwards by ``inner`` pixels and mapped by ``matrix``, [2, 4]."""
-    left, right = window.col + inner, window.col + window.width - inner
-    top, lower = window.row + inner, window.row + window.height - inner
+def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np.float64]:
+    """Return the corners (y, x) of a window without its outer ``margin`` pixels, converted by ``matrix``, [2, 4]."""
+    left, right = window.col + margin, window.col + window.width - margin
+    top, lower = window.row + margin, window.row + window.height - margin
     places: NDArray[np.float64] = matrix @ np.array([[left, right, left, right], [top, top, lower, lower], [1] * 4])
     return places[[1, 0]]
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Convert a matrix to rasterio's ``Affine``, and move an origin at (0, 0) by a tiny distance.
+    """Convert a matrix to rasterio's ``Affine``. Move an origin at (0, 0) by a tiny distance.
 
     Without the move, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.stack.alignment import Alignment
 
 _HALF = 0.5 + 1e-6
-"""Number added before a mean is floored to an integer, so that a half rounds up despite rounding errors."""
+"""Number that is added to a mean before it is rounded down, so that halves round up despite floating-point errors."""
 
 
 def resampled(

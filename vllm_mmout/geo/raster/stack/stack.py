@@ -29,9 +29,9 @@ FINER = 1 - 1e-6
 """Ratio of the areas of two pixels below which the smaller pixel counts as finer."""
 _DATE = "TIFFTAG_DATETIME"
 DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
-"""Metadata item with the addresses of the catalogue's records that describe a raster, one a line."""
+"""Metadata item with the URLs of the catalogue records that describe a raster, one per line."""
 DATES: Final = "MMOUT_DATES"
-"""Metadata item with the moments when a raster was acquired, one a line in the form of ISO 8601."""
+"""Metadata item with the acquisition times of a raster in ISO 8601 format, one per line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,10 @@ class OpenStack(OpenRaster):
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """Return the block size of the stack, the largest on each axis, and the bytes to decode for one block."""
+        """Return the size of the stack's blocks, and the number of bytes that are decoded to read one of them.
+
+        Height and width are the largest of all rasters.
+        """
         blocks = [member.block for member in self._members]
         height, width = (max(block[axis] for block in blocks) for axis in (0, 1))
         nbytes = [
@@ -149,15 +152,15 @@ class _Member:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of the raster's blocks, in pixels of the stack."""
+        """Height and width of one block of the raster, converted to pixels of the stack."""
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Yield the pixels of the bands ``places`` and a mask of valid pixels, for each window of the stack.
+        """Yield the pixels of the bands ``places`` and their mask of valid pixels for each window of the stack.
 
-        The mask marks nodata pixels as invalid only if ``stack_nodata`` is None or the pixels are interpolated.
-        Otherwise nodata pixels keep their value.
+        Nodata pixels are marked as invalid only if ``stack_nodata``, the nodata value of the stack, is None or the
+        pixels are interpolated. Otherwise they keep their value.
         """
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
