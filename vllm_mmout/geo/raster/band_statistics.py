@@ -71,7 +71,7 @@ def _of_plane(plane: NDArray[Any], nodata: float | np.generic) -> Moments | None
 
 
 def _moments(values: NDArray[Any], times: NDArray[Any], nodata: float | np.generic) -> Moments | None:
-    """Return the statistics of ``values``, each of which occurs ``times`` times, without NaN and nodata.
+    """Return the statistics of ``values`` that occur ``times`` times each, without NaN and nodata.
 
     Return None if no value is left.
     """

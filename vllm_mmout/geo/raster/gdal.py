@@ -196,7 +196,7 @@ GDAL searches all sources of the VRT in each read."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_bytes: int) -> tuple[int, int]:
-    """Return the height and width, in pixels, of the parts in which GDAL should read a raster.
+    """Return the height and width, in pixels, of the parts of a raster that GDAL should read at a time.
 
     A part is a GDAL block, or several rows of blocks if a block is small, as in formats that are decoded row by row.
     The parts of a VRT are larger: its blocks say nothing about the blocks of its sources, and each source block is

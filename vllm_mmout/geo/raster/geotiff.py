@@ -48,7 +48,7 @@ class RasterMetadata(TypedDict, total=False):
     units: Sequence[str | None]
     """Unit of each band's values ("Mg/ha"), or None for a band without a unit."""
     scales: Sequence[float]
-    """Factor of each band, by which pixels are multiplied to get values. Empty if pixels are the values themselves."""
+    """Factor of each band: value = pixel * factor. Empty if pixels are the values themselves."""
     nearest: bool
     """True if overviews must take the nearest pixel, since pixels must not be averaged."""
     class_names: Sequence[str] | None

@@ -171,7 +171,7 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Fraction of a raster's extent by which it is enlarged on each side before a box is clipped to it."""
+"""Fraction of a raster's extent that is added on each side. A box is clipped to this larger extent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of a block: an array of slots, each of which holds one window. A window may be smaller than its slot."""
+    """Layout of a block: an array with a slot per window. A window may be smaller than its slot."""
 
     size: tuple[int, int] | None = None
     """Height and width of each slot in pixels. None for blocks of one window, whose slot is as large as the window."""

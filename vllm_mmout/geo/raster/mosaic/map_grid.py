@@ -97,7 +97,7 @@ class MapGrid:
         return self.size[0] * self.size[1]
 
     def around(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
-        """Return the smallest grid that covers all ``rasters``, with pixels that coincide with those of this grid."""
+        """Return the smallest grid that covers all ``rasters`` and whose pixels coincide with pixels of this grid."""
         boxes = np.array([self.box_of(raster) for raster in rasters])
         col, row = (math.floor(low + _ROUNDING) for low in boxes[:, :2].min(axis=0))
         right, lower = (math.ceil(high - _ROUNDING) for high in boxes[:, 2:].max(axis=0))

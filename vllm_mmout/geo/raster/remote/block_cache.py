@@ -74,7 +74,7 @@ class BlockCache:
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished read-ahead requests with blocks that have not been read yet."""
         self._kept = 0
-        """Number of cached blocks: those of the requests in `_read` and `_unread`."""
+        """Number of cached blocks, which belong to the requests in `_read` and `_unread`."""
         self._pool: ThreadPoolExecutor | None = None
 
     def view_at(self, at: int, count: int) -> memoryview:

@@ -100,10 +100,9 @@ class Fetcher:
 
     @contextmanager
     def open_response(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """Request the byte range ``part``, or the whole file if it is None. Yield the response (status 200, 206 or
-        416).
+        """Request the byte range ``part``, or the whole file if it is None. Yield the HTTP response.
 
-        The connection is closed unless the response is read to its end.
+        The response has status 200, 206 or 416. The connection is closed unless the response is read to its end.
         """
         headers = {} if part is None else {"Range": f"bytes={part[0]}-{part[1] - 1}"}
         try:

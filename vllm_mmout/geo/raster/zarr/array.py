@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 _LONGEST: Final = 2**22
-"""Largest number of coordinates along an axis that are read."""
+"""Largest accepted number of coordinates along an axis of a raster."""
 _MOST_PIECES: Final = 4096
-"""Largest number of chunks of coordinates along an axis."""
+"""Largest accepted number of chunks of a coordinate array."""
 _INDICES: Final = 64
-"""Number of shard indices that are kept."""
+"""Largest number of shard indices that are cached."""
 _NOT_STORED: Final = 2**64 - 1
-"""Offset and size of a chunk that a shard does not hold."""
+"""Value that a shard index contains, as offset and size, for a chunk that is not stored."""
 
 
 class ZarrArray:
-    """An array of a Zarr store. Several threads may read it at the same time.
+    """Array of a Zarr store. Several threads may read it at the same time.
 
     Raises:
         InputError: the array is stored in a way that is not supported, or in chunks that are too large.
@@ -58,11 +58,11 @@ class ZarrArray:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of a chunk, whose last two axes are rows and columns."""
+        """Height and width of a chunk. Its last two axes are rows and columns."""
         return self.encoding.shape[-2], self.encoding.shape[-1]
 
     def read(self, planes: Sequence[tuple[int, ...]], window: Window) -> NDArray[Any]:
-        """Read a window of some planes of an array whose last two axes are rows and columns.
+        """Read a window of several planes of the array. The last two axes of the array are rows and columns.
 
         Args:
             planes: indices of each plane along the other axes.
@@ -92,7 +92,7 @@ class ZarrArray:
         return out
 
     def vector(self) -> NDArray[Any]:
-        """Read the whole array, which must have one axis, or none."""
+        """Read a vector or scalar array as a vector. Raise InputError if the array has more axes or is too long."""
         count = math.prod(self.shape)
         if len(self.shape) > 1 or count > _LONGEST or count > _MOST_PIECES * math.prod(self.encoding.shape):
             raise InputError(
@@ -111,7 +111,7 @@ class ZarrArray:
         return out
 
     def _chunk(self, index: tuple[int, ...]) -> NDArray[Any] | None:
-        """Decode the chunk at a position of the grid of chunks, or return None if it is not stored."""
+        """Read and decode the chunk at position ``index`` of the grid of chunks. Return None if it is not stored."""
         store, encoding = self.node.store, self.encoding
         limit = most_stored(encoding)
         if encoding.shards is None:
@@ -125,10 +125,10 @@ class ZarrArray:
             )
         return None if data is None else decoded(data, encoding, f"{store.name}/{key}")
 
-    def _of_shard(self, key: str, shards: ShardIndex, inside: Sequence[int]) -> bytes | None:
-        """Return the stored bytes of a chunk in a shard, or None if the chunk is not stored."""
+    def _of_shard(self, key: str, shards: ShardIndex, position: Sequence[int]) -> bytes | None:
+        """Return the encoded bytes of the chunk at ``position`` within a shard, or None if it is not stored."""
         index = self._index(key, shards)
-        offset, count = (_NOT_STORED, 0) if index is None else map(int, index[tuple(inside)])
+        offset, count = (_NOT_STORED, 0) if index is None else map(int, index[tuple(position)])
         if offset == _NOT_STORED:
             return None
         if count > most_stored(self.encoding):
@@ -136,7 +136,7 @@ class ZarrArray:
         return self.node.store.read_at(key, offset, count)
 
     def _index(self, key: str, shards: ShardIndex) -> NDArray[np.uint64] | None:
-        """Return the offset and size of each chunk of a shard, [..., 2], or None if the shard is not stored."""
+        """Read the offset and size of each chunk of a shard, [..., 2]. Return None if the shard is not stored."""
         with self._lock:
             if key in self._indices:
                 return self._indices[key]
@@ -157,9 +157,10 @@ class ZarrArray:
 
 
 def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield the chunks that a range of an axis covers.
+    """Yield the chunks that overlap the range of ``count`` elements from ``start`` on along one axis.
 
-    Each has its position in the grid, the part of the range that it covers, and the part of the chunk in the range.
+    Each item is the index of the chunk, the slice of the range that it fills, and the slice of the chunk that goes
+    there. ``side`` is the length of a chunk.
     """
     for number in range(start // side, (start + count - 1) // side + 1):
         first, end = max(start, number * side), min(start + count, (number + 1) * side)
@@ -167,7 +168,7 @@ def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, sli
 
 
 def fill_of(node: Node, dtype: np.dtype[Any] | None) -> Any:
-    """Return the value of elements that are not stored, as a NumPy scalar; "" for texts."""
+    """Return the fill value of an array, which elements of missing chunks have, as a NumPy scalar; "" for texts."""
     stated = node.stated.get("fill_value")
     if dtype is None or dtype.kind == "U":
         return stated if isinstance(stated, str) else ""
@@ -180,7 +181,7 @@ def fill_of(node: Node, dtype: np.dtype[Any] | None) -> Any:
 
 
 def number_of(stated: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a value of JSON as a number that ``dtype`` can hold, or None if it is none.
+    """Convert a number from JSON metadata to one that ``dtype`` can hold, or return None if that is impossible.
 
     Floating-point numbers may also be "NaN", "Infinity", hexadecimal bytes, or base64 of a float64 as xarray writes.
     """

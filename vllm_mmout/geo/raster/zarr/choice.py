@@ -1,4 +1,4 @@
-"""Choice of the arrays of a Zarr store that are the bands of a raster, and of the order of their planes."""
+"""Choose the arrays of a Zarr store that form the bands of a raster, and find their band and time axes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Axes of an array of pixels, whose last two are rows and columns."""
+    """Band and time axis of an array of pixels. Its last two axes are always rows and columns."""
 
     band: int | None
+    """Index of the band axis, or None without this axis."""
     time: int | None
+    """Index of the time axis, or None without this axis."""
     names: tuple[str | None, ...]
-    """Name of each axis."""
+    """Name of each axis, or None for an axis without a name."""
     shape: tuple[int, ...]
 
     @property
@@ -44,27 +46,27 @@ class Axes:
         return 1 if self.time is None else self.shape[self.time]
 
     def plane(self, time: int, band: int) -> tuple[int, ...]:
-        """Return the indices of a plane along all axes but the last two."""
+        """Return the index of a plane along each axis except rows and columns."""
         at = {self.time: time, self.band: band}
         return tuple(at.get(axis, 0) for axis in range(len(self.shape) - 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The arrays that are read as one raster."""
+    """Arrays of a Zarr store that are read as one raster."""
 
     group: Node | None
-    """Group of the arrays, or None if the store is an array."""
+    """Group that contains the arrays, or None if the store itself is an array."""
     arrays: tuple[tuple[Node, Axes], ...]
     assumed: tuple[str, ...] = ()
 
 
-def chosen_arrays(store: Store, only: str | None = None) -> Chosen:
-    """Choose the arrays of a store that are the bands of a raster.
+def chosen_arrays(store: Store, array_name: str | None = None) -> Chosen:
+    """Return the arrays of a store that form the bands of a raster.
 
     Args:
         store: the store.
-        only: name of the array in the store to read, or None to choose.
+        array_name: name of the array to read, or None to choose by shape and axis names.
 
     Raises:
         InputError: the store holds no raster, or several.
@@ -77,8 +79,8 @@ def chosen_arrays(store: Store, only: str | None = None) -> Chosen:
         return Chosen(None, ((root, _axes(root)),))
     group = _finest(root)
     children = group.children()
-    if only is not None:
-        children = {name: node for name, node in children.items() if name == only} | {
+    if array_name is not None:
+        children = {name: node for name, node in children.items() if name == array_name} | {
             name: node for name, node in children.items() if node.is_array and len(node.shape) < 2
         }
     rasters = _rasters(children)
@@ -104,7 +106,7 @@ def chosen_arrays(store: Store, only: str | None = None) -> Chosen:
 
 
 def _finest(group: Node) -> Node:
-    """Return the group with the full resolution, if a group without arrays holds an image at several resolutions."""
+    """Return the group with the finest image of a pyramid, or ``group`` itself if it is not a pyramid."""
     layout = group.attributes.get("multiscales")
     entries = layout.get("layout") if isinstance(layout, dict) else None
     first = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
@@ -119,7 +121,7 @@ def _finest(group: Node) -> Node:
 
 
 def _rasters(children: Mapping[str, Node]) -> list[tuple[Node, Axes]]:
-    """Return the arrays that hold pixels, in the order of their names, with their axes."""
+    """Return the arrays that hold pixels, each with its axes, sorted by name ("B2" before "B10")."""
     arrays = [node for node in children.values() if node.is_array]
     beside = {name for node in arrays for name in str(node.attributes.get("coordinates", "")).split()}
     beside |= {str(node.attributes.get(key)) for node in arrays for key in ("bounds", "grid_mapping")}
@@ -132,7 +134,7 @@ def _rasters(children: Mapping[str, Node]) -> list[tuple[Node, Axes]]:
 
 
 def _is_spatial(node: Node) -> bool:
-    """Return whether some axis of an array is of rows or columns."""
+    """Return whether the names of an array's axes include rows or columns."""
     names = {str(name).lower() for name in node.dims} | {str(name) for name in _spatial_dims(node)}
     return bool(names & (_ROWS | _COLS)) or bool(_spatial_dims(node))
 
@@ -143,7 +145,7 @@ def _spatial_dims(node: Node) -> Sequence[Any]:
 
 
 def _axes(node: Node) -> Axes:
-    """Return the axes of an array by their names or, without names, by their number."""
+    """Find the band and time axes of an array from the names of its axes, or from their number if they lack names."""
     names, shape = node.dims, node.shape
     if not 2 <= len(shape) <= _MOST_AXES or 0 in shape:
         raise InputError(
@@ -175,7 +177,7 @@ def _axes(node: Node) -> Axes:
 
 
 def _check_alike(rasters: Sequence[tuple[Node, Axes]]) -> None:
-    """Raise InputError if arrays that would be bands of one raster differ in size, axes or number of times."""
+    """Raise InputError if arrays differ in size, axes or number of times, so that they cannot form one raster."""
     first, axes = rasters[0]
     for node, others in rasters[1:]:
         here, there = ((each.shape[-2:], each.names[-2:], each.times) for each in (axes, others))

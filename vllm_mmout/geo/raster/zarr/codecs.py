@@ -36,14 +36,14 @@ _DECODERS: Final[Mapping[str, Callable[..., bytes | bytearray]]] = {
 
 
 def check_codecs(node: Node, encoding: Encoding) -> None:
-    """Raise InputError if an array is stored with a codec that is not supported."""
+    """Raise InputError if ``encoding`` has a codec that is not supported."""
     unknown = [name for name, _ in encoding.codecs if name not in _DECODERS and name != "crc32c"]
     if unknown:
         raise unsupported(node, unknown)
 
 
 def most_stored(encoding: Encoding) -> int:
-    """Return the largest number of bytes that a chunk may have as stored: some codecs add headers to its bytes."""
+    """Return the largest accepted size of an encoded chunk in bytes. Some codecs add headers."""
     return 2 * (encoding.nbytes or _TEXT_BYTES) + 4096
 
 
@@ -77,7 +77,7 @@ def decoded(data: bytes, encoding: Encoding, name: str) -> NDArray[Any]:
 
 
 def checked(data: bytes, name: str) -> bytes:
-    """Return data without the CRC-32C checksum at their end. Raise InputError if the checksum is wrong."""
+    """Verify and remove the CRC-32C checksum at the end of ``data``. Raise InputError if it is wrong."""
     try:
         from google_crc32c import value
     except ModuleNotFoundError as error:
@@ -89,7 +89,7 @@ def checked(data: bytes, name: str) -> bytes:
 
 
 def _texts(data: bytes, encoding: Encoding) -> NDArray[Any]:
-    """Decode texts as the codec vlen-utf8 stores them: their number, then the length and the bytes of each."""
+    """Decode a chunk of texts from the codec vlen-utf8: number of texts, then length and bytes of each text."""
     (count,) = struct.unpack_from("<I", data)
     texts, at = [], 4
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Storage of the chunks of a Zarr array: their shape, data type, codecs, shards and file names."""
+"""Read from the metadata of a Zarr array how its chunks are stored: shape, data type, codecs, shards, file names."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from vllm_mmout.geo.raster.zarr.nodes import Node, mapping
 _LARGEST: Final = 2**29
 """Largest size of a decoded chunk in bytes, since a chunk is held in memory as a whole."""
 _MOST_CHUNKS: Final = 2**20
-"""Largest number of chunks in a shard. Its index takes 16 bytes a chunk."""
+"""Largest accepted number of chunks in a shard. The shard's index takes 16 bytes per chunk."""
 _NUMBERS: Final = frozenset(
     {
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     }
 )
-"""Data types of Zarr 3 that have the same names in NumPy."""
+"""Numeric data types of Zarr 3, which have the same names in NumPy."""
 
 Codec: TypeAlias = tuple[str, Mapping[str, Any]]
-"""Name and configuration of a codec."""
+"""Codec of a Zarr array: its name and its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Storage of the chunks of an array: shape, data type and codecs."""
+    """Description of how the chunks of an array are stored: shape, data type and codecs."""
 
     shape: tuple[int, ...]
     """Number of elements along each axis of a chunk."""
     dtype: np.dtype[Any] | None
     """Dtype of the stored elements, or None for texts of any length."""
     codecs: tuple[Codec, ...]
-    """Codecs that turn bytes to bytes, in the order of encoding."""
+    """Codecs from bytes to bytes, such as compressors, in the order of encoding."""
     order: tuple[int, ...] = ()
-    """Axes of the stored chunk, in its order; empty if they are not transposed."""
+    """Storage order of the axes of a chunk, such as (1, 0); empty if they are not transposed."""
     shards: ShardIndex | None = None
-    """Index of the shards, if several chunks are stored in one file."""
+    """Layout of the shards, or None if each file holds a single chunk."""
 
     @property
     def nbytes(self) -> int:
@@ -51,20 +51,20 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """The shards of an array: files of several chunks, with an index of their places."""
+    """Layout of the shards of an array. A shard is a file of several chunks with an index of their offsets."""
 
     shape: tuple[int, ...]
     """Number of elements along each axis of a shard."""
     grid: tuple[int, ...]
     """Number of chunks along each axis of a shard."""
     checked: bool
-    """Whether a checksum follows the index."""
+    """Whether the index ends with a checksum."""
     at_end: bool
-    """Whether the index is at the end of the file, and not at its start."""
+    """Whether the index is at the end of the shard. Otherwise it is at the start."""
 
 
 def encoding_of(node: Node) -> Encoding:
-    """Return the encoding of an array's chunks. Raise InputError if it is not supported."""
+    """Read how the chunks of an array are stored. Raise InputError if the format is not supported."""
     encoding = _of_version_3(node) if node.version == 3 else _of_version_2(node)
     if len(encoding.shape) != len(node.shape):
         raise node.damaged(f"it has {len(node.shape)} axes, and its chunks have {len(encoding.shape)}")
@@ -110,7 +110,7 @@ def _of_version_3(node: Node) -> Encoding:
 
 
 def _dtype_3(node: Node) -> np.dtype[Any] | None:
-    """Return the dtype of an array of Zarr 3, in native byte order, or None for texts of any length."""
+    """Return the dtype of a Zarr 3 array in native byte order, or None for texts of any length."""
     stated = node.stated.get("data_type")
     if stated == "string":
         return None
@@ -159,16 +159,16 @@ def _of_shards(node: Node, shard: tuple[int, ...], options: Mapping[str, Any], d
     return Encoding(chunks, inner.dtype, inner.codecs, inner.order, ShardIndex(shard, grid, len(names) == 2, at_end))
 
 
-def _codecs(node: Node, stated: Any, key: str = "name") -> list[Codec]:
-    """Return the name and the configuration of each codec. In Zarr 2 both are in one object, with the name in "id"."""
+def _codecs(node: Node, stated: Any, name_key: str = "name") -> list[Codec]:
+    """Read the name and the configuration of each codec from JSON. ``name_key`` is "name" in Zarr 3, "id" in Zarr 2."""
     if not isinstance(stated, list):
         raise node.damaged(f"its codecs are {stated!r:.100}")
     codecs: list[Codec] = []
     for each in stated:
-        name = each if isinstance(each, str) else mapping(each).get(key)
+        name = each if isinstance(each, str) else mapping(each).get(name_key)
         if not isinstance(name, str):
             raise node.damaged(f"a codec is {each!r:.100}")
-        codecs.append((name, mapping(each) if key == "id" else mapping(mapping(each).get("configuration"))))
+        codecs.append((name, mapping(each) if name_key == "id" else mapping(mapping(each).get("configuration"))))
     return codecs
 
 
@@ -182,15 +182,15 @@ def unsupported(node: Node, names: Sequence[str]) -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class ChunkKeys:
-    """Names of the files of an array's chunks."""
+    """File names of the chunks of an array."""
 
     start: str
     separator: str
     counted: bool = field(default=True)
-    """Whether an array without axes has a number in its name."""
+    """Whether file names follow Zarr 2: "0.1" instead of "c/0/1", and "0" instead of "c" for a scalar array."""
 
     def of(self, index: Sequence[int]) -> str:
-        """Return the name of the file of a chunk, or a shard, by its position in the grid."""
+        """Return the file name of a chunk or shard at position ``index`` of the grid of chunks or shards."""
         numbers = self.separator.join(map(str, index))
         if not index:
             return f"{self.start}0" if self.counted else self.start
@@ -198,7 +198,7 @@ class ChunkKeys:
 
 
 def chunk_keys(node: Node) -> ChunkKeys:
-    """Return the names of the files of an array's chunks."""
+    """Return the object that makes the file names of an array's chunks."""
     start = f"{node.path}/" if node.path else ""
     if node.version == 2:
         separator, named = node.stated.get("dimension_separator", "."), "v2"

@@ -1,4 +1,4 @@
-"""Metadata of the raster in a Zarr store: names of bands, times, nodata, scale and offset, georeference."""
+"""Read the metadata of a raster in a Zarr store: band names, times, nodata, scale, offset and georeference."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ if TYPE_CHECKING:
 _ITEMS: Final = 100
 """Largest number of attributes that are kept as metadata items."""
 _LONGEST: Final = 1000
-"""Largest length of an attribute that is kept."""
+"""Largest length of an attribute, in characters, that is kept as a metadata item."""
 _MOST_PLANES: Final = 2**16 - 1
 _NO_ITEMS: Final = frozenset({"grid_mapping", "coordinates", "long_name", "standard_name", "units", "_FillValue"})
 _FILLS: Final = ("_FillValue", "missing_value")
-"""Attributes of the CF conventions for pixels without data."""
+"""CF attributes that hold the value of pixels without data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZarrFacts:
-    """The planes of a raster in a Zarr store, and its metadata."""
+    """Metadata of a raster in a Zarr store. Its bands are planes (rows and columns) of one or more arrays."""
 
     planes: tuple[tuple[ZarrArray, tuple[int, ...]], ...]
-    """Array and position in the array of each band. The bands of a time follow one another."""
+    """Array of each plane, and index of the plane along the other axes of the array. Planes are sorted by time, then
+    band."""
     names: tuple[str | None, ...]
     """Name of each plane."""
     nodata: float | None
     georeference: Georeference | None
     packing: tuple[Packing, ...]
-    """Scale and offset of each plane; empty if they change no number."""
+    """Scale and offset of each plane; empty if they leave all numbers unchanged."""
     metadata: Mapping[str, str]
     assumed: tuple[str, ...]
 
     def of_raster(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        """Return the keyword arguments of `RasterFacts` for pixels of ``dtype``."""
+        """Return keyword arguments that create `RasterFacts` with this metadata, for pixels of ``dtype``."""
         return {
             "descriptions": self.names,
             "nodata": None if self.nodata is None else parse_nodata(str(self.nodata), dtype),
@@ -105,7 +106,7 @@ def _check_pixels(array: ZarrArray) -> None:
 
 
 def _band_names(group: Node | None, node: Node, axes: Axes) -> Sequence[str | None]:
-    """Return the names of an array's bands: their coordinates, else ``long_name``, or the name of the array."""
+    """Return the name of each band of an array: from its coordinates, else its ``long_name``, else the array's name."""
     if axes.band is None:
         return [node.key or None]
     name = axes.names[axes.band]
@@ -123,10 +124,10 @@ def _band_names(group: Node | None, node: Node, axes: Axes) -> Sequence[str | No
 
 
 def _nodata(array: ZarrArray) -> float | None:
-    """Return the value of pixels without data.
+    """Return the nodata value of an array, or None if it is not defined.
 
-    It is the CF attribute ``_FillValue`` or ``missing_value``, and in arrays that xarray wrote in Zarr 2 their fill
-    value. Any other fill value counts if it is not 0, which writers state by default.
+    It is the CF attribute ``_FillValue`` or ``missing_value``, or the Zarr fill value if xarray wrote the array in Zarr
+    2. Any other Zarr fill value counts unless it is 0, which is the default of many writers.
     """
     node = array.node
     stated = {name: _number(array, name) for name in _FILLS if node.attributes.get(name) is not None}
@@ -163,7 +164,7 @@ def _number(array: ZarrArray, name: str) -> Any:
 
 
 def _packing(array: ZarrArray, band: int, bands: int) -> Packing:
-    """Return the scale and offset of a band, which an array's CF attributes state for all bands, or lists for each."""
+    """Return the scale and offset of a band, which an array defines by CF attributes or by lists for all bands."""
     attributes = array.node.attributes
     lists: dict[str, Any] = {name: attributes.get(name) for name in ("scales", "offsets")}
     by_band = "scale_factor" not in attributes and all(
@@ -191,7 +192,7 @@ def _check_same(chosen: Chosen, what: str, values: Sequence[Any]) -> None:
 
 
 def _metadata(chosen: Chosen, times: list[datetime] | None) -> dict[str, str]:
-    """Return the texts among the attributes as metadata items, and the time of acquisition if there is only one."""
+    """Return the attributes that are texts as metadata items, and the acquisition time if all bands share it."""
     attributes = {} if chosen.group is None else dict(chosen.group.attributes)
     if len(chosen.arrays) == 1:
         attributes |= chosen.arrays[0][0].attributes

@@ -1,4 +1,4 @@
-"""Nodes of a Zarr store: the groups and arrays of Zarr 2 and Zarr 3, and their metadata.
+"""Read the metadata of the nodes (groups and arrays) of a Zarr store, in version 2 or 3.
 
 The formats are specified at https://zarr-specs.readthedocs.io.
 """
@@ -18,18 +18,18 @@ _MOST_AXES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A group or an array of a store."""
+    """Group or array of a Zarr store."""
 
     store: Store
     path: str
     """Path in the store, "" for its root."""
     stated: Mapping[str, Any]
-    """Content of the metadata file."""
+    """Content of the node's metadata file ("zarr.json", ".zarray" or ".zgroup")."""
     attributes: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """Name in error messages."""
+        """Name of the node in error messages."""
         return f"{self.store.name}/{self.path}" if self.path else self.store.name
 
     @property
@@ -64,23 +64,26 @@ class Node:
         return tuple(stated)
 
     def child(self, name: str) -> Node | None:
-        """Return the node ``name`` of a group, or None if it is missing."""
+        """Return the member ``name`` of a group, or None if it is missing."""
         if not name or "/" in name or "\\" in name or "\0" in name or name.startswith("."):
             return None
         return read_node(self.store, f"{self.path}/{name}" if self.path else name)
 
     def children(self) -> dict[str, Node]:
-        """Return all nodes of a group by name."""
+        """Return all members of a group, by name."""
         nodes = ((name, self.child(name)) for name in sorted(self.store.children(self.path)))
         return {name: node for name, node in nodes if node is not None}
 
     def damaged(self, reason: str) -> InputError:
-        """Return the error for metadata that are not valid."""
+        """Return an InputError for invalid metadata of the node. ``reason`` describes the fault."""
         return InputError(f"{self.name} is not a Zarr array that can be read: {reason}; write it again")
 
-    def integers(self, what: str, value: Any, *, low: int) -> tuple[int, ...]:
-        """Check that a value of the metadata is a list of integers from ``low``, and return it."""
-        if not isinstance(value, list) or not all(type(number) is int and low <= number < 2**63 for number in value):
+    def integers(self, what: str, value: Any, *, least: int) -> tuple[int, ...]:
+        """Return ``value`` as a tuple if it is a list of integers of sufficient size, else raise InputError.
+
+        ``what`` names the value in the error, and ``least`` is the smallest accepted integer.
+        """
+        if not isinstance(value, list) or not all(type(number) is int and least <= number < 2**63 for number in value):
             raise self.damaged(f"{what} is {value!r:.100}")
         if len(value) > _MOST_AXES:
             raise self.damaged(f"it has {len(value)} axes, {_MOST_AXES} at most")
@@ -116,5 +119,5 @@ def _json(store: Store, key: str) -> Mapping[str, Any] | None:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a value of the metadata if it is an object, else an empty mapping."""
+    """Return ``value`` if it is a JSON object, else an empty mapping."""
     return value if isinstance(value, dict) else {}

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.store import Store
 
 _MOST_CHUNKS: Final = 2**22
-"""Largest number of chunks of a band. Two million rows and columns have as many in chunks of 1024 x 1024."""
+"""Largest accepted number of chunks of a band. Chunks of 1024 x 1024 reach it at two million rows and columns."""
 _LARGEST: Final = 512 << 20
-"""Largest size of a part of a raster that is read at once, in decoded bytes."""
+"""Largest size, in decoded bytes, of a part of a raster that is read at once. Parts consist of whole chunks."""
 
 
 def open_zarr_folder(folder: Path) -> OpenZarr:
-    """Open the raster in a Zarr store in a local folder: a store, or a group or an array in one."""
+    """Open a Zarr store, or a group or an array in a store, in a local folder as a raster."""
     array = (folder / "zarr.json").is_file() or (folder / ".zarray").is_file()
     parent = folder.absolute().parent
     if array and is_zarr(parent):
@@ -46,16 +46,13 @@ def open_zarr_folder(folder: Path) -> OpenZarr:
 
 
 def open_zarr_zip(file: SharedFile) -> OpenZarr | None:
-    """Open the raster in a zipped Zarr store. Return None if the file holds no Zarr store.
-
-    The raster closes the file.
-    """
+    """Open a zipped Zarr store as a raster. Return None if the file is not a Zarr store."""
     store = zip_store(file)
     return None if store is None else _opened(store)
 
 
 def check_zarr_address(address: str) -> None:
-    """Raise InputError if an address names a Zarr store that is not zipped, whose files would be fetched one by one."""
+    """Raise InputError for the address of a Zarr store that is not zipped. Such stores must be local."""
     if ".zarr" in (PurePosixPath(part).suffix.lower() for part in address.split("/")):
         raise InputError(
             f"{address} is a Zarr store in a folder, which is read from a local disk only; zip it without compression"
@@ -72,7 +69,7 @@ def _opened(store: Store, only: str | None = None) -> OpenZarr:
 
 
 class OpenZarr(OpenSegments):
-    """An open raster in a Zarr store. It is read in parts of whole chunks, and each part once per call."""
+    """Open raster in a Zarr store. It is read in parts of whole chunks, and each call reads a part once."""
 
     def __init__(self, store: Store, facts: ZarrFacts) -> None:
         arrays = list(dict.fromkeys(array for array, _ in facts.planes))

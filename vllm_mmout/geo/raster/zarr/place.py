@@ -1,4 +1,4 @@
-"""Georeference of the arrays of a Zarr store, by the GeoZarr conventions and by the CF conventions.
+"""Read the georeference of a Zarr array from the attributes that the GeoZarr and CF conventions define.
 
 https://github.com/zarr-conventions/spatial and https://github.com/zarr-conventions/geo-proj define the attributes
 ``spatial:`` and ``proj:``. CF, chapter 5, defines coordinates and ``grid_mapping``; GDAL added ``GeoTransform``.
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 SPATIAL_REF: Final = "spatial_ref"
-"""Name of the array whose attributes rioxarray and odc-geo describe the coordinate system with."""
+"""Name of the array that rioxarray and odc-geo store the coordinate system in, as attributes."""
 _TOLERANCE: Final = 0.1
-"""Largest accepted error of coordinates, and largest difference of two transforms, in pixels. Coordinates in float32
-are inexact."""
+"""Tolerance in pixels, of coordinates that should be evenly spaced and of transforms that should be equal. Coordinates
+in float32 are inexact."""
 _SCALED: Final = frozenset(
     {"km", "kilometer", "kilometers", "kilometre", "kilometres", "cm", "mm", "rad", "radian", "radians", "microradian"}
 )
-"""Units of coordinates that no coordinate system has."""
+"""Units of coordinates that are not units of a coordinate system. Such coordinates are refused."""
 
 
 def place_of(group: Node | None, array: Node, dims: tuple[str | None, str | None]) -> Georeference | None:
-    """Return the georeference of an array, or None if nothing states one.
+    """Return the georeference of an array, or None if the metadata does not define it.
 
     Args:
         group: the group of the array, or None if the store is an array.
@@ -68,7 +68,7 @@ def _geo(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grid_mapping(group: Node | None, array: Node) -> Mapping[str, Any]:
-    """Return the attributes of the array that describes the coordinate system by CF; empty if there is none."""
+    """Return the attributes of the CF grid mapping, the array that describes the coordinate system, or {}."""
     name = array.attributes.get("grid_mapping", SPATIAL_REF)
     node = group.child(name) if group is not None and isinstance(name, str) and name.isidentifier() else None
     if node is None and "grid_mapping" in array.attributes:
@@ -94,7 +94,10 @@ def _systems_of_mapping(array: Node, mapping: Mapping[str, Any]) -> Iterator[tup
 
 
 def _agreed_crs(array: Node, systems: list[tuple[str, str]]) -> str | None:
-    """Return the coordinate system that all statements agree on, in x, y order."""
+    """Return the coordinate system that the metadata defines, or None. Raise InputError for a contradiction.
+
+    ``systems`` holds the name and the value of each attribute that defines it.
+    """
     texts: list[tuple[str, str | None]] = []
     for said_by, stated in systems:
         try:
@@ -116,7 +119,7 @@ def _check_shape(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) 
 
 
 def _spatial(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
-    """Yield the transforms that ``spatial:transform`` and ``spatial:bbox`` state, of pixel corners."""
+    """Yield the transform of pixel corners from ``spatial:transform`` or else ``spatial:bbox``, if either is set."""
     if stated.get("spatial:transform_type", "affine") != "affine":
         raise InputError(
             f"{array.name}: spatial:transform_type is {stated['spatial:transform_type']!r:.60}, not affine"
@@ -154,7 +157,7 @@ def _numbers(array: Node, name: str, value: Any, count: int) -> list[float]:
 def _coordinates(
     group: Node | None, size: tuple[int, int], dims: tuple[str | None, str | None]
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield the transform of pixel corners, computed from the coordinates of pixel centres."""
+    """Yield the transform of pixel corners that follows from coordinate arrays, which hold pixel centres, if any."""
     nodes = [None if group is None or name is None else group.child(name) for name in dims]
     if None in nodes:
         return
@@ -168,7 +171,7 @@ def _coordinates(
 
 
 def _step(node: Node) -> tuple[float, float]:
-    """Return the distance of coordinates, and the outer edge of the first pixel."""
+    """Return the distance between adjacent coordinates, and the outer edge of the first pixel."""
     unit = str(node.attributes.get("units", ""))
     if unit in _SCALED:
         raise InputError(
@@ -190,7 +193,10 @@ def _step(node: Node) -> tuple[float, float]:
 
 
 def _agreed_transform(array: Node, transforms: list[tuple[str, Affine]], size: tuple[int, int]) -> Affine | None:
-    """Return the first transform. Raise InputError if another one places a corner elsewhere."""
+    """Return the transform that the metadata defines, or None. Raise InputError for a contradiction.
+
+    ``transforms`` holds the name of each attribute that defines it, and the transform.
+    """
     for said_by, transform in transforms[1:]:
         first_by, first = transforms[0]
         if not _same_corners(first, transform, size):

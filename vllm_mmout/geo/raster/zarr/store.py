@@ -17,27 +17,26 @@ from vllm_mmout.geo.raster.files import HeaderFile, SharedFile
 from vllm_mmout.geo.raster.formats import ZARR_METADATA
 
 _METADATA_BYTES: Final = 2**24
-"""Largest size of all metadata files of a store, in bytes. A thousand arrays need a tenth of this, also as objects in
-memory."""
+"""Largest accepted size of all metadata files of a store together, in bytes. A thousand arrays need a tenth of this."""
 _MOST_NODES: Final = 4096
-"""Largest number of arrays and groups in a group."""
+"""Largest accepted number of arrays and groups in a group."""
 _DIRECTORY_BYTES: Final = 2**24
-"""Largest size of the list of files in a zip file, in bytes. It holds some 150,000 files."""
+"""Largest accepted size, in bytes, of a zip file's list of files. 150,000 files reach it."""
 _LOCAL_HEADER: Final = 30
 """Size of the fixed part of the header before each file in a zip file, in bytes (APPNOTE.TXT, 4.3.7)."""
 _QUIETLY: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Flags of `os.open`. O_NONBLOCK keeps a named pipe from blocking the thread."""
+"""Flags of `os.open` for reading. With O_NONBLOCK, opening a named pipe does not block the thread."""
 
 
 class Store(ABC):
-    """The files of a Zarr store. Several threads may read them at the same time."""
+    """Access to the files of a Zarr store. Several threads may read them at the same time."""
 
     name: str
     """Name of the store in error messages."""
     _metadata_left = _METADATA_BYTES
 
     def read_metadata(self, key: str) -> bytes | None:
-        """Return the content of a metadata file, or None if it is missing. One thread at a time may call this.
+        """Return the content of a metadata file, or None if it is missing. Only one thread at a time may call this.
 
         Raises:
             InputError: all metadata files read so far together are too large.
@@ -66,7 +65,7 @@ class Store(ABC):
 
     @abstractmethod
     def children(self, path: str) -> list[str]:
-        """Return the names of the folders in the folder ``path`` ("" for the whole store) that may be nodes."""
+        """Return the names of the folders in ``path`` ("" for the whole store), which may be arrays or groups."""
 
     @abstractmethod
     def close(self) -> None:
@@ -80,7 +79,7 @@ class Store(ABC):
 
 
 class FolderStore(Store):
-    """A Zarr store in a local folder. Links that lead out of the folder are refused."""
+    """Zarr store in a local folder. Symbolic links to files outside the folder are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
@@ -142,7 +141,7 @@ class FolderStore(Store):
 
 
 class ZipStore(Store):
-    """A Zarr store in a zip file, at its top or in its only top folder.
+    """Zarr store in a zip file, either at the root of the archive or in its only top-level folder.
 
     Raises:
         BadZipFile: the file is damaged, or not a zip file.
@@ -234,7 +233,7 @@ class ZipStore(Store):
 
 
 def zip_store(file: SharedFile) -> ZipStore | None:
-    """Return the Zarr store in a zip file. Return None if the file is damaged or holds something else."""
+    """Return the Zarr store in a zip file, or None if the file is damaged or contains something else."""
     try:
         store = ZipStore(file)
     except (BadZipFile, NotImplementedError, UnicodeError, ValueError, OverflowError):
@@ -243,12 +242,15 @@ def zip_store(file: SharedFile) -> ZipStore | None:
 
 
 def _split(name: str) -> tuple[str, str, str]:
-    """Return (folder, "/", last part) of a path. The folder of a path with a single part is ""."""
+    """Split a path into its folder ("" if it has none), the last separator, and its last part."""
     return name.rpartition("/")
 
 
 def _within(size: int, at: int, count: int) -> tuple[int, int]:
-    """Return the offset and the number of bytes of a part, clipped to a file of ``size`` bytes."""
+    """Clip a byte range to a file of ``size`` bytes. Return its offset and length.
+
+    A negative offset counts from the end of the file.
+    """
     start = min(max(0, size + at if at < 0 else at), size)
     return start, min(count, size - start)
 

@@ -1,4 +1,4 @@
-"""Times of a Zarr store by the CF conventions, chapter 4.4."""
+"""Read the times along an axis of a Zarr array from CF attributes (CF conventions, 4.4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian")
 
 
 def times_of(group: Node | None, dim: str | None, count: int) -> list[datetime] | None:
-    """Return the times along an axis, or None if the store does not state them in a way that is understood.
+    """Return the times along an axis, or None if the store does not define them in a supported way.
 
     Args:
         group: the group of the array.
@@ -56,7 +56,7 @@ def times_of(group: Node | None, dim: str | None, count: int) -> list[datetime] 
 
 
 def order_of(times: list[datetime] | None, count: int, name: str) -> list[int]:
-    """Return the indices along the axis of time, the earliest first; the stored order if the times are unknown."""
+    """Return the indices along the time axis, sorted by time. If ``times`` is None, keep the stored order."""
     if times is None:
         return list(range(count))
     if len(set(times)) < count:
