@@ -17,7 +17,7 @@ from vllm_mmout.geo.raster.nodata import as_pixels_have_it
 
 
 class Moments(NamedTuple):
-    """Count, range, mean and variance of some or all valid pixels of a band."""
+    """Count, range, mean and variance of the valid pixels of a band, or of a part of a band."""
 
     pixels: int
     low: float

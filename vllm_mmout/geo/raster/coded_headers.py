@@ -34,7 +34,7 @@ _LERC = b"Lerc2 "
 
 
 def coded_size(data: bytes) -> tuple[int, int, int] | None:
-    """Return height, width and number of values of an encoded picture, or None if its header does not state them.
+    """Return height, width and total number of pixel values of an encoded picture, or None if the header lacks them.
 
     For a JPEG 2000 of many tiles, the number is at least the bytes that its decoder allocates for the table of tiles.
     """

@@ -1,4 +1,4 @@
-"""Compress the tiles of a cloud-optimised GeoTIFF of class ids in threads, while the pixels are still arriving.
+"""Write a cloud-optimised GeoTIFF of class ids. Threads compress its tiles as soon as blocks of pixels arrive.
 
 GDAL writes the header, as that of an empty, sparse COG with the same metadata. The compressed tiles follow, and their
 offsets are filled in. The file equals the one that GDAL's COG driver makes of all pixels
@@ -52,14 +52,14 @@ def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
 
 
 class CompressedTiles:
-    """Writer of a GeoTIFF of class ids that compresses tiles and overviews while blocks of pixels are still arriving.
+    """Writer of a GeoTIFF of class ids that compresses tiles and overviews as soon as blocks of pixels arrive.
 
     Memory holds the blocks that threads compress, and the unfinished tiles of overviews. If blocks arrive row by row,
     these tiles need at most the bytes of a row of blocks. One thread at a time may use the object.
     """
 
     def __init__(self, folder: Path | None, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-        """Create a writer for a raster of ``shape`` (bands, height, width). ``folder`` None keeps the tiles in memory.
+        """Create a writer for a raster of ``shape`` (bands, height, width). It keeps tiles in memory without a folder.
 
         ``dtype`` is the dtype of the pixels before `stored_dtype`.
         """
@@ -175,7 +175,7 @@ class CompressedTiles:
         return file
 
     def _with_tile_places(self, header_file: BytesIO) -> bytes:
-        """Return the header with the offsets of all tiles, which follow it with the smallest overview first."""
+        """Return the header with the offsets of all tiles. The tiles follow the header, smallest overview first."""
         header = bytearray(header_file.getbuffer())
         with TiffFile(header_file) as tiff:
             pages: list[Any] = list(tiff.pages)
@@ -206,7 +206,7 @@ class _PyramidLevel:
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
         """Maps the row and column of a tile to its pixels and the number of pixels still missing."""
         self._nearest = [_nearest(*lengths) for lengths in zip(size, finer_size, strict=True)]
-        """Indices of the rows, and of the columns, of the next finer level that this level's pixels are copied from."""
+        """Row indices and column indices of the pixels of the next finer level that are copied to this level."""
 
     def tiles_to_fill(
         self, finer_tile: tuple[int, int], pixels: NDArray[Any]

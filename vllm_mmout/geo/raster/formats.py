@@ -167,23 +167,23 @@ class GdalFormat:
     """Name of the format in error messages."""
     drivers: Drivers
     """GDAL drivers that are allowed to open files of this format; empty if the format is refused."""
-    alone: bool
+    self_contained: bool
     """Whether files of this format never refer to other files. Only such formats may be opened from bytes in memory."""
 
 
 JPEG = b"\xff\xd8"
 """First bytes of a JPEG."""
-JPEG2000 = GdalFormat("JPEG 2000", (("JP2OpenJPEG",),), alone=True)
-TIFF = GdalFormat("a TIFF", (("GTiff",),), alone=True)
-_VRT = GdalFormat("a VRT of GDAL", (("VRT",),), alone=False)
-_NETCDF = GdalFormat("NetCDF", (("netCDF",),), alone=False)
-_HDF5 = GdalFormat("HDF5 or NetCDF-4", (("netCDF",), ("HDF5",)), alone=False)
-_IMAGINE = GdalFormat("ERDAS IMAGINE", (("HFA",),), alone=False)
-_PCIDSK = GdalFormat("PCIDSK", (("PCIDSK",),), alone=False)
-_ASCII_GRID = GdalFormat("an ASCII grid", (("AAIGrid",),), alone=False)
-_ENVI = GdalFormat("an ENVI raster", (("ENVI",),), alone=False)
-_EHDR = GdalFormat("a raw raster of ESRI", (("EHdr",),), alone=False)
-_IDRISI = GdalFormat("an IDRISI raster", (), alone=False)
+JPEG2000 = GdalFormat("JPEG 2000", (("JP2OpenJPEG",),), self_contained=True)
+TIFF = GdalFormat("a TIFF", (("GTiff",),), self_contained=True)
+_VRT = GdalFormat("a VRT of GDAL", (("VRT",),), self_contained=False)
+_NETCDF = GdalFormat("NetCDF", (("netCDF",),), self_contained=False)
+_HDF5 = GdalFormat("HDF5 or NetCDF-4", (("netCDF",), ("HDF5",)), self_contained=False)
+_IMAGINE = GdalFormat("ERDAS IMAGINE", (("HFA",),), self_contained=False)
+_PCIDSK = GdalFormat("PCIDSK", (("PCIDSK",),), self_contained=False)
+_ASCII_GRID = GdalFormat("an ASCII grid", (("AAIGrid",),), self_contained=False)
+_ENVI = GdalFormat("an ENVI raster", (("ENVI",),), self_contained=False)
+_EHDR = GdalFormat("a raw raster of ESRI", (("EHdr",),), self_contained=False)
+_IDRISI = GdalFormat("an IDRISI raster", (), self_contained=False)
 
 _SIGNATURES = (
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", JPEG2000),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _AT_ONCE = min(4, os.cpu_count() or 1)
 """Largest number of GDAL datasets that are open for one file at the same time."""
 _SHARE = 16 << 20
-"""Number of bytes decoded through a dataset after which it is closed, to free its blocks in GDAL's block cache."""
+"""Number of decoded bytes after which a dataset is closed. Closing it removes its blocks from GDAL's block cache."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 
@@ -54,7 +54,7 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """Yield a rasterio ``DatasetReader`` for use by this thread only, which will decode ``nbytes`` bytes."""
+        """Yield a rasterio ``DatasetReader`` for this thread, which will decode ``nbytes`` bytes with it."""
         with self._free, _environment(self._target), _errors(self.name):
             dataset, decoded = self._take()
             try:

@@ -20,8 +20,8 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _PASSED_KEYS = range(1024, 4097)
-"""Numbers of the GeoTIFF keys that are passed to GDAL. They define the horizontal coordinate system. The last key,
-4096, defines the vertical one: if it is 4979, GDAL adds WGS 84 heights to the coordinate system."""
+"""Numbers of the GeoTIFF keys that are passed to GDAL. The last key, 4096, is the vertical coordinate system. It is
+included because its value 4979 (WGS 84) makes GDAL add heights."""
 _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""
@@ -75,7 +75,8 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """WKT in the file's citation key that is invalid or may name a file, else None. GDAL does not get this text."""
+        """WKT in the citation key of the file if it is invalid or may name a file, so that GDAL does not get it, else
+        None."""
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
         return wkt if wkt and not _is_wkt(wkt) else None

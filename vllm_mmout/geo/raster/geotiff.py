@@ -1,8 +1,4 @@
-"""Describe the metadata of a GeoTIFF to GDAL as a VRT: XML that names the file with the pixels and describes them.
-
-https://gdal.org/drivers/raster/vrt.html lists the elements. rasterio's setters are not used: they convert a 64-bit
-nodata value to float, and if nodata is set after writing, GDAL's GTiff driver reads blocks of zeros as nodata.
-"""
+"""Describe a raster and its metadata as a VRT, an XML file that GDAL can convert to a GeoTIFF."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ _LEAST_SIDE = 16
 _LARGEST = 8
 """Largest item size of a dtype in bytes. GDAL cannot write larger numbers."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""Characters that would end the name of a metadata item for GDAL, each with a temporary replacement."""
+"""Maps characters that end the name of a metadata item for GDAL to temporary replacements."""
 
 
 class RasterMetadata(TypedDict, total=False):
@@ -266,7 +262,7 @@ def restore_names(file: BinaryIO | str, metadata: RasterMetadata) -> None:
 
 
 def is_whole(file: str) -> bool:
-    """Return whether a TIFF contains all its pixels. GDAL reports no error if the disk is full at the file's end."""
+    """Return whether a TIFF file is complete. If the disk becomes full, GDAL may truncate the file without an error."""
     size = Path(file).stat().st_size
     with TiffFile(file) as tiff:
         return all(np.add(page.dataoffsets, page.databytecounts).max() <= size for page in tiff.pages)

@@ -168,7 +168,7 @@ def _open(
             stack.pop_all()
             return store
         file_format = gdal_format(head)
-        if file_format is not None and (file_format.alone or path is not None):
+        if file_format is not None and (file_format.self_contained or path is not None):
             return _open_through_gdal(file_format, shared, path, neighbours)
         raster = read_picture(BytesIO(shared.read_at(0, shared.size)), name) if may_be_picture(head) else None
         if raster is not None:

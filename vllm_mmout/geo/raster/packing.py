@@ -19,8 +19,8 @@ class Packing:
     applied: bool = False
     """Whether other readers of this file format apply scale and offset by default, as for NetCDF."""
     shift: int = 0
-    """Integer added to the stored numbers by default. It converts counts of newer Sentinel-2 products to older
-    counts."""
+    """Integer added to the stored numbers by default. It is -1000 for Sentinel-2 products since 2022, whose numbers are
+    1000 higher than before."""
 
     doubt: str = ""
     """Sentence that tells the user why scale or offset is unknown where files usually state it; "" if they are

@@ -1,4 +1,4 @@
-"""Split uncompressed TIFF strips and tiles into pieces of a few rows, so that a window reads few other rows."""
+"""Split uncompressed TIFF strips and tiles into pieces of a few rows, so that small windows are read quickly."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class _Task:
     first: int
     """Index of the first block of windows that needs the segments."""
     end: int
-    """Index after the last block of windows that gets pixels of the segments."""
+    """Index after the last block of windows that the decoded pixels are copied to."""
     places: Sequence[Place]
     """Segments to decode, vertically adjacent in the image."""
     area: Window
@@ -192,7 +192,7 @@ class _Reader:
                 self._working -= 1
 
     def _work(self) -> None:
-        """Execute tasks until none are left or decoding must not go further ahead."""
+        """Execute tasks until none is left or the limit for decoding ahead is reached."""
         with self._lock:
             scratch = self._scratches.pop() if self._scratches else Scratch()
         try:
@@ -208,7 +208,7 @@ class _Reader:
             self._scratches.append(scratch)
 
     def _take_task(self) -> tuple[_Task, _Shares] | None:
-        """Return the next task and the windows that need it, or None if decoding must not go further ahead."""
+        """Return the next task and the windows that need it, or None if the limit for decoding ahead is reached."""
         with self._lock:
             task = self._next
             if task is None or not self._may_start_next():
@@ -276,7 +276,7 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, task: _Task, shares: _Shares, error: Exception) -> None:
-        """Record that the segments in ``area`` could not be decoded, for all windows that need them."""
+        """Record an error of the segments in ``area`` for all windows that need these segments."""
         with self._lock:
             for run, block in shares:
                 block.fail(run, area, task.order, error)

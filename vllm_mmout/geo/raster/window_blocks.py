@@ -1,4 +1,4 @@
-"""Collect the pixels of windows in blocks, which are arrays of several windows, as strips or tiles are decoded."""
+"""Collect the decoded pixels of several windows in one array, a block. Pixels arrive one strip or tile at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Largest size in bytes of the blocks that are open at the same time to take the pixels of one decoded strip or tile.
-For later blocks it is decoded again. Windows in row order need far less."""
+"""Largest total size, in bytes, of the blocks that one decoded strip or tile is copied into. Blocks beyond this limit
+decode it again."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -43,7 +43,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive windows of a block that have the same rows and width, and equal distances along the columns."""
+    """Consecutive windows of a block with the same rows, the same width and evenly spaced columns."""
 
     number: int
     """Index of the run's first window among all windows that are read."""
@@ -189,7 +189,7 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """Block index + 1, end row and end column of each run of windows, int64 [runs, 3]."""
         self.ends = self._all_ends()
-        """Index, for each block, after the last block that also gets pixels of the segments decoded for this block."""
+        """End index, for each block, of the blocks that use the segments decoded for it."""
 
     def __len__(self) -> int:
         return self._number

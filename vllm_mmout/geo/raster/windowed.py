@@ -46,8 +46,8 @@ class OpenRaster(RasterFacts, ABC):
     images: int = 1
     """Number of images of this size in the file. Only the first one is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Display colour of each pixel value of a single-band raster, as uint8 [values, 3], or as uint8 [values, 1] for
-    grey (less than 8 bits, or 0 is white). None if the values need no table."""
+    """Display colour of each pixel value of a single-band raster, uint8 [values, 3], or grey level, uint8 [values, 1],
+    if pixels have less than 8 bits or 0 is white. None if pixels are displayed as they are."""
 
     interleaved: bool = False
     """True if the bands of a pixel are stored side by side. Arrays with bands last are then filled fastest."""

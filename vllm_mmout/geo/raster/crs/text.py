@@ -34,8 +34,8 @@ _NAMES = tuple(
         r"()([0-9]{1,10})",
     )
 )
-"""Patterns of the codes in PROJ's database, such as "EPSG:4326". For any other name GDAL would look for a file of that
-name."""
+"""Patterns of the codes in PROJ's database, such as "EPSG:4326". Other names are refused, since GDAL would look for a
+file of that name."""
 _WELL_KNOWN = {"WGS84": "EPSG:4326", "NAD27": "EPSG:4267", "NAD83": "EPSG:4269"}
 _WKT = re.compile(r"[A-Za-z_]+\s*\[", re.ASCII)
 """Pattern of the beginning of a WKT."""

@@ -88,7 +88,7 @@ class MapGrid:
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Return a grid of 0 pixels, from which `around` makes grids. Pixel edges are multiples of ``resolution``."""
+        """Return an empty grid, to be extended by `around`. Its pixel edges are multiples of ``resolution``."""
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 
     @property

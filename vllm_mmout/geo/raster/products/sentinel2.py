@@ -82,7 +82,7 @@ class _Metadata:
     path: str
     quantifications: dict[str, float] = field(default_factory=dict)
     offsets: dict[str, float] = field(default_factory=dict)
-    """Offset of each band, in counts, by band name."""
+    """Number to add to the stored numbers of each band, by band name."""
     fill: float = _FILL
     baseline: str = ""
 

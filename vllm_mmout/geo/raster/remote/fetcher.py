@@ -176,7 +176,7 @@ class Fetcher:
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _out_of_attempts(self, what: str, failures: int, error: BrokenError) -> InputError:
-        """Return the error for data (``what``) that could not be fetched within the allowed number of attempts."""
+        """Return the error for data, called ``what``, that could not be fetched in the allowed number of attempts."""
         often = f"{failures} times" if failures > 1 else "once"
         return InputError(
             f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"

@@ -186,15 +186,15 @@ class ChunkKeys:
 
     start: str
     separator: str
-    counted: bool = field(default=True)
+    zarr_2_style: bool = field(default=True)
     """Whether file names follow Zarr 2: "0.1" instead of "c/0/1", and "0" instead of "c" for a scalar array."""
 
     def of(self, index: Sequence[int]) -> str:
         """Return the file name of a chunk or shard at position ``index`` of the grid of chunks or shards."""
         numbers = self.separator.join(map(str, index))
         if not index:
-            return f"{self.start}0" if self.counted else self.start
-        return f"{self.start}{'' if self.counted else self.separator}{numbers}"
+            return f"{self.start}0" if self.zarr_2_style else self.start
+        return f"{self.start}{'' if self.zarr_2_style else self.separator}{numbers}"
 
 
 def chunk_keys(node: Node) -> ChunkKeys:
@@ -208,4 +208,4 @@ def chunk_keys(node: Node) -> ChunkKeys:
         separator = mapping(encoding.get("configuration")).get("separator", "/" if named == "default" else ".")
     if named not in ("default", "v2") or separator not in ("/", "."):
         raise node.damaged(f"the names of its chunks are {named!r:.100} with {separator!r:.100}")
-    return ChunkKeys(start, separator) if named == "v2" else ChunkKeys(f"{start}c", separator, counted=False)
+    return ChunkKeys(start, separator) if named == "v2" else ChunkKeys(f"{start}c", separator, zarr_2_style=False)

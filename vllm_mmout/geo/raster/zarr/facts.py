@@ -106,7 +106,11 @@ def _check_pixels(array: ZarrArray) -> None:
 
 
 def _band_names(group: Node | None, node: Node, axes: Axes) -> Sequence[str | None]:
-    """Return the name of each band of an array: from its coordinates, else its ``long_name``, else the array's name."""
+    """Return the name of each band of an array, or None for a band without a name.
+
+    Names are the coordinates of the band axis, else the items of ``long_name``. If there is no band axis, the array is
+    one band and gives it its name.
+    """
     if axes.band is None:
         return [node.key or None]
     name = axes.names[axes.band]

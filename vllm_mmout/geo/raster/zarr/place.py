@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 SPATIAL_REF: Final = "spatial_ref"
-"""Name of the array that rioxarray and odc-geo store the coordinate system in, as attributes."""
+"""Name of the array whose attributes hold the coordinate system in stores that rioxarray or odc-geo wrote."""
 _TOLERANCE: Final = 0.1
-"""Tolerance in pixels, of coordinates that should be evenly spaced and of transforms that should be equal. Coordinates
+"""Tolerance, in pixels, for coordinates that should be evenly spaced and for transforms that should agree. Coordinates
 in float32 are inexact."""
 _SCALED: Final = frozenset(
     {"km", "kilometer", "kilometers", "kilometre", "kilometres", "cm", "mm", "rad", "radian", "radians", "microradian"}
 )
-"""Units of coordinates that are not units of a coordinate system. Such coordinates are refused."""
+"""Units that coordinate systems do not use, such as km. Coordinates in these units are refused."""
 
 
 def place_of(group: Node | None, array: Node, dims: tuple[str | None, str | None]) -> Georeference | None:

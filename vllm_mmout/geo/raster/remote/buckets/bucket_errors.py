@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
-"""Parts of obstore's messages that mean missing credentials. Two of them are addresses of a cloud's metadata
-service."""
+"""Parts of obstore's error messages that show that credentials are missing. Two of them are addresses of metadata
+services, which obstore asks for credentials if none are set."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _MAY_PASS = (408, 429)
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
