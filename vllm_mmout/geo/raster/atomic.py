@@ -58,16 +58,16 @@ def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | N
 
 
 @contextlib.contextmanager
-def atomic_folder(target: PurePath, is_old: Callable[[Path], bool]) -> Iterator[Path]:
+def atomic_folder(target: PurePath, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to ``target`` when the ``with`` block ends.
 
-    An existing folder is replaced only if ``is_old`` returns True for it.
+    An existing folder is replaced only if ``may_replace`` returns True for it.
 
     After an error the temporary folder is removed, and a folder that existed before is unchanged.
 
     Args:
         target: local path of the folder.
-        is_old: function that returns whether an existing folder may be replaced.
+        may_replace: function that returns whether an existing folder may be replaced.
 
     Raises:
         SaveError: the folder cannot be written, or ``target`` is something else that may not be replaced.
@@ -76,7 +76,7 @@ def atomic_folder(target: PurePath, is_old: Callable[[Path], bool]) -> Iterator[
     path = Path(target)
     if not path.parent.is_dir():
         raise SaveError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    if os.path.lexists(path) and not (path.is_dir() and is_old(path)):
+    if os.path.lexists(path) and not (path.is_dir() and may_replace(path)):
         raise SaveError(f"cannot write {path}: it is a file, or a folder with other files; choose another name")
     part, old = _hidden(path, "part"), _hidden(path, "old")
     try:
@@ -97,21 +97,18 @@ def atomic_folder(target: PurePath, is_old: Callable[[Path], bool]) -> Iterator[
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _exchange(parts: Mapping[Path, Path], old: list[Path]) -> None:
-    """Rename temporary files to their final names, and delete the files ``old``. If a step fails, undo all of them.
-
-    ``parts`` maps each final name to its temporary file.
-    """
+def _exchange(temporary_files: Mapping[Path, Path], to_delete: list[Path]) -> None:
+    """Rename temporary files to their final names (keys), and delete files. If a step fails, undo all steps."""
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:
-        for name in old:
+        for name in to_delete:
             hidden = _hidden(name, "old")
             with contextlib.suppress(FileNotFoundError):  # removed by another writer of the same name
                 os.replace(name, hidden)  # noqa: PTH105 - Path.replace is the same call, os.replace names the intent
                 away[name] = hidden
-        for name, part in parts.items():
-            if len(parts) > 1 and name not in away and os.path.lexists(name) and not name.is_dir():
+        for name, part in temporary_files.items():
+            if len(temporary_files) > 1 and name not in away and os.path.lexists(name) and not name.is_dir():
                 with contextlib.suppress(FileNotFoundError):  # kept in case a later step fails
                     away[name] = _hide(name)
             os.replace(part, name)  # noqa: PTH105 - see the first os.replace

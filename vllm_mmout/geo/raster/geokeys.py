@@ -75,8 +75,7 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """WKT in the citation key of the file if it is invalid or may name a file, so that GDAL does not get it, else
-        None."""
+        """WKT in the citation key of the file if GDAL must not get it (invalid, or may name a file), else None."""
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
         return wkt if wkt and not _is_wkt(wkt) else None

@@ -17,7 +17,7 @@ def parse_xml(
     begin: Callable[[str, dict[str, str]], None],
     end: Callable[[str], None],
     characters: Callable[[str], None],
-    wrong: Callable[[str], InputError],
+    make_error: Callable[[str], InputError],
 ) -> None:
     """Parse an XML file. Call ``begin`` and ``end`` for each element, and ``characters`` for text.
 
@@ -26,15 +26,15 @@ def parse_xml(
         begin: called with the name and attributes of each element that starts.
         end: called with the name of each element that ends.
         characters: called with text, which may come in pieces.
-        wrong: returns the error with a given message, for a file that is too large, damaged, or has a document type,
-            which could declare entities.
+        make_error: returns the error with a given message, for a file that is too large, damaged, or has a document
+            type, which could declare entities.
 
     """
     if file.size > _LARGEST:
-        raise wrong(f"has {file.size >> 20} MiB, at most {_LARGEST >> 20} are read")
+        raise make_error(f"has {file.size >> 20} MiB, at most {_LARGEST >> 20} are read")
 
     def refuse(*_: object) -> None:
-        raise wrong("has a document type, which is refused as it may declare entities")
+        raise make_error("has a document type, which is refused as it may declare entities")
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
@@ -46,4 +46,4 @@ def parse_xml(
             parser.Parse(file.read_at(at, _PIECE), False)
         parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:  # LookupError and ValueError: unknown encodings
-        raise wrong(f"is damaged XML ({error})") from error
+        raise make_error(f"is damaged XML ({error})") from error

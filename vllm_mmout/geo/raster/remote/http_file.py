@@ -112,19 +112,19 @@ class HttpFile(BlockFile):
         return part
 
 
-def append_body(data: bytearray, response: BaseHTTPResponse, part: ContentRange, name: str) -> None:
+def append_body(data: bytearray, response: BaseHTTPResponse, content_range: ContentRange, name: str) -> None:
     """Append the body of a response to ``data``. If the connection breaks, keep the bytes that were received before."""
-    missing = part.stop - part.start
+    missing = content_range.stop - content_range.start
     length = response.headers.get("Content-Length", str(missing)).strip()
     if length != str(missing):
-        raise _contradiction(name, part, f"{length[:30]} bytes")
+        raise _contradiction(name, content_range, f"{length[:30]} bytes")
     while missing and (piece := response.read(min(missing, _PIECE))):
         data += piece
         missing -= len(piece)
     if missing:
         raise BrokenError(f"the connection ended {missing} bytes before its answer did")
     if response.chunked and response.read(1):  # consumes the last chunk marker, so that the connection can be reused
-        raise _contradiction(name, part, "more")
+        raise _contradiction(name, content_range, "more")
 
 
 def _contradiction(name: str, part: ContentRange, received: str) -> InputError:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo.raster.zarr.codecs import check_codecs, checked, decoded, most_stored
+from vllm_mmout.geo.raster.zarr.codecs import check_codecs, checked, decoded, max_encoded_bytes
 from vllm_mmout.geo.raster.zarr.encoding import ShardIndex, chunk_keys, encoding_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class ZarrArray:
     def _chunk(self, index: tuple[int, ...]) -> NDArray[Any] | None:
         """Read and decode the chunk at position ``index`` of the grid of chunks. Return None if it is not stored."""
         store, encoding = self.node.store, self.encoding
-        limit = most_stored(encoding)
+        limit = max_encoded_bytes(encoding)
         if encoding.shards is None:
             key = self._keys.of(index)
             data = store.read(key, limit)
@@ -131,7 +131,7 @@ class ZarrArray:
         offset, count = (_NOT_STORED, 0) if index is None else map(int, index[tuple(position)])
         if offset == _NOT_STORED:
             return None
-        if count > most_stored(self.encoding):
+        if count > max_encoded_bytes(self.encoding):
             raise InputError(f"{self.node.name}: the shard {key} states a chunk of {count} bytes, which is too large")
         return self.node.store.read_at(key, offset, count)
 
@@ -180,24 +180,24 @@ def fill_of(node: Node, dtype: np.dtype[Any] | None) -> Any:
         return native.type(value)
 
 
-def number_of(stated: Any, dtype: np.dtype[Any]) -> Any:
+def number_of(value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a number from JSON metadata to one that ``dtype`` can hold, or return None if that is impossible.
 
     Floating-point numbers may also be "NaN", "Infinity", hexadecimal bytes, or base64 of a float64 as xarray writes.
     """
-    if isinstance(stated, list) and len(stated) == 1:
-        (stated,) = stated
-    if isinstance(stated, bool):
-        return stated if dtype.kind == "b" else None
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, bool):
+        return value if dtype.kind == "b" else None
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        whole = isinstance(stated, int) or (isinstance(stated, float) and stated.is_integer())
-        return int(stated) if whole and limits.min <= stated <= limits.max else None
-    if dtype.kind == "c" and isinstance(stated, list) and len(stated) == 2:
-        parts = [number_of(part, np.dtype(np.float64)) for part in stated]
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        return int(value) if whole and limits.min <= value <= limits.max else None
+    if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
+        parts = [number_of(part, np.dtype(np.float64)) for part in value]
         return None if None in parts else complex(*parts)
-    if isinstance(stated, int | float | str):
-        return _float_of(stated, dtype)
+    if isinstance(value, int | float | str):
+        return _float_of(value, dtype)
     return None
 
 

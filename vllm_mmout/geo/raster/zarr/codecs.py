@@ -42,7 +42,7 @@ def check_codecs(node: Node, encoding: Encoding) -> None:
         raise unsupported(node, unknown)
 
 
-def most_stored(encoding: Encoding) -> int:
+def max_encoded_bytes(encoding: Encoding) -> int:
     """Return the largest accepted size of an encoded chunk in bytes. Some codecs add headers."""
     return 2 * (encoding.nbytes or _TEXT_BYTES) + 4096
 
@@ -61,7 +61,7 @@ def decoded(data: bytes, encoding: Encoding, name: str) -> NDArray[Any]:
     """
     try:
         for number, (codec, _) in reversed(list(enumerate(encoding.codecs))):
-            limit = most_stored(encoding) if number else encoding.nbytes or _TEXT_BYTES
+            limit = max_encoded_bytes(encoding) if number else encoding.nbytes or _TEXT_BYTES
             data = checked(data, name) if codec == "crc32c" else bytes(_DECODERS[codec](data, out=limit))
         if encoding.dtype is None:
             return _texts(data, encoding)

@@ -159,12 +159,12 @@ def _of_shards(node: Node, shard: tuple[int, ...], options: Mapping[str, Any], d
     return Encoding(chunks, inner.dtype, inner.codecs, inner.order, ShardIndex(shard, grid, len(names) == 2, at_end))
 
 
-def _codecs(node: Node, stated: Any, name_key: str = "name") -> list[Codec]:
+def _codecs(node: Node, json_codecs: Any, name_key: str = "name") -> list[Codec]:
     """Read the name and the configuration of each codec from JSON. ``name_key`` is "name" in Zarr 3, "id" in Zarr 2."""
-    if not isinstance(stated, list):
-        raise node.damaged(f"its codecs are {stated!r:.100}")
+    if not isinstance(json_codecs, list):
+        raise node.damaged(f"its codecs are {json_codecs!r:.100}")
     codecs: list[Codec] = []
-    for each in stated:
+    for each in json_codecs:
         name = each if isinstance(each, str) else mapping(each).get(name_key)
         if not isinstance(name, str):
             raise node.damaged(f"a codec is {each!r:.100}")

@@ -118,19 +118,19 @@ def _check_shape(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) 
         raise _contradiction(array, f"spatial:shape states {shape!r:.60}, and the array has {list(size)}")
 
 
-def _spatial(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
+def _spatial(array: Node, attributes: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
     """Yield the transform of pixel corners from ``spatial:transform`` or else ``spatial:bbox``, if either is set."""
-    if stated.get("spatial:transform_type", "affine") != "affine":
+    if attributes.get("spatial:transform_type", "affine") != "affine":
         raise InputError(
-            f"{array.name}: spatial:transform_type is {stated['spatial:transform_type']!r:.60}, not affine"
+            f"{array.name}: spatial:transform_type is {attributes['spatial:transform_type']!r:.60}, not affine"
         )
-    node = stated.get("spatial:registration", "pixel") == "node"
-    if "spatial:transform" in stated:
-        a, b, c, d, e, f = _numbers(array, "spatial:transform", stated["spatial:transform"], 6)
+    node = attributes.get("spatial:registration", "pixel") == "node"
+    if "spatial:transform" in attributes:
+        a, b, c, d, e, f = _numbers(array, "spatial:transform", attributes["spatial:transform"], 6)
         shift = 0.5 if node else 0.0
         yield "spatial:transform", (a, b, c - shift * (a + b), d, e, f - shift * (d + e))
-    elif "spatial:bbox" in stated:
-        left, bottom, right, top = _numbers(array, "spatial:bbox", stated["spatial:bbox"], 4)
+    elif "spatial:bbox" in attributes:
+        left, bottom, right, top = _numbers(array, "spatial:bbox", attributes["spatial:bbox"], 4)
         rows, cols = (max(1, side - node) for side in size)
         a, e = (right - left) / cols, (bottom - top) / rows
         yield "spatial:bbox", (a, 0.0, left - a * node / 2, 0.0, e, top - e * node / 2)
