@@ -26,8 +26,8 @@ _CRS_OPTIONS: Mapping[Option, tuple[str, str]] = {
     "bbox": ("bbox_crs", "leave bbox_crs out, for a bbox in its own coordinates"),
     "aoi": ("aoi_crs", "give an aoi in its own coordinates, as a shapely geometry without aoi_crs"),
 }
-"""Maps a request option to the option for its coordinate system, and to the advice in error messages if the raster
-cannot be related to that coordinate system."""
+"""Maps a request option to the option that sets its coordinate system, and to the advice in errors about that
+system."""
 
 
 def window_of_box(

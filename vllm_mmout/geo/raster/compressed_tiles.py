@@ -59,7 +59,7 @@ class CompressedTiles:
     """
 
     def __init__(self, folder: Path | None, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-        """Create a writer for a raster of ``shape`` (bands, height, width). It keeps tiles in memory without a folder.
+        """Create a writer for a raster of ``shape`` (bands, height, width). Without a folder, it keeps tiles in memory.
 
         ``dtype`` is the dtype of the pixels before `stored_dtype`.
         """
@@ -152,7 +152,7 @@ class CompressedTiles:
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Let GDAL write an empty GeoTIFF with the same metadata. Return its bytes, which serve as the file header."""
+        """Return a GeoTIFF without pixels that GDAL wrote with this metadata. It becomes the header of the file."""
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 

@@ -29,7 +29,7 @@ _LEAST_SIDE = 16
 _LARGEST = 8
 """Largest item size of a dtype in bytes. GDAL cannot write larger numbers."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""Maps characters that end the name of a metadata item for GDAL to temporary replacements."""
+"""Maps ":" and "=" to temporary replacements, since GDAL cuts the names of metadata items there."""
 
 
 class RasterMetadata(TypedDict, total=False):

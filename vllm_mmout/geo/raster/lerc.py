@@ -18,15 +18,15 @@ _DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
 """First bytes of data compressed with deflate, and of data compressed with Zstandard."""
 
 
-def unwrapped(data: bytes, most: int) -> bytes:
-    """Undo the deflate or Zstandard compression around LERC data, if any. The result has at most ``most`` bytes."""
+def unwrapped(data: bytes, max_bytes: int) -> bytes:
+    """Undo the deflate or Zstandard compression around LERC data, if any. Fail if the result exceeds ``max_bytes``."""
     if data.startswith(_ZSTANDARD):
-        return bytes(imagecodecs.zstd_decode(data, out=most))
+        return bytes(imagecodecs.zstd_decode(data, out=max_bytes))
     if not data.startswith(_DEFLATE):
         return data
-    plain = zlib.decompressobj().decompress(data, most + 1)
-    if len(plain) > most:
-        raise ValueError(f"it has more than {most} bytes when decompressed")
+    plain = zlib.decompressobj().decompress(data, max_bytes + 1)
+    if len(plain) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes} bytes when decompressed")
     return plain
 
 

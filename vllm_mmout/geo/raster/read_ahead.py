@@ -17,8 +17,8 @@ _TOGETHER = 2**21
 _TASKS = 256
 """Largest number of decoding tasks to look ahead, even if they need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Limits in bytes for reading several strips or tiles with one request: the largest gap between two of them, and the
-size of a request to which no more are added."""
+"""Limits in bytes for combining strips or tiles in one request: the largest gap between neighbours, and the size that
+completes a request."""
 
 
 class ReadAhead:
@@ -31,8 +31,8 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Requests for groups of tasks that have not all begun: index of the first task after the group, and number of
-        bytes."""
+        """One item per request for a group of tasks that have not all begun: index of the first task after the group,
+        and number of requested bytes."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

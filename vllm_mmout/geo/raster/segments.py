@@ -62,7 +62,7 @@ _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
 """Compressions whose segments are pictures with a header. Decoders allocate memory for the size in that header."""
 _ROOM = 2**22
-"""Number of pixel values that the header of a compressed segment may state at any rate, even if the segment is
+"""Number of pixel values that the header of a compressed segment may state in any case, even if the segment is
 smaller."""
 
 

@@ -146,7 +146,7 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_tasks(self) -> Iterator[_Task]:
-        """Yield tasks in the order that blocks of windows need them. A segment is decoded for the first such block.
+        """Yield tasks in the order that blocks of windows need them. A segment is decoded for the first of the blocks.
 
         If another block that needs the segment is too far away (see `Blocks.ends`), the segment is decoded again.
         """

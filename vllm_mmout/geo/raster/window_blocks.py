@@ -189,7 +189,7 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """Block index + 1, end row and end column of each run of windows, int64 [runs, 3]."""
         self.ends = self._all_ends()
-        """End index, for each block, of the blocks that use the segments decoded for it."""
+        """Item i: index after the last block that the segments decoded for block i are copied to."""
 
     def __len__(self) -> int:
         return self._number

@@ -15,8 +15,8 @@ approx algo geoc m n q W M s lsat path o_proj o_lat_p o_lon_p o_alpha o_lon_c o_
 north_square south_square orient aperture resolution mode sym shape
 """
 _KEYS = frozenset(_PARAMETERS.split())
-"""PROJ parameters that are accepted: projections, ellipsoids and units, but not init, grids, geoidgrids, file, model or
-step."""
+"""PROJ parameters that are accepted, such as projections, ellipsoids and units. Parameters that may name a file (init,
+grids, geoidgrids, file, model, step) are left out."""
 _VALUE = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
 _NO_GRID = "@null"

@@ -109,7 +109,7 @@ _PART = re.compile(r"[A-Za-z_]\w*\[")
 
 
 def same_system(one: str | None, other: str | None) -> bool:
-    """Return whether two texts define the same coordinate system for PROJ, in x, y order. None only equals None."""
+    """Return whether two texts define the same coordinate system, apart from its axis order. None only equals None."""
     if one is None or other is None or one == other:
         return one == other
     try:

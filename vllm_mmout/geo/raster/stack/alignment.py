@@ -209,7 +209,7 @@ def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Convert a matrix to rasterio's ``Affine``. Move an origin at (0, 0) by a tiny distance.
+    """Convert a matrix to rasterio's ``Affine``. Move an origin at (0, 0) slightly, so that rasterio respects it.
 
     Without the move, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
     """

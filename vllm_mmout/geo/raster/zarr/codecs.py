@@ -32,7 +32,7 @@ _DECODERS: Final[Mapping[str, Callable[..., bytes | bytearray]]] = {
     "zlib": imagecodecs.zlib_decode,
     "lz4": _lz4,
 }
-"""Maps the name of a codec to the function that decodes at most ``out`` bytes."""
+"""Maps the name of a codec to its decoder. The argument ``out`` of a decoder limits the size of the result in bytes."""
 
 
 def check_codecs(node: Node, encoding: Encoding) -> None:

@@ -24,7 +24,7 @@ _DIRECTORY_BYTES: Final = 2**24
 """Largest accepted size, in bytes, of a zip file's list of files. 150,000 files reach it."""
 _LOCAL_HEADER: Final = 30
 """Size of the fixed part of the header before each file in a zip file, in bytes (APPNOTE.TXT, 4.3.7)."""
-_QUIETLY: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags of `os.open` for reading. With O_NONBLOCK, opening a named pipe does not block the thread."""
 
 
@@ -126,7 +126,7 @@ class FolderStore(Store):
         try:
             if not path.resolve().is_relative_to(self._root):
                 raise InputError(f"{path} is a link to a file outside the Zarr store; replace it by the file")
-            descriptor = os.open(path, _QUIETLY)
+            descriptor = os.open(path, _OPEN_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             yield None
             return

@@ -29,10 +29,10 @@ within the timeout of a request."""
 
 @contextmanager
 def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator[Path]:
-    """Yield a temporary path to write to. When the block ends, the file there is uploaded to ``target``.
+    """Yield a temporary path. When the ``with`` block ends, upload ``sidecars``, then the file, to ``target``.
 
     ``sidecars`` maps the name of a small file to its content, or to None if that file is to be removed.
-    `atomic_file` has the same interface for local files. The sidecar files are uploaded first. If the upload
+    `atomic_file` has the same interface for local files. If the upload
     of the main file fails, they are restored to their previous content. The main file appears only when all of its
     parts are uploaded. After an error no part of it stays in the bucket.
     """
