@@ -41,19 +41,23 @@ class EngineBinding(ABC):
     """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """Selected output processors. The engine argument, ``config.json`` or the model's class selects them."""
+    """Selection from which ``processors`` were created: by the engine argument, ``config.json`` or the model's class.
+    """
 
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""
     async_llm: ClassVar[str]
-    """Import path ("module:Class") of the subclass of ``AsyncLLM`` to use. Its ``mmout_bound`` is called at the start.
+    """Import path ("module:Class") of the subclass of ``AsyncLLM`` to use. Its method ``mmout_bound`` is called once,
+    after the engine has started.
     """
     llm_engine: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLMEngine`` that the engine uses."""
     llm: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLM`` that the engine uses."""
     output_processor: ClassVar[str]
-    """Import path ("module:Class") of the subclass of ``OutputProcessor`` to use, with ``setup`` and ``close``."""
+    """Import path ("module:Class") of the subclass of vLLM's ``OutputProcessor`` that the engine uses. It must have the
+    methods ``setup`` and ``close``.
+    """
 
     @classmethod
     @abstractmethod
@@ -63,7 +67,7 @@ class EngineBinding(ABC):
         """Create the output processors and settings of an engine from vLLM's config, before the engine starts."""
 
     def started(self, engine: Any) -> Self:
-        """Return a copy with the values that only a started engine (``AsyncLLM`` or ``LLMEngine``) knows."""
+        """Return this binding, completed with values that are known only after ``engine`` has started."""
         return self
 
     @abstractmethod
@@ -89,8 +93,8 @@ class Binding(EngineBinding):
     engines: int = 1
     """Number of engines that this frontend sends requests to, more than 1 with data parallelism."""
     first_engine: int = 0
-    """Index of the engine that gets the first block of tiles. Frontends that share engines begin with different
-    engines.
+    """Index of the data-parallel engine that gets this frontend's first tiles. Each frontend has another index, which
+    spreads the load.
     """
     trace: Trace | None = None
     """File to which the times of each request are written, or None if the engine is not traced."""
@@ -129,7 +133,7 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return a copy with the number of engines, and with output processors that can use vLLM's renderer."""
+        """Return a copy with the number of engines, and with output processors that have access to vLLM's renderer."""
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()
@@ -141,11 +145,17 @@ class Binding(EngineBinding):
         return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
-        """Return an object that records times of a request, or its tiles from ``tile`` on. None if tracing is off."""
+        """Return an object that records a request's times in the trace file, or None if tracing is off.
+
+        If only a block of its tiles is recorded, ``tile`` is the index of the first, and ``tiles`` the number of tiles.
+        """
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """Return the name and object of a requested processor that builds the model's inputs itself, or None."""
+        """Return the name and the object of the requested `OwnInputsProcessor`, or None if the request names none.
+
+        Such a processor builds the model's inputs itself.
+        """
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):
@@ -187,7 +197,7 @@ class Binding(EngineBinding):
 
 
 def resolve_choice(vllm_config: VllmConfig) -> Choice | None:
-    """Return the output processors selected for a model, or None for a text model. Every process gets the same."""
+    """Return the output processors selected for a model, or None for a text model."""
     additional = vllm_config.additional_config
     table = additional.get(OPTIONS_KEY) if isinstance(additional, Mapping) else None
     return choose(MULTIMODAL_OUTPUT_REGISTRY, vllm_config.model_config, table)
@@ -203,13 +213,13 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
         return None
     served = model_config.served_model_name
     name = _short_name(served if isinstance(served, str) else model_config.model)
-    kind = _kind(choice, model_config.model, generates=model_config.runner_type == "generate")
+    kind = _binding_class(choice, model_config.model, generates=model_config.runner_type == "generate")
     _check_trace(choice, config_of(model_config), name, kind)
     return kind.make(vllm_config, choice, config_of(model_config), name, in_process=in_process)
 
 
 def _check_trace(choice: Choice, config: Mapping[str, Any], model: str, kind: type[EngineBinding]) -> None:
-    """Raise if ``config.json`` names a trace file, or if a trace is requested for a model that generates tokens.
+    """Raise OptionError if ``config.json`` sets "trace", or if a trace is requested for a model that generates tokens.
 
     A model's folder must not choose which file is written, and the trace of a generating model would stay empty.
     """
@@ -238,13 +248,12 @@ def check_extensions(vllm_config: VllmConfig, *, bound: bool) -> None:
         extension.check_engine(vllm_config, bound=bound)
 
 
-def _kind(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
-    """Return the `EngineBinding` subclass that all output processors of a model require.
+def _binding_class(choice: Choice, model: str, *, generates: bool) -> type[EngineBinding]:
+    """Return the `EngineBinding` subclass that all output processors in ``choice`` require.
 
     Raises:
         OptionError: a processor needs generated tokens and the model answers in one forward, or the reverse.
         RegistrationError: the processors require different classes.
-
     """
     kinds: dict[type[EngineBinding], str] = {}
     for name, processor in choice.processors.items():

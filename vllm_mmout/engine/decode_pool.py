@@ -20,9 +20,9 @@ _ENDS_S = 1.0
 """Longest wait for the threads to end when the pool is closed, in seconds."""
 MAX_ABANDONED = 32
 """Maximum number of threads that hang in a job. When it is reached, the pool refuses all new jobs."""
-_LEAST_SHARE = 2
-"""Number of hanging jobs of an output processor after which its new jobs are refused. If the pool has more threads than
-this, the number of threads applies instead.
+_MIN_HANGING_LIMIT = 2
+"""Smallest value of the limit on hanging jobs of an output processor. The limit is the number of threads, but at least
+this value.
 """
 
 
@@ -98,8 +98,10 @@ class DecodePool:
         self._changed = threading.Condition(self._lock)
         self._running: dict[threading.Thread, DecodeJob] = {}
         self._abandoned: dict[threading.Thread, DecodeJob] = {}
-        self._put_off: deque[DecodeJob] = deque()
-        """Jobs that wait because other jobs of the same output processor hang, and it must not use more threads."""
+        self._postponed: deque[DecodeJob] = deque()
+        """Jobs that wait because jobs of the same output processor hang, and other jobs of it already run on half of
+        the threads.
+        """
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False
@@ -147,8 +149,8 @@ class DecodePool:
 
     def _drain(self) -> list[DecodeJob]:
         with self._lock:
-            jobs = [*self._put_off]
-            self._put_off.clear()
+            jobs = [*self._postponed]
+            self._postponed.clear()
         with suppress(queue.Empty):
             while (job := self._jobs.get_nowait()) is not None:
                 jobs.append(job)
@@ -167,13 +169,13 @@ class DecodePool:
             watchdog = threading.Thread(target=self._watch, name="mmout-watchdog", daemon=True)
             watchdog.start()
             self._watchdog = watchdog
-        if len(self._workers) < self._wanted:
+        if len(self._workers) < self._thread_target:
             self._start_worker()
         return None
 
     @property
-    def _wanted(self) -> int:
-        """Number of threads that the pool must have, not counting threads that hang."""
+    def _thread_target(self) -> int:
+        """Number of threads to keep running, not counting threads that hang."""
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
     def _hanging(self, job: DecodeJob) -> int:
@@ -187,7 +189,7 @@ class DecodePool:
     def _refusal_of(self, job: DecodeJob) -> DecodeError | None:
         """Return an error if too many jobs of the job's processor hang. The caller must hold the lock."""
         hanging = self._hanging(job)
-        if hanging < max(self.threads, _LEAST_SHARE):
+        if hanging < max(self.threads, _MIN_HANGING_LIMIT):
             return None
         return DecodeError(
             f"{hanging} decodes of output processor {' or '.join(job.processors)} hang past their limit of"
@@ -195,18 +197,18 @@ class DecodePool:
             " limit of its own, and restart the engine. Other output processors go on"
         )
 
-    def _waits(self, job: DecodeJob) -> bool:
-        """Return whether to postpone a job because jobs of its processor hang. The caller must hold the lock.
+    def _must_wait(self, job: DecodeJob) -> bool:
+        """Return whether a job must wait because jobs of its output processor hang. The caller must hold the lock.
 
         Otherwise such jobs could occupy all threads, and jobs of other processors could not run.
         """
         beside = sum(self._hanging(running) > 0 for running in self._running.values())
-        return self._hanging(job) > 0 and beside >= max(1, self._wanted // 2)
+        return self._hanging(job) > 0 and beside >= max(1, self._thread_target // 2)
 
-    def _put_back(self) -> None:
+    def _requeue_postponed(self) -> None:
         """Queue the postponed jobs again. The caller must hold the lock."""
-        while self._put_off and not self._closed:
-            self._jobs.put(self._put_off.popleft())
+        while self._postponed and not self._closed:
+            self._jobs.put(self._postponed.popleft())
 
     def _start_worker(self) -> None:
         worker = background_thread(self._work, "decode")
@@ -221,8 +223,8 @@ class DecodePool:
                 continue
             with self._lock:
                 closed = self._closed  # if True, close() has not seen this job
-                if not closed and self._waits(job) and not self._refusal_of(job):
-                    self._put_off.append(job)
+                if not closed and self._must_wait(job) and not self._refusal_of(job):
+                    self._postponed.append(job)
                     del job
                     continue
                 refusal = _shut_down() if closed else self._refusal_of(job)
@@ -233,10 +235,10 @@ class DecodePool:
             with self._lock:
                 self._running.pop(thread, None)
                 ends = self._abandoned.pop(thread, None) is not None
-                if not ends and len(self._workers) > self._wanted:
+                if not ends and len(self._workers) > self._thread_target:
                     self._workers.remove(thread)
                     ends = True
-                self._put_back()
+                self._requeue_postponed()
             try:
                 job.settle(outcome)
             except Exception:  # noqa: BLE001 - an error of the callback must not end this thread
@@ -262,9 +264,9 @@ class DecodePool:
                     self._abandoned[thread] = job
                     self._workers.remove(thread)
                 with suppress(RuntimeError):  # if the system cannot start a thread now, the next job tries again
-                    while len(self._workers) < self._wanted:
+                    while len(self._workers) < self._thread_target:
                         self._start_worker()
-                self._put_back()
+                self._requeue_postponed()
             for job in overdue.values():
                 job.settle(
                     DecodeError(

@@ -69,7 +69,7 @@ class _PictureParser(MultiModalDataParser):
 
 
 class PictureInfo(BaseProcessingInfo):
-    """Limits that vLLM asks for: the number of pictures in a prompt, and the number of tokens of a picture."""
+    """Limits that vLLM asks for: number of pictures in a prompt, and number of tokens of a picture."""
 
     def __init__(self, model: type, ctx: InputProcessingContext) -> None:
         super().__init__(ctx)
@@ -80,7 +80,7 @@ class PictureInfo(BaseProcessingInfo):
         return _PictureParser()
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Return None as the limit of pictures in a prompt. The engine's ``limit_mm_per_prompt`` still applies."""
+        """Return None: the number of pictures in a prompt is limited only by ``limit_mm_per_prompt``."""
         return {IMAGE: None}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -128,7 +128,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     def get_dummy_mm_inputs(
         self, mm_counts: Mapping[str, int], *, cache: Any = None, scheduler_config: Any = None
     ) -> MultiModalInput:
-        """Build an input of the largest pictures with the most tokens, for vLLM to measure the memory needed."""
+        """Build an input with the largest pictures and the most tokens, from which vLLM measures its memory."""
         length = self.info.ctx.model_config.max_model_len
         options: Any = {}
         pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]
@@ -145,7 +145,10 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         places: Sequence[PicturePlaceholder],
         timing_ctx: TimingContext,
     ) -> MultiModalInput:
-        """Build the engine's input for a prompt. Only pictures that are not in vLLM's cache are mapped to tensors."""
+        """Build vLLM's input from token ids, pictures, and the position of each picture's tokens in the prompt.
+
+        Only pictures that are not in vLLM's cache are mapped to tensors.
+        """
         items = MultiModalDataItems({IMAGE: ProcessorBatchItems(list(pictures), IMAGE)})
         processed = self._cached_apply_hf_processor(replace(inputs, mm_data_items=items), timing_ctx)
         return mm_input(
@@ -178,7 +181,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
 
     def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
-        """Return a replacement without effect, which vLLM requires. `apply` has already inserted the image tokens."""
+        """Return a replacement that changes nothing, which vLLM requires. `apply` has already inserted the tokens."""
         return [PromptReplacement(modality=IMAGE, target=[], replacement=[])]
 
 
@@ -186,12 +189,12 @@ def _pictures(items: MultiModalDataItems) -> list[Any]:
     return items[IMAGE].get_all() if IMAGE in items else []
 
 
-def _kept_uuids(inputs: ProcessorInputs, before: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Return the client's UUIDs of the pictures, with None for each picture that the input processor has replaced."""
+def _kept_uuids(inputs: ProcessorInputs, originals: Sequence[Any], processed: Sequence[Any]) -> Any:
+    """Return the client's UUID of each picture, or None if the processed picture is not the original object."""
     uuids = (inputs.mm_uuid_items or {}).get(IMAGE)
     if uuids is None:
         return None
-    return {IMAGE: [uuid if old is new else None for uuid, old, new in zip(uuids, before, after, strict=True)]}
+    return {IMAGE: [uuid if old is new else None for uuid, old, new in zip(uuids, originals, processed, strict=True)]}
 
 
 def _normalized(picture: Any) -> Any:

@@ -1,26 +1,28 @@
-"""Pack two uint8 elements into a byte, to halve most class maps. The elements must be 0 to 14 or 255 (nodata)."""
+"""Pack two uint8 elements into a byte to halve the size of class maps. Elements must be 0 to 14, or 255 (nodata)."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-_MOST = 14
-"""Largest element that is packed into half a byte unchanged. The element 255 is packed as 15."""
+_LARGEST_PACKABLE = 14
+"""Largest element that fits half a byte unchanged. The number 15 in half a byte stands for 255 (nodata)."""
 _WORTH_HALVING = 256
-"""Smallest number of elements for which packing is worth its time. A request with fewer is sent unpacked."""
+"""Smallest number of elements of a request that are worth packing. Smaller results are sent unpacked."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor [requests, ...] may be packed: it is large, and its elements are 0 to 14 or 255."""
+    """Return whether to pack a tensor [requests, ...]: it is uint8, large, and all elements are 0 to 14 or 255."""
     if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False
-    return int((tensor + 1).max()) <= _MOST + 1  # 255 becomes 0; comparing each element would take much longer
+    return (
+        int((tensor + 1).max()) <= _LARGEST_PACKABLE + 1
+    )  # 255 becomes 0; comparing each element would take much longer
 
 
 def to_halves(rows: torch.Tensor) -> torch.Tensor:
     """Pack pairs of uint8 elements [requests, n] into single bytes, uint8 [requests, (n + 1) // 2]."""
-    low = rows.clamp(max=_MOST + 1).contiguous()  # 255 becomes 15
+    low = rows.clamp(max=_LARGEST_PACKABLE + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
     pairs = low.view(torch.int16)
@@ -28,12 +30,12 @@ def to_halves(rows: torch.Tensor) -> torch.Tensor:
     return pairs.to(torch.uint8)
 
 
-def from_halves(part: torch.Tensor, count: int) -> torch.Tensor:
-    """Unpack the first ``count`` elements of packed bytes, uint8 [count].
+def from_halves(packed: torch.Tensor, count: int) -> torch.Tensor:
+    """Unpack the first ``count`` uint8 elements of ``packed``, uint8 [bytes], which has two elements per byte.
 
     It uses NumPy, because torch would wait for its own threads when all cores are busy.
     """
-    pairs = part.numpy().astype(np.uint16)
+    pairs = packed.numpy().astype(np.uint16)
     others = pairs << 4
     pairs |= others
     pairs &= 0x0F0F

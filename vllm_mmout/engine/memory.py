@@ -14,9 +14,10 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 _NEVER = 1 << 30
 _BLOCK = 32 << 20
-"""Size above which freed blocks return to the system at once, in bytes. It is the largest size that glibc accepts.
+"""Size in bytes above which glibc returns a freed block to the system at once. It is the largest size that glibc
+accepts.
 
-Segments and tiles are smaller.
+Tiles, and segments of files, are smaller, so their memory is kept.
 """
 _FREE = 128 << 20
 """Size of the free memory at the end of a heap, in bytes, above which glibc returns that memory to the system."""

@@ -84,10 +84,7 @@ def generates_from_pictures(model: type) -> bool:
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Raise if input functions registered on a model that generates tokens do not fit it or would not be called.
-
-    Raise if they do not fit the model, or if vLLM would never call them.
-    """
+    """Raise if the functions that build a generating model's inputs do not fit the model, or would not be called."""
     cls = model_class(model_config)
     if cls is None or not (names := ", ".join(MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators)):
         return
@@ -140,7 +137,7 @@ def model_inputs(model_config: ModelConfig, *, in_process: bool) -> ModelInputs 
 
 
 def _is_own_and_not_imported(model_config: ModelConfig) -> bool:
-    """Return whether a model's class is in a module of vLLM that is not imported in this process."""
+    """Return whether vLLM itself defines the model's class, in a module that this process has not imported."""
     registry = model_config.registry
     architecture = model_config.architecture
     if architecture not in registry.models:  # vLLM derives "LlamaForSequenceClassification" from "LlamaForCausalLM"

@@ -36,9 +36,11 @@ class BandInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     common_names: tuple[str, ...] = ()
-    """Common names of STAC's EO extension that the band's name means. Empty if the name is not understood."""
+    """Names from STAC's EO extension, such as "red", that describe the band. Empty if the band's name is not
+    understood.
+    """
     image: str | None = None
-    """Name of the band's image if the model takes several images."""
+    """Name of the input image that has the band if the model takes several images, else None."""
     scaling: str | None = None
     """Formula that scales the values for the network. None if the model's own code scales them."""
 
@@ -50,14 +52,14 @@ class TileInfo(msgspec.Struct, frozen=True):
     """Height of the tiles that larger inputs are cut into, unless the request sets ``tile``."""
     width: int
     sizes: str
-    """The sizes that fit one forward pass, as text."""
+    """Description of the sizes that fit one forward pass, such as "64 to 512 either way, in multiples of 16"."""
 
 
 class KindInfo(msgspec.Struct, frozen=True):
     """A kind of result that an output processor makes."""
 
     name: str | None
-    """Value of the option ``output``, or None if the processor has a single kind."""
+    """Value of the request option ``output`` that selects this kind, or None if the processor has a single kind."""
     formats: tuple[str, ...]
     """Names of the file formats, the default first. Empty if they are not known in advance."""
 
@@ -66,13 +68,13 @@ class ProcessorInfo(msgspec.Struct, frozen=True):
     """An output processor of a model."""
 
     name: str
-    """Value of the option ``processor``."""
+    """Value of the request option ``processor`` that selects this processor."""
     answers_with: str
     """Kind of object: "raster", "image", "video", "audio", "structured" or "tensor"."""
     outputs: tuple[KindInfo, ...]
     """Kinds of result, the default first."""
     together: tuple[str, ...]
-    """Kinds that a request may ask for together."""
+    """Kinds of result that a single request may ask for at once."""
     classes: tuple[ModelClass, ...]
     """Classes in the order of the model. Empty if there are none, or their names are unknown."""
 
@@ -86,7 +88,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     served_by: str
     """Import path of the model's class, as "module:Class", or "vLLM" for a model whose class is vLLM's own."""
     provided_by: str
-    """Name of the wing that serves the model, else of the package of the model's class."""
+    """Name of the extension package that serves the model, or else of the Python package that defines the model's
+    class.
+    """
     takes: str
     """Description of the inputs."""
     bands: tuple[BandInfo, ...]
@@ -98,11 +102,11 @@ class ModelInfo(msgspec.Struct, frozen=True):
     processors: tuple[ProcessorInfo, ...]
     """Output processors, the default first."""
     chosen_by: str
-    """Setting that chose the output processors: the engine argument, ``config.json``, or the model's class."""
+    """Where the output processors were selected: the engine argument, ``config.json``, or the model's class."""
     options: tuple[str, ...]
     """Names of the options that requests may set."""
     assumes: tuple[str, ...]
-    """Sentences about the assumptions that are made if an input leaves something open."""
+    """Sentences that tell how an input is read if it does not state, for example, its band names or scale."""
 
 
 def model_info(binding: EngineBinding, model_config: ModelConfig) -> ModelInfo:

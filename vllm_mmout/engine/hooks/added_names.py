@@ -1,4 +1,4 @@
-"""Names that this package adds to vLLM's modules: its registries, and names that older vLLM releases had."""
+"""Names that this package adds to vLLM's modules: its own registries, and names that vLLM itself has removed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ FIRST_NAMES = "support code that was written for vLLM's first input registries, 
 
 
 def _added(module: str, name: str, path: str, why: str = FIRST_NAMES) -> Attribute:
-    """Return an `Attribute` that adds a name to a module of vLLM. ``path`` locates the object in this package.
+    """Return an `Attribute` that adds ``name`` to a module of vLLM.
 
-    The object is imported when the name is added.
+    The object is imported from ``path`` in this package when the name is added. ``why`` is the purpose, for error
+    messages.
     """
     value: partial[Any] = partial(import_path, f"vllm_mmout.{path}", "name")
     return Attribute(module, name, value, why)

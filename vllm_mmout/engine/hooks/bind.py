@@ -78,16 +78,16 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
     rebase(worker, BoundWorker)
 
 
-def _bind_shared_objects(engine: Any, binding: EngineBinding, end: Callable[[], None]) -> EngineBinding:
-    """Change the classes of vLLM's objects that ``AsyncLLM`` and ``LLMEngine`` share, such as the output processor.
+def _bind_shared_objects(engine: Any, binding: EngineBinding, shut_down: Callable[[], None]) -> EngineBinding:
+    """Change the classes of vLLM objects that ``AsyncLLM`` and ``LLMEngine`` share, such as the output processor.
 
-    Return ``binding``, completed with facts that only the started engine knows. If that fails, `end` shuts the engine
-    down and the error is raised.
+    Return ``binding``, completed with facts that only the started engine knows. If that fails, ``shut_down`` is called
+    and the error is raised.
     """
     try:
         binding = binding.started(engine)
     except BaseException:
-        end()
+        shut_down()
         raise
     if not binding.generates and engine.renderer.tokenizer is None:
         from vllm_mmout.engine.hooks.renderer import NoChat
@@ -106,7 +106,7 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """Return the features that a model needs and Model Runner V2 lacks, named as in vLLM's own list of them.
+    """Return features that a model needs but Model Runner V2 lacks, under the names that vLLM uses for them.
 
     The list is empty for an engine with output processors if vLLM can build dummy inputs.
     """

@@ -11,10 +11,11 @@ from vllm_mmout.errors import HookError
 TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
 """vLLM releases that this package is tested with: the latest release of each minor version."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
-CHAT_TEMPLATE_ERROR_HOMES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
-"""Modules that define vLLM's ``ChatTemplateResolutionError``: since vLLM 0.33, in 0.32, and before 0.32.
+CHAT_TEMPLATE_ERROR_MODULES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
+"""Modules that may define vLLM's ``ChatTemplateResolutionError``, in the order to try: the first is for vLLM 0.33 and
+later, the second for 0.32, the third for older releases.
 
-The newest is tried first, because newer releases may still import the error in the older modules.
+The order matters, because newer releases may still import the error in the older modules.
 """
 
 
@@ -37,20 +38,20 @@ def chat_template_error() -> type[Exception]:
         HookError: no module of this vLLM defines the error.
 
     """
-    for home in CHAT_TEMPLATE_ERROR_HOMES:
+    for home in CHAT_TEMPLATE_ERROR_MODULES:
         with suppress(ImportError):
             kind: type[Exception] | None = getattr(importlib.import_module(home), CHAT_TEMPLATE_ERROR, None)
             if kind is not None:
                 return kind
     raise HookError(
-        f"vLLM {vllm_version()} has no {CHAT_TEMPLATE_ERROR} in {', '.join(CHAT_TEMPLATE_ERROR_HOMES)} (needed to:"
+        f"vLLM {vllm_version()} has no {CHAT_TEMPLATE_ERROR} in {', '.join(CHAT_TEMPLATE_ERROR_MODULES)} (needed to:"
         " refuse chats to models without a tokenizer). Install a vLLM release that this version supports, or a newer"
         " vllm_mmout"
     )
 
 
 def can_make_dummies() -> bool:
-    """Return whether vLLM can build dummy inputs, which Model Runner V2 needs for steps without requests.
+    """Return whether vLLM can build dummy inputs. Model Runner V2 needs them to run a model without requests.
 
     vLLM 0.30 cannot. Its warm-up steps have requests of two tokens, and our requests may have only one token.
     """
@@ -60,7 +61,7 @@ def can_make_dummies() -> bool:
 
 
 def may_be_sent_again(error: BaseException | None) -> bool:
-    """Return whether an error says that the request was not run, so that it may be sent again.
+    """Return whether a failed request may be sent again, because the engine refused it without running it.
 
     A paused engine raises such an error since vLLM 0.33.
     """

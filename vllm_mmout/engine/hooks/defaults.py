@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.hooks.unserved_folders import leave
+from vllm_mmout.engine.hooks.unserved_folders import record_alternative
 from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import OptionError
 from vllm_mmout.models.config import MODEL_TYPE
@@ -31,12 +31,14 @@ ALL_DEVICES: dict[str, Any] = {
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""Engine arguments on a CPU. vLLM would require almost all memory to be free for a KV cache, which our models lack."""
+"""Engine arguments to add on a CPU: a tiny KV cache, which these models do not use. By default vLLM would start only if
+almost all memory is free.
+"""
 
 _FOR_VLLM = ("convert", "model_impl")
-"""Engine arguments that only vLLM's own model classes use. If the user sets one, vLLM serves the model itself."""
+"""Engine arguments that only vLLM's own model classes use. If the user sets any, vLLM's class serves the model."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that make vLLM serve the model itself if vLLM has a class for the model's architecture."""
+"""Engine arguments that also select vLLM's own model class, if vLLM has a class for the model's architecture."""
 
 _NO_CACHE = "and this model has no cache of keys and values; leave it out"
 _UNUSABLE = {
@@ -50,7 +52,9 @@ _UNUSABLE = {
         " or write what is meant into the model's config.json or its input mapper"
     ),
 }
-"""Engine arguments that a plain PyTorch model cannot use, each with the end of its error message."""
+"""Engine arguments that these models cannot use, because they are plain PyTorch. The value is the end of the error
+message.
+"""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """Default of ``max_num_seqs`` by device. With vLLM's own default, a batch could have 256 tiles."""
@@ -64,7 +68,7 @@ def fill_in(engine_args: EngineArgs) -> None:
     not set.
     """
     config = _config(engine_args)
-    leave(engine_args.model, None)
+    record_alternative(engine_args.model, None)
     family, taken = family_of(config), None
     if config.get("model_type") != MODEL_TYPE and family is None:
         taken = _translated_config(engine_args, config)
@@ -99,7 +103,7 @@ def fill_in(engine_args: EngineArgs) -> None:
 
 
 def _refuse_unusable(engine_args: EngineArgs) -> None:
-    """Raise OptionError for arguments that need vLLM's layers or cache, because the model is plain PyTorch."""
+    """Raise OptionError if an engine argument needs vLLM's own layers or KV cache, which plain PyTorch models lack."""
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (count := getattr(engine_args, name)) > 1:
             raise OptionError(
@@ -140,7 +144,7 @@ def _translated_config(engine_args: EngineArgs, config: dict[str, Any]) -> dict[
 
 
 def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the user has set engine arguments that make vLLM itself serve the model."""
+    """Return whether the user has set engine arguments that select vLLM's own class for the model."""
     defaults = {field.name: _default(field) for field in fields(engine_args)}
     names = {name for name in (*_FOR_VLLM, *_FOR_VLLMS_CLASS) if getattr(engine_args, name) != defaults[name]}
     architectures = config.get("architectures")
@@ -159,7 +163,7 @@ def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
     wing = served_if_named(config, engine_args.model)
     own = engine_args.config_format in ("auto", "hf") and _engine_table(engine_args).get(KEY) is None
     if own and not _switched_off(engine_args, config):
-        leave(engine_args.model, wing)
+        record_alternative(engine_args.model, wing)
     architectures = config.get("architectures")
     for architecture in architectures if isinstance(architectures, list) else ():
         if isinstance(architecture, str) and is_served(architecture):
@@ -176,7 +180,7 @@ def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
 
 
 def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the engine argument, or else ``config.json``, turns off the model's output processor.
+    """Return whether the output processor is set to "none" by the engine argument, or else by ``config.json``.
 
     vLLM's own class then serves the model.
     """
@@ -198,7 +202,7 @@ def _refuse_another_type(config: dict[str, Any]) -> None:
 
 
 def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
-    """Set ``max_num_batched_tokens`` to the number of requests in a step, since each request has one token.
+    """Set ``max_num_batched_tokens`` to ``max_num_seqs``, because each request of these models has exactly one token.
 
     vLLM measures memory with a step of ``max_num_batched_tokens`` tokens, and looks up the last token of each request
     in the output of ``forward``. That output has only one row for each request.

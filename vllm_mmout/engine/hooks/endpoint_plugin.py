@@ -14,9 +14,9 @@ SWITCH: Final = "MMOUT_SERVING"
 """Environment variable that enables this package's HTTP routes. The API server processes inherit it."""
 GROUP: Final = "vllm.endpoint_plugins"
 NAME: Final = "mmout_serving"
-"""Name of this package's endpoint plugin among vLLM's entry points.
+"""Name of this package's entry point in ``vllm.endpoint_plugins``.
 
-It differs from the name of our general plugin, so that VLLM_PLUGINS can list both for a plain ``vllm serve``.
+The package's general plugin has another name, so that VLLM_PLUGINS can list both for a plain ``vllm serve``.
 """
 _log = logging.getLogger("vllm.mmout")
 

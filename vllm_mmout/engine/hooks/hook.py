@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for hooks that are needed only in processes that create engines.
+"""Value of `Hook.where` for hooks that are needed only in processes that create engines. Other processes save the time
+of importing the hooked modules.
 
-Such a process has imported ``EngineArgs``. In the engine core and the workers of a text model, importing the hooked
-modules, such as that of `LLM`, would cost time.
+A process creates engines if it has imported ``EngineArgs``.
 """
 CORE = "core"
-"""Value of `Hook.where` for hooks that are needed only in processes that may run an engine core.
+"""Value of `Hook.where` for hooks that are needed only in processes that may run an engine core. Other processes save
+the time of importing the hooked modules.
 
-Such a process has imported the module of vLLM's engine core. In other processes the import would cost time.
+A process may run an engine core if it has imported vLLM's module of the core.
 """
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
@@ -27,7 +28,7 @@ class Hook:
 
     module: str
     name: str
-    """Qualified name within the module, for example ``AsyncLLM.abort``."""
+    """Qualified name of the callable in its module, for example ``AsyncLLM.abort``."""
     parameters: tuple[str, ...]
     """Parameters of the callable that this package uses. If vLLM lacks one of them, the hook cannot be installed."""
     why: str
@@ -41,7 +42,9 @@ class Hook:
     where: str = FRONTEND
     """Processes that need the hook: `FRONTEND`, `CORE` or `ANYWHERE`."""
     native: str = ""
-    """Full name of a vLLM attribute. If vLLM has this attribute, the hook is unnecessary and is not installed."""
+    """Full name of a vLLM attribute that makes the hook unnecessary. If vLLM has the attribute, the hook is not
+    installed.
+    """
 
     @property
     def target(self) -> str:

@@ -15,18 +15,18 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of a function that only a vLLM patched by ``patches/`` has. It creates an engine's output processor.
+"""Full name of a vLLM function that only the patches in ``patches/`` add. It creates an engine's output processor.
 
-The patched vLLM then notifies that output processor when the engine has started.
+The patched vLLM also notifies that output processor when the engine has started.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"
 
 
-def _used(
+def _unchanged_hooks(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Return hooks for callables of ``module`` that are used unchanged, from rows (name, parameters, why, since)."""
+    """Return hooks without a wrapper for callables of ``module``. Rows are (name, parameters, purpose, version)."""
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 
 
@@ -109,7 +109,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         wrappers.run_busy_loop,
         CORE,
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.v1.worker.worker_base",
         (
             "WorkerBase.load_model",
@@ -128,7 +128,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         ("WorkerBase.sample_tokens", (), "time the steps of a traced engine", "0.12"),
         where=ANYWHERE,
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.model_executor.models.registry",
         (
             "_ModelInfo.from_model_cls",
@@ -139,7 +139,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         until="never",
         where=ANYWHERE,
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.model_executor.models.registry",
         (
             "_BaseRegisteredModel.inspect_model_cls",
@@ -150,7 +150,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         until="vLLM's lazy entries can create an adapter, and are not cached by the hash of one file",
         where=ANYWHERE,
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.model_executor.models.registry",
         (
             "_BaseRegisteredModel.load_model_cls",
@@ -161,7 +161,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         until="vLLM's lazy entries can create an adapter",
         where=ANYWHERE,
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.v1.engine.output_processor",
         ("OutputProcessor.add_request", ("request", "prompt", "parent_req", "request_index", "queue"), _OBJECT, "0.11"),
         ("OutputProcessor.process_outputs", ("engine_core_outputs",), _OBJECT, "0.11"),
@@ -176,7 +176,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
             "0.11",
         ),
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.v1.engine.async_llm",
         (
             "AsyncLLM.add_request",
@@ -191,7 +191,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
             "0.13",
         ),
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.v1.engine.llm_engine",
         (
             "LLMEngine.add_request",
@@ -202,7 +202,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         ("LLMEngine.step", (), "override it on a bound engine", "0.11"),
         ("LLMEngine.abort_request", ("request_ids", "internal"), "abort the requests of generate", "0.13"),
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.v1.engine.core_client",
         (
             "SyncMPClient.get_output",
@@ -212,7 +212,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         ),
         until="vLLM's synchronous engine survives a Ctrl-C at any moment",
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.v1.engine.core",
         (
             "EngineCoreProc._process_input_queue",
@@ -232,7 +232,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
         until=FULL_STEPS,
         where=CORE,
     ),
-    *_used(
+    *_unchanged_hooks(
         "vllm.distributed.device_communicators.shm_broadcast",
         (
             "SpinCondition.__init__",
@@ -252,7 +252,7 @@ def hooks() -> tuple[Hook, ...]:
 
 
 def names() -> tuple[Contact, ...]:
-    """Return the names of vLLM that this package or an extension package uses, except callables with a hook."""
+    """Return the names of vLLM, other than hooked callables, that this package and its extension packages use."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

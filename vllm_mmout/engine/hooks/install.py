@@ -18,19 +18,18 @@ ABSENT = object()
 
 
 _installed: dict[str, tuple[Any, str, Any]] = {}
-"""Changed attributes of vLLM by full name, as (module or class, attribute name, original value).
-
-The original value is ``ABSENT`` if the module or class itself did not have the attribute.
+"""Attributes of vLLM that were changed, by full name, as (module or class, attribute name, original value). The value
+is ``ABSENT`` if the module or class did not have the attribute.
 """
 
 
 def is_frontend() -> bool:
-    """Return whether this process creates engines. Only such a process has imported ``EngineArgs``."""
+    """Return whether this process creates engines, which is so if it has imported vLLM's ``EngineArgs``."""
     return "vllm.engine.arg_utils" in sys.modules
 
 
 def is_core() -> bool:
-    """Return whether an engine core may run in this process. Only then is the core's module imported."""
+    """Return whether this process may run an engine core, which is so if it has imported the core's module."""
     return "vllm.v1.engine.core" in sys.modules
 
 
@@ -91,13 +90,12 @@ def is_installed() -> bool:
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Check that vLLM has every hooked callable. Return the owner and name of each, by its full name.
+    """Check that vLLM has every hooked callable. Return (module or class, attribute name) of each, by full name.
 
-    The owner is a module or class. Added names have an entry too.
+    Added names have an entry too.
 
     Raises:
         HookError: vLLM lacks a callable, or a parameter that we use.
-
     """
     places, faults = find_targets(all_hooks() if hooks is None else hooks, attributes)
     if faults:
@@ -111,9 +109,9 @@ def verify(
 def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Return the owner of each hooked callable and added name, and a message for each that vLLM lacks.
+    """Find the module or class of each hooked callable and added name. Also return messages about missing callables.
 
-    The owner is a module or class. The dict maps full names to owners and names.
+    The dict maps full names to (module or class, attribute name).
     """
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []
@@ -126,9 +124,9 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the module or class of a hooked callable or an added name, and store it in ``places``.
+    """Find the module or class that has the callable or name in ``row``, and add it to ``places``.
 
-    Return a description of the fault if vLLM lacks it, or None.
+    Return a description of the fault if vLLM lacks the callable, or None.
     """
     try:
         owner: Any = importlib.import_module(row.module)

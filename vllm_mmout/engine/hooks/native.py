@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 class StartListener:
     """Mixin for an engine's output processor, with the methods that a patched vLLM calls when the engine starts."""
 
-    starts: EngineBinding
+    start_binding: EngineBinding
     """Output processors and settings of the engine that is starting."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Return a context for the engine's start. If the start fails, it raises the error that a worker reported."""
+        """Return a context manager for an engine's start. If that fails, it raises the error that a worker reported."""
         return raising_worker_error()
 
     def started(self, engine: Any) -> None:
         """Make a started ``AsyncLLM``, ``LLMEngine`` or ``LLM`` return decoded results."""
         kinds = {base.__name__ for base in type(engine).__mro__}  # importing the classes would take a second
         if "AsyncLLM" in kinds:
-            bind_async_llm(engine, self.starts)
+            bind_async_llm(engine, self.start_binding)
         elif "LLMEngine" in kinds:
-            bind_llm_engine(engine, self.starts)
+            bind_llm_engine(engine, self.start_binding)
         else:
             bind_llm(engine)
 
 
 def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
-    """Return the factory of an engine's output processor, or None if the engine should use vLLM's own.
+    """Return a function that creates an engine's output processor, or None if vLLM's own is to be used.
 
     This implements `OutputRegistry.output_router`.
     """
@@ -54,7 +54,7 @@ def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[...,
 
     def make(*args: Any, **kwargs: Any) -> Any:
         processor = rebased(StartListener, rebased(router, OutputProcessor))(*args, **kwargs)
-        processor.starts = binding
+        processor.start_binding = binding
         return processor
 
     return make

@@ -23,7 +23,8 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock that is held while an engine starts, because the environment variable can serve only a single engine."""
+"""Lock held while an engine starts, because the path of the report file is in an environment variable of the process.
+"""
 
 
 @contextmanager

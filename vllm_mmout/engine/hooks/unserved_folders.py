@@ -15,24 +15,24 @@ from vllm_mmout.engine.settings import OPTIONS_KEY
 from vllm_mmout.errors import MMOutError, ModelError, OptionError, type_and_message
 from vllm_mmout.registry.resolve import KEY
 
-_wings: dict[str, str] = {}
-"""Extension package that could serve a model instead of vLLM, by the model's path or hub id."""
+_alternatives: dict[str, str] = {}
+"""Name of the extension package that could serve a model instead of vLLM, by the model's path or hub id."""
 
 
-def leave(model: str, wing: str | None) -> None:
-    """Record the extension package ``wing`` that could serve a model which vLLM serves itself.
+def record_alternative(model: str, wing: str | None) -> None:
+    """Record that the extension package ``wing`` could serve a model that vLLM serves itself.
 
-    `wing` is the name of the package, or None if no package could serve the model or vLLM does not serve it.
+    `wing` is None if no package could serve the model, or vLLM does not serve it.
     """
     if wing is None:
-        _wings.pop(model, None)
+        _alternatives.pop(model, None)
     else:
-        _wings[model] = wing
+        _alternatives[model] = wing
 
 
 def remedy(model: str) -> str | None:
-    """Return a hint on how to serve a model by an extension package, or None if no extension package could."""
-    if (wing := _wings.get(model)) is None:
+    """Return a hint on how to serve a model by an extension package, or None if none is recorded for the model."""
+    if (wing := _alternatives.get(model)) is None:
         return None
     table = {OPTIONS_KEY: {KEY: wing}}
     return (
@@ -54,7 +54,7 @@ _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
 
 @contextmanager
 def naming_the_argument(model: str) -> Iterator[None]:
-    """Wrap the start of vLLM. If it fails, add to the error which extension package could serve the model."""
+    """Wrap the start of vLLM. If it fails, name the extension package that could serve ``model`` in the error."""
     try:
         yield
     except MMOutError:
@@ -70,7 +70,7 @@ def naming_the_argument(model: str) -> Iterator[None]:
 
 
 class LeftLLM:
-    """Mixin for the ``LLM`` of a pooling model that an extension package could serve.
+    """Mixin for the ``LLM`` of a pooling model that vLLM serves itself, but an extension package could serve.
 
     Errors of ``generate`` name the engine argument that selects the package.
     """
@@ -89,7 +89,7 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Change the class of a pooling model's ``LLM`` to `LeftLLM` if an extension package could serve the model."""
+    """Turn an ``LLM`` into a `LeftLLM` if it serves a pooling model that an extension package could serve."""
     model_config = llm.llm_engine.vllm_config.model_config
     if model_config.runner_type == "pooling" and remedy(model_config.model) is not None:
         rebase(llm, LeftLLM)

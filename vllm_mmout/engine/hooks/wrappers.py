@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Original: TypeAlias = Callable[..., Any]
 
 
-def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """Return a decorator that replaces a callable. ``replacement`` gets the original callable as first argument."""
+def _hook_wrapper(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
+    """Return a decorator. The decorated callable is replaced: ``replacement`` is called with it as first argument."""
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:
@@ -29,7 +29,7 @@ def _around(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
     return wrap
 
 
-@_around
+@_hook_wrapper
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Set the engine arguments that the model needs, call vLLM, and let extension packages change the config."""
     from vllm_mmout.engine.hooks.defaults import fill_in
@@ -41,7 +41,7 @@ def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: An
         return configured(original(self, *args, **kwargs))
 
 
-@_around
+@_hook_wrapper
 def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
     """Start an ``AsyncLLM``, and make it return decoded results if its model has output processors.
 
@@ -53,7 +53,7 @@ def async_llm_init(original: Original, self: Any, vllm_config: VllmConfig, *args
         bind_async_llm(self, binding)
 
 
-@_around
+@_hook_wrapper
 def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
     """Start an ``LLMEngine``, and make it return decoded results if its model has output processors.
 
@@ -69,7 +69,7 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
-    """Check an engine's options, then call ``start``. Return its output processors and settings, None for a text model.
+    """Check an engine's options, then call ``start``. Return the engine's `EngineBinding`, or None for a text model.
 
     If an engine with output processors does not start, the error that its processes reported is raised.
     """
@@ -85,7 +85,7 @@ def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: 
     return binding
 
 
-@_around
+@_hook_wrapper
 def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: Any) -> None:
     """Create an ``LLM``, and make its ``generate`` return decoded results if the model has output processors.
 
@@ -99,7 +99,7 @@ def pooling_offline_init(original: Original, self: Any, *args: Any, **kwargs: An
     bind_left_llm(self)
 
 
-@_around
+@_hook_wrapper
 def v2_unsupported(original: Original, self: Any) -> list[str]:
     """Return vLLM's list of features that Model Runner V2 lacks, extended for the models of this package."""
     from vllm_mmout.engine.hooks.bind import v1_only_features
@@ -107,7 +107,7 @@ def v2_unsupported(original: Original, self: Any) -> list[str]:
     return [*original(self), *v1_only_features(self)]
 
 
-@_around
+@_hook_wrapper
 def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Give a worker the output processors of its model before it loads the model, then call ``original``.
 
@@ -122,7 +122,7 @@ def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any)
     return original(self, *args, **kwargs)
 
 
-@_around
+@_hook_wrapper
 def run_busy_loop(original: Original, self: Any) -> Any:
     """Run the engine core. If the model has output processors, first add a time limit for steps, and tracing."""
     from vllm_mmout.engine.worker.core import bind_core
@@ -131,7 +131,7 @@ def run_busy_loop(original: Original, self: Any) -> Any:
     return original(self)
 
 
-@_around
+@_hook_wrapper
 def load_endpoint_plugins(original: Original, *args: Any, **kwargs: Any) -> Any:
     """Return vLLM's endpoint plugins. In a server of ``vllm-mmout serve``, add the plugin of this package."""
     from vllm_mmout.engine.hooks.endpoint_plugin import endpoint_plugins, is_switched_on
