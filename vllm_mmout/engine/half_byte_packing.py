@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-_LARGEST_PACKABLE = 14
-"""Largest element that fits half a byte unchanged. The number 15 in half a byte stands for 255 (nodata)."""
+_LARGEST = 14
+"""Largest element that fits half a byte unchanged. In half a byte, 15 means 255 (nodata)."""
 _WORTH_HALVING = 256
 """Smallest number of elements of a request that are worth packing. Smaller results are sent unpacked."""
 
@@ -15,14 +15,12 @@ def fit_halves(tensor: torch.Tensor) -> bool:
     """Return whether to pack a tensor [requests, ...]: it is uint8, large, and all elements are 0 to 14 or 255."""
     if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False
-    return (
-        int((tensor + 1).max()) <= _LARGEST_PACKABLE + 1
-    )  # 255 becomes 0; comparing each element would take much longer
+    return int((tensor + 1).max()) <= _LARGEST + 1  # 255 becomes 0; comparing each element would take much longer
 
 
 def to_halves(rows: torch.Tensor) -> torch.Tensor:
     """Pack pairs of uint8 elements [requests, n] into single bytes, uint8 [requests, (n + 1) // 2]."""
-    low = rows.clamp(max=_LARGEST_PACKABLE + 1).contiguous()  # 255 becomes 15
+    low = rows.clamp(max=_LARGEST + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
     pairs = low.view(torch.int16)

@@ -102,7 +102,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     processors: tuple[ProcessorInfo, ...]
     """Output processors, the default first."""
     chosen_by: str
-    """Where the output processors were selected: the engine argument, ``config.json``, or the model's class."""
+    """Setting that selected the output processors: the engine argument, ``config.json``, or the model's class."""
     options: tuple[str, ...]
     """Names of the options that requests may set."""
     assumes: tuple[str, ...]

@@ -116,13 +116,13 @@ def counted(generate: Generate) -> Generate:
     return cast("Generate", counting)
 
 
-def _blamed(error: BaseException, pick: Callable[..., tuple[str, ...]], params: OutputParams | None) -> str:
-    """Return the name of the processor that failed, or an empty string if it is unknown.
+def _blamed(error: BaseException, pick_processors: Callable[..., tuple[str, ...]], params: OutputParams | None) -> str:
+    """Return the name of the processor that caused an error, or an empty string if it is unknown.
 
     If the error of a processor does not name it, this is the only requested processor.
     """
     blamed: str | None = vars(error).get(_BLAMED)
     if blamed is not None or kind_of(error) not in _OF_PROCESSORS:
         return blamed or ""
-    picks = pick(getattr(params, "processor", None))  # vLLM's sampling params lack this option
+    picks = pick_processors(getattr(params, "processor", None))  # vLLM's sampling params lack this option
     return picks[0] if len(picks) == 1 else ""

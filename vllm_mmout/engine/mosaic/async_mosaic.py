@@ -81,7 +81,6 @@ class AsyncMosaic:
         return MultimodalRequestOutput(self._request_id, None, [], 0, finished=False, progress=progress)
 
     async def _scene(self, index: int) -> None:
-        """Run a scene, and keep its result."""
         scene = self._run.plan.scenes[index]
         async with self._turns:
             results = self._generate(scene.data, self._run.params(index), f"{self._request_id}-scene-{index}")

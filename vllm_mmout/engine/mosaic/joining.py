@@ -1,4 +1,4 @@
-"""Joining of the results of scenes, window by window, to the raster of a map."""
+"""Join the results of a mosaic's scenes into the raster of a map, window by window."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import MapGrid, PlacedArea
 
 _WINDOW_BYTES = 64 << 20
-"""Largest size in bytes of the pixels of a window, unless one block of the map is larger."""
+"""Largest size in bytes of the window of the map that is joined at a time. A window has at least one block of the map.
+"""
 _MOST_BLOCKS = 8
 """Largest number of blocks of the map in a window."""
 _MARGIN = 2
-"""Pixels of the map around a scene's box that its resampled pixels may touch."""
+"""Largest distance in map pixels between a scene's box and the scene's resampled pixels, which may reach beyond the
+box.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,16 @@ class SceneResult:
         return PlacedRaster(self.name, self.raster.georeference, (self.raster.height, self.raster.width))
 
     def nodata_share(self) -> float:
-        """Return the share of the pixels without data, from 0 to 1. Reads the whole raster by rows of blocks."""
-        missing = sum(0 if valid is None else int(valid.size - valid.sum()) for valid in self._valid())
+        """Return the share of pixels without data, from 0 to 1. The whole raster is read."""
+        missing = sum(0 if valid is None else int(valid.size - valid.sum()) for valid in self._valid_masks())
         return missing / (self.raster.height * self.raster.width)
 
     def is_empty(self) -> bool:
-        """Return whether no pixel has data. Reads the raster by rows of blocks until one has data."""
-        return not any(valid is None or valid.any() for valid in self._valid())
+        """Return whether all pixels lack data. The raster is read until a pixel with data is found."""
+        return not any(valid is None or valid.any() for valid in self._valid_masks())
 
-    def _valid(self) -> Iterator[NDArray[np.bool_] | None]:
-        """Yield which pixels have data for each row of blocks, bool [height, width], or None if all have."""
+    def _valid_masks(self) -> Iterator[NDArray[np.bool_] | None]:
+        """Yield a mask [height, width] of the pixels with data for each row of blocks, or None if all have data."""
         raster = self.raster
         block = block_limit(raster.count)
         for row in range(0, raster.height, block):
@@ -62,7 +65,7 @@ class SceneResult:
 
 
 def common_traits(results: Sequence[SceneResult]) -> RasterOutput:
-    """Return one pixel that has the bands, dtype, names, colours and nodata of all results.
+    """Return a raster of one pixel with the bands, dtype, class names, colours and nodata that all results share.
 
     Its nodata is None if some result has none. Raises DecodeError if the results differ, and names two of them.
     """
@@ -90,18 +93,20 @@ class Joining:
     """Results of scenes, the grid of the map, and the options for the joining."""
 
     results: Sequence[SceneResult]
-    """Results in their precedence. The first with data is used for a pixel, unless ``confident`` is set."""
+    """Results in order of precedence. Each pixel is taken from the first result with data there, unless ``confident``
+    is set.
+    """
     grid: MapGrid
     confident: bool = False
-    """Whether the result with the largest value in any band is used for each pixel."""
+    """Whether each pixel is taken from the result with the largest value in any band."""
     finish: Callable[[RasterOutput], RasterOutput] | None = None
     """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
     resampling: str = "nearest"
     """Resampling of floating-point values, "nearest" or "bilinear"."""
     area: PlacedArea | None = None
-    """Area of interest on the grid, which masks the map, or None."""
-    stopped: Callable[[], None] = lambda: None
-    """Function that raises if the caller has given up. It is called before each window."""
+    """Area of interest on the pixels of the map, or None. Pixels of the map outside of it are masked."""
+    check_aborted: Callable[[], None] = lambda: None
+    """Function that raises if the caller has aborted the request. It is called before each window is joined."""
 
     def raster(self, folder: Path | None, metadata: Mapping[str, str]) -> StoredRaster:
         """Join the results in ``folder``, and return the raster of the map, which owns its temporary file."""
@@ -110,9 +115,9 @@ class Joining:
         try:
             boxes = [self.grid.box_of(result.placed) for result in self.results]
             for window in _windows(self.grid.size, like):
-                self.stopped()
-                here = [result for result, box in zip(self.results, boxes, strict=True) if _touches(box, window)]
-                pixels, valid = self._window(here, window, like)
+                self.check_aborted()
+                here = [result for result, box in zip(self.results, boxes, strict=True) if _touches_window(box, window)]
+                pixels, valid = self._joined_window(here, window, like)
                 if self.area is not None:
                     inside = self.area.mask(window)
                     valid = inside if valid is None else valid & inside
@@ -127,10 +132,10 @@ class Joining:
             canvas.discard()
             raise
 
-    def _window(
+    def _joined_window(
         self, results: Sequence[SceneResult], window: Window, like: RasterOutput
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return joined pixels [bands, height, width], and which have data, bool [height, width], or None if all."""
+        """Return joined pixels [bands, height, width] of a window, and the mask of pixels with data or None if all."""
         pixels = np.zeros((like.count, window.height, window.width), like.dtype)
         filled = np.zeros((window.height, window.width), np.bool_)
         best = np.full(filled.shape, -np.inf) if self.confident else None
@@ -154,7 +159,7 @@ class Joining:
 
 
 def _windows(size: tuple[int, int], like: RasterOutput) -> Iterator[Window]:
-    """Yield windows of whole blocks that cover a map of ``size``, row by row."""
+    """Yield windows of whole blocks, row by row, that cover a map of ``size`` with the bands and dtype of ``like``."""
     block = block_limit(like.count)
     block_bytes = block**2 * like.count * like.dtype.itemsize
     wide = block * max(1, min(_MOST_BLOCKS, _WINDOW_BYTES // block_bytes))
@@ -163,8 +168,8 @@ def _windows(size: tuple[int, int], like: RasterOutput) -> Iterator[Window]:
         yield Window(row, col, min(block, height - row), min(wide, width - col))
 
 
-def _touches(box: tuple[float, float, float, float], window: Window) -> bool:
-    """Return whether a box of pixels, with a margin, overlaps a window."""
+def _touches_window(box: tuple[float, float, float, float], window: Window) -> bool:
+    """Return whether ``box`` (left, upper, right, lower), in pixels of the map, overlaps or nearly touches a window."""
     left, upper, right, lower = box
     across = left - _MARGIN < window.col + window.width and right + _MARGIN > window.col
     return across and upper - _MARGIN < window.row + window.height and lower + _MARGIN > window.row

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Mosaics:
-    """Inputs and requests of a call, with the scenes of each mosaic in place of the mosaic."""
+    """Inputs and requests of a ``LLM.generate`` call, after each mosaic was replaced by its scenes."""
 
     inputs: list[Any] = field(default_factory=list)
     """Inputs for the engine."""
     requests: list[Request] = field(default_factory=list)
-    """Requests of these inputs."""
-    _places: list[range | MMOutError] = field(default_factory=list)
-    """Range in `inputs` for each input of the call. A mosaic that was refused has its error instead."""
+    """Requests for the engine, one for each of ``inputs``."""
+    _input_ranges: list[range | MMOutError] = field(default_factory=list)
+    """Range of indices in ``inputs`` for each input of the call, or the error of a mosaic that was refused."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
-    """Maps the indices of the call's mosaics to their runs."""
+    """Runs of the mosaics, by the index of the mosaic in the call."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
-    """Maps places in `inputs` to the run of a mosaic and the index of the scene in it."""
+    """Run of a mosaic, and index of the scene in that mosaic, by the scene's index in ``inputs``."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
-        """Plan each mosaic of a call. The caller must close the returned object."""
+        """Plan the mosaics among the inputs of a call. The caller must close the returned object."""
         mosaics = cls()
         try:
             for data, request in zip(inputs, requests, strict=True):
@@ -46,7 +46,7 @@ class Mosaics:
         return mosaics
 
     def _add(self, binding: Binding, data: Any, request: Request) -> None:
-        first, index = len(self.inputs), len(self._places)
+        first, index = len(self.inputs), len(self._input_ranges)
         try:
             asked = as_mosaic(data, request.params)
             if asked is None:
@@ -56,11 +56,11 @@ class Mosaics:
                 scenes = [scene.data for scene in run.plan.scenes]
                 own = [run.params(number) for number in range(len(scenes))]
                 self._scenes |= {first + number: (run, number) for number in range(len(scenes))}
-                self._extend(scenes, [_like(request, params) for params in own])
+                self._extend(scenes, [_scene_request(request, params) for params in own])
         except MMOutError as error:
-            self._places.append(error)
+            self._input_ranges.append(error)
             return
-        self._places.append(range(first, len(self.inputs)))
+        self._input_ranges.append(range(first, len(self.inputs)))
 
     def _extend(self, inputs: Sequence[Any], requests: Sequence[Request]) -> None:
         for place, request in enumerate(requests, start=len(self.inputs)):
@@ -68,8 +68,8 @@ class Mosaics:
         self.inputs += inputs
         self.requests += requests
 
-    def taken(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
-        """Keep the result of a scene in its file, and return it without pixels. Return any other result unchanged."""
+    def store_result(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
+        """Store a scene's result in its mosaic, and return it without pixels. Return other results unchanged."""
         if place not in self._scenes:
             return result
         run, index = self._scenes[place]
@@ -81,9 +81,9 @@ class Mosaics:
         return MultimodalRequestOutput(result.request_id, None, [], 0, finished=True, error=error)
 
     def joined(self, results: Sequence[MultimodalRequestOutput]) -> list[MultimodalRequestOutput]:
-        """Return a result for each input of the call, given the results of `inputs`."""
+        """Return the results of the call: join the results of each mosaic's scenes, and keep the other results."""
         joined = []
-        for index, places in enumerate(self._places):
+        for index, places in enumerate(self._input_ranges):
             if isinstance(places, MMOutError):
                 joined.append(_failed(f"mosaic-{index}", places))
             elif index in self._runs:
@@ -93,13 +93,13 @@ class Mosaics:
         return joined
 
     def close(self) -> None:
-        """Remove the results of the scenes."""
+        """Remove the stored results of the scenes."""
         for run in self._runs.values():
             run.close()
 
 
-def _like(request: Request, params: OutputParams) -> Request:
-    """Return a request for a scene, with the priority and adapter of the mosaic's request, and its own params."""
+def _scene_request(request: Request, params: OutputParams) -> Request:
+    """Return a scene's request. It has its own ``params``, but the priority and adapter of the mosaic's request."""
     return Request(params, lora_request=request.lora_request, priority=request.priority, may_be_empty=True)
 
 

@@ -55,11 +55,12 @@ class Mosaic:
             OutputParams(mosaic=self.order)
 
     def map_grid(self) -> tuple[MapGrid, bool] | None:
-        """Return the grid and whether its size is final, or None for that of the first scene. Reads a grid's file.
+        """Return the requested grid and whether its size is fixed, or None for the grid of the first scene.
+
+        If the grid is a file, the file's header is read.
 
         Raises:
             OptionError: the grid is malformed, or its file has no usable grid.
-
         """
         try:
             return self._map_grid()
@@ -89,7 +90,7 @@ class Mosaic:
 
 
 def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | None:
-    """Return the mosaic that a request asks for, and its params with the order, or None for any other request.
+    """Return the requested `Mosaic`, and the params with its order as ``mosaic``. Return None for other requests.
 
     A request asks for a mosaic by a `Mosaic`, or by ``mosaic`` in its params and a list of inputs.
     """
@@ -111,8 +112,8 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
     return data, msgspec.structs.replace(params, mosaic=next(iter(orders), "newest"))
 
 
-def label(data: Any, number: int) -> str:
-    """Return the name of a scene for messages: of its catalogue's record or first file, or its number from 1."""
+def scene_name(data: Any, number: int) -> str:
+    """Return a scene's name for messages: the name of its catalogue record or first file, or "input ``number``"."""
     if isinstance(data, str | PurePath):
         return PurePath(without_secrets(str(data))).name or f"input {number}"
     name = getattr(data, "name", None)
@@ -128,4 +129,4 @@ def label(data: Any, number: int) -> str:
     if not parts:
         return f"input {number}"
     more = f" and {len(parts) - 1} more" * (len(parts) > 1)
-    return f"{label(parts[0], number)}{more}"
+    return f"{scene_name(parts[0], number)}{more}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from vllm_mmout.engine.mosaic.mosaic import label
+from vllm_mmout.engine.mosaic.mosaic import scene_name
 from vllm_mmout.engine.mosaic.scenes import MosaicScene, opened_scene
 from vllm_mmout.engine.request.input_reading import check_area
 from vllm_mmout.engine.request.target import Target, check_place, check_suffix, spare_the_input, target_of
@@ -42,25 +42,27 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MosaicPlan:
-    """The scenes of a mosaic in the order given, the params of the request, and where the result goes."""
+    """Checked plan of a mosaic: its scenes in the user's order, the options of the request, and the output file."""
 
     binding: Binding
     params: OutputParams
-    """Params of the request, whose ``mosaic`` is the order."""
+    """Options of the request. Their ``mosaic`` is the order of precedence of the results, such as "newest"."""
     mosaic: Mosaic
     scenes: tuple[MosaicScene, ...]
     """Scenes in the order given, except scenes that were left out."""
     scene_params: OutputParams
-    """Params of each scene, without a path."""
+    """Options for the request of each scene. Their path is not set, because each result goes to a temporary file."""
     target: Target | None
     assumed: tuple[str, ...]
-    """Sentences about scenes that were left out, and about dates."""
+    """Sentences for the result's ``assumed``: about scenes that were left out, and about doubtful dates."""
     grid: tuple[MapGrid, bool] | None
-    """Grid that the user gave, and whether its size is final, or None."""
+    """Grid of the map that the user gave, and whether its size is fixed. None if the user gave no grid."""
     area: Area | None
     """Area of interest. Scenes are read around it, and the map is masked to it."""
     part: MapGrid | None
-    """Part of the map's grid that the bbox or aoi touches, or None. Scenes are read below it and a margin."""
+    """Part of the map's grid that the bbox or aoi touches, or None without both. Only this part of each scene, with a
+    margin, is read.
+    """
 
     @classmethod
     def of(cls, binding: Binding, mosaic: Mosaic, params: OutputParams, limits: Limits) -> MosaicPlan:
@@ -72,7 +74,7 @@ class MosaicPlan:
         """
         binding.check_params(params)
         scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params.of_run)
-        area = None if params.aoi is None else _area(params.aoi)
+        area = None if params.aoi is None else _area_with_crs(params.aoi)
         scene_params = msgspec.structs.replace(
             scene_params, mosaic=None, path=None, stac_item=False, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None
         )
@@ -81,23 +83,25 @@ class MosaicPlan:
         spare_the_input(binding, params, target, inputs)
         check_suffix(binding, params, target)
         assumed: list[str] = []
-        kept = partial(_kept, assumed=assumed, skip_failed=mosaic.skip_failed)
-        named_inputs = [(label(data, number), data) for number, data in enumerate(mosaic.inputs, start=1)]
+        kept = partial(_usable_scenes, assumed=assumed, skip_failed=mosaic.skip_failed)
+        named_inputs = [(scene_name(data, number), data) for number, data in enumerate(mosaic.inputs, start=1)]
         scenes = kept(
-            (name, partial(_touched, binding, data, name, scene_params, params=params, area=area))
+            (name, partial(_opened_part, binding, data, name, scene_params, params=params, area=area))
             for name, data in named_inputs
         )
         spare_the_input(binding, params, target, [scene.sources for scene in scenes])
         plan = cls(binding, params, mosaic, scenes, scene_params, target, (), mosaic.map_grid(), area, None)
-        if (part := plan._wanted()) is not None:
+        if (part := plan._requested_part()) is not None:
             margin = output_stride(binding, params)
             below = part.grown(1)
-            scenes = kept((scene.name, partial(scene.reading_below, below, margin)) for scene in scenes)
-        scenes = kept((scene.name, partial(scene.counted, binding, scene_params, limits.area)) for scene in scenes)
+            scenes = kept((scene.name, partial(scene.with_window_below, below, margin)) for scene in scenes)
+        scenes = kept(
+            (scene.name, partial(scene.with_tile_count, binding, scene_params, limits.area)) for scene in scenes
+        )
         return replace(plan, scenes=scenes, assumed=tuple(assumed), part=part).checked(limits)
 
     def checked(self, limits: Limits) -> MosaicPlan:
-        """Check the dates, the grid and the limits; return the plan with a note if dates are doubtful."""
+        """Check the scales, dates, grid and limits. Return the plan, with sentences about doubtful dates."""
         self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:
@@ -117,7 +121,7 @@ class MosaicPlan:
         return self if self.params.mosaic != "newest" else self._dated()
 
     def _check_scales(self) -> None:
-        """Raise OptionError if scenes store values by different scales, and the request does not mention them."""
+        """Raise OptionError if scenes' files state different scales, and the request does not set ``scale``."""
         if self.params.scale is not None or has_numbers(self.params):
             return
         scaled = [scene for scene in self.scenes if scene.scales]
@@ -131,7 +135,7 @@ class MosaicPlan:
                 )
 
     def _dated(self) -> MosaicPlan:
-        """Return the plan with each scene's day. Raise OptionError if the day of a scene is unknown."""
+        """Raise OptionError if the date of a scene is unknown. Return the plan, with sentences about doubtful dates."""
         undated = [scene.name for scene in self.scenes if (scene.day or scene.written) is None]
         if undated:
             raise OptionError(
@@ -148,11 +152,11 @@ class MosaicPlan:
         return replace(self, assumed=self.assumed + doubtful)
 
     def map_of(self, rasters: Sequence[PlacedRaster]) -> tuple[MapGrid, PlacedArea | None]:
-        """Return the grid of the map, and the area of interest on its pixels or None.
+        """Return the grid of the map that ``rasters`` are joined on, and the area of interest on its pixels or None.
 
         ``rasters`` are the scenes or their results, in the order given.
         """
-        grid = self._around(rasters)
+        grid = self._full_grid(rasters)
         if self.part is not None and not self._final:
             grid = grid.within(self.part)
         if self.area is None:
@@ -163,17 +167,17 @@ class MosaicPlan:
     def _final(self) -> bool:
         return self.grid is not None and self.grid[1]
 
-    def _around(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
-        """Return the grid that the user gave, or a grid around all rasters."""
+    def _full_grid(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
+        """Return the user's grid if its size is fixed, or else a grid that covers all ``rasters``."""
         grid = MapGrid.of(rasters[0]) if self.grid is None else self.grid[0]
         return grid if self._final else grid.around(rasters)
 
-    def _wanted(self) -> MapGrid | None:
-        """Return the part of the map's grid that the bbox or aoi touches, or None without both."""
+    def _requested_part(self) -> MapGrid | None:
+        """Return the part of the map's grid that the request's bbox or aoi touches, or None without bbox and aoi."""
         params, area = self.params, self.area
         if area is None and params.bbox is None:
             return None
-        grid = self._around([scene.placed for scene in self.scenes])
+        grid = self._full_grid([scene.placed for scene in self.scenes])
         if area is not None:
             return grid.window(placed_area(area, grid.georeference, grid.size, "the map").window)
         return None if params.bbox is None else grid.part(params.bbox, params.bbox_crs)
@@ -190,8 +194,8 @@ def left_out(name: str, error: BaseException) -> str:
     return f"{name} was left out of the mosaic, as it {reason}."
 
 
-def _area(text: str) -> Area:
-    """Return the area of interest. Raise OptionError if it is in the coordinate system of the input."""
+def _area_with_crs(text: str) -> Area:
+    """Parse the text of an area of interest. Raise OptionError if the area states no coordinate system."""
     area = area_of(text)
     if area.crs is None:
         message = "aoi of a mosaic needs a coordinate system, as its inputs may be in several; set aoi_crs"
@@ -203,10 +207,13 @@ def _shown(scales: frozenset[tuple[float, float]]) -> str:
     return " and ".join(f"{scale:.9g} with offset {offset:.9g}" for scale, offset in sorted(scales))
 
 
-def _kept(
+def _usable_scenes(
     scenes: Iterable[tuple[str, Callable[[], MosaicScene]]], *, assumed: list[str], skip_failed: bool
 ) -> tuple[MosaicScene, ...]:
-    """Return the scenes that can be made, each by its function, and add sentences about the others to ``assumed``."""
+    """Call the functions in ``scenes`` to make scenes. Leave out failed scenes, with a sentence in ``assumed``.
+
+    Scenes outside of the bbox or aoi are always left out, and other failed scenes only if ``skip_failed`` is True.
+    """
     kept = []
     for name, make in scenes:
         try:
@@ -223,10 +230,10 @@ def _kept(
     return tuple(kept)
 
 
-def _touched(
+def _opened_part(
     binding: Binding, data: Any, name: str, scene_params: OutputParams, *, params: OutputParams, area: Area | None
 ) -> MosaicScene:
-    """Open a scene, and return it with the part that the request's bbox or aoi touches."""
+    """Open a scene, and limit it to the part that the request's bbox or aoi touches."""
     scene = opened_scene(binding, data, name, scene_params)
     if area is None and params.bbox is None:
         return scene
@@ -235,7 +242,9 @@ def _touched(
         raise OptionError(f"{option} says how a raster is read, and {name} is none; leave {option} out", param=option)
     place, size = scene.whole.georeference, scene.whole.size
     if area is not None:
-        return scene.reading(window_around(area, place, size, name))
+        return scene.with_window(window_around(area, place, size, name))
     return (
-        scene if params.bbox is None else scene.reading(window_of_box(params.bbox, params.bbox_crs, place, size, name))
+        scene
+        if params.bbox is None
+        else scene.with_window(window_of_box(params.bbox, params.bbox_crs, place, size, name))
     )

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
-"""Keys of the metadata items with the names of the inputs, one per line, and with the order of the mosaic."""
+"""Keys in the map's metadata: ``INPUTS`` for the names of the inputs, one per line, ``ORDER`` for the mosaic's order.
+"""
 
 _MOST_NAMES = 10
 """Largest number of names in a sentence about several scenes."""
@@ -46,7 +47,7 @@ class MosaicRun:
         self.plan = plan
         here = None if plan.target is None else plan.target.folder_here
         self.folder = here or folder
-        """Folder of the result's temporary file, or None for the system's."""
+        """Folder for temporary files of the mosaic, or None for the system's temporary folder."""
         try:
             self._temporary = tempfile.TemporaryDirectory(prefix=".mmout-mosaic.", dir=self.folder)
         except OSError as error:
@@ -58,7 +59,7 @@ class MosaicRun:
         self._aborted = False
 
     def params(self, index: int) -> OutputParams:
-        """Return the params of a scene, whose result goes to a file of the temporary folder."""
+        """Return the options for the request of scene ``index``, which saves its result in the temporary folder."""
         return msgspec.structs.replace(
             self.plan.scenes[index].params(self.plan.scene_params), path=str(self._path(index))
         )
@@ -87,7 +88,7 @@ class MosaicRun:
         self._assumed[index] = (*result.assumed, *empty)
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Leave out a scene that failed, or raise its error with its name."""
+        """Leave out a failed scene if the mosaic skips failed scenes. Else raise the error with the scene's name."""
         name = self.plan.scenes[index].name
         if not self.plan.mosaic.skip_failed or not isinstance(error, MMOutError) or isinstance(error, AbortedError):
             raise named(error, name) if isinstance(error, MMOutError) else error
@@ -115,13 +116,13 @@ class MosaicRun:
         if area is not None:
             assumed = tuple(dict.fromkeys([*assumed, *area.assumed]))
         joining = Joining(
-            self._ordered(),
+            self._by_precedence(),
             grid,
             confident=plan.params.mosaic == "confident",
             finish=processor.mosaic_pixels(plan.params.of_run),
             resampling=plan.params.resampling,
             area=area,
-            stopped=self._check_stopped,
+            check_aborted=self._check_aborted,
         )
         raster = joining.raster(self.folder, self._metadata(assumed))
         try:
@@ -137,12 +138,12 @@ class MosaicRun:
             request_id, output, [], 0, finished=True, progress=Progress(tiles, tiles), assumed=assumed
         )
 
-    def _check_stopped(self) -> None:
+    def _check_aborted(self) -> None:
         if self._aborted:
             raise AbortedError("the request was aborted before its result was delivered")
 
-    def _ordered(self) -> list[SceneResult]:
-        """Return the results in their precedence: the first is used where several have data."""
+    def _by_precedence(self) -> list[SceneResult]:
+        """Return the results in order of precedence: where results overlap, the first with data is used."""
         indices = sorted(self._results)
         if self.plan.params.mosaic == "newest":
             days = {index: self.plan.scenes[index].newest for index in indices}
@@ -153,14 +154,14 @@ class MosaicRun:
         return [self._results[index] for index in indices]
 
     def _metadata(self, assumed: tuple[str, ...]) -> dict[str, str]:
-        """Return the metadata items that all results share, those about the mosaic, and the dates of its scenes."""
+        """Return the map's metadata: items equal in all results, names of the inputs, order, and dates of scenes."""
         indices = sorted(self._results)
         each = [self._results[index].raster.metadata or {} for index in indices]
         shared = {key: text for key, text in each[0].items() if all(other.get(key) == text for other in each[1:])}
         shared.pop(ASSUMED, None)
         names = [self._results[index].name for index in indices]
         dates = [
-            metadata.get(DATES) or _moments(self.plan.scenes[index].day)
+            metadata.get(DATES) or _day_in_utc(self.plan.scenes[index].day)
             for index, metadata in zip(indices, each, strict=True)
         ]
         lists: dict[str, Sequence[str]] = {
@@ -178,13 +179,13 @@ class MosaicRun:
         self._temporary.cleanup()
 
 
-def _moments(day: date | None) -> str:
-    """Return the first and the last moment of a day in UTC on two lines, or an empty text without a day."""
+def _day_in_utc(day: date | None) -> str:
+    """Return the first and last second of a day in UTC, one per line, or an empty text if ``day`` is None."""
     return "" if day is None else f"{day}T00:00:00Z\n{day}T23:59:59Z"
 
 
 def _merged(assumed: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the sentences about scenes, and merge sentences that differ in the name of the scene alone.
+    """Return the sentences in ``assumed``, merged where they differ only in the name of the scene.
 
     ``assumed`` has the name of each scene and its sentences.
     """

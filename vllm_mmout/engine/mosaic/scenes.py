@@ -42,7 +42,7 @@ class MosaicScene:
     data: Any
     """The input as the user gave it."""
     sources: Any
-    """The input with its files in place of a catalogue's records."""
+    """The input, with catalogue records such as STAC items replaced by their files."""
     whole: PlacedRaster
     """Place of the scene."""
     day: date | None
@@ -50,50 +50,50 @@ class MosaicScene:
     written: date | None
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     scales: frozenset[tuple[float, float]]
-    """Pairs of scale and offset that the files state and the model's input leaves out."""
+    """Pairs (scale, offset) that the scene's files state, but that are not applied to the model's input."""
     mapper: PlanesMapper | None
     """Mapper that reads the scene, or None if the scene is tensors, which cannot be read in parts."""
     window: Window | None = None
     """Part of the scene that is read, or None for all of it."""
     tiles: int = 1
-    """Number of tiles that the part is cut into, 1 if it fits one forward."""
+    """Number of tiles that the part to read is cut into, or 1 if the part fits one forward pass."""
 
     @property
     def newest(self) -> date:
-        """The day of the scene, else that in TIFFTAG_DATETIME, else the earliest possible day."""
+        """Date for sorting scenes: the scene's day, or else the day in TIFFTAG_DATETIME, or else the earliest date."""
         return self.day or self.written or date.min
 
     @property
     def placed(self) -> PlacedRaster:
-        """Place of the part that is read."""
+        """Georeference and size of the part of the scene that is read."""
         if self.window is None:
             return self.whole
         row, col, height, width = self.window
         return PlacedRaster(self.name, self.whole.place.shifted(row, col), (height, width))
 
     def params(self, params: OutputParams) -> OutputParams:
-        """Return the params of all scenes with the window of this scene."""
+        """Return ``params`` with this scene's ``window``, or unchanged if the whole scene is read."""
         return params if self.window is None else msgspec.structs.replace(params, window=self.window)
 
-    def reading(self, window: Window) -> MosaicScene:
-        """Return the scene with another part."""
+    def with_window(self, window: Window) -> MosaicScene:
+        """Return a copy of the scene whose pixels are read only in ``window``."""
         return replace(self, window=window)
 
-    def reading_below(self, grid: MapGrid, margin: int) -> MosaicScene:
-        """Return the scene with the part that a grid covers, and ``margin`` pixels around it as far as it has them.
+    def with_window_below(self, grid: MapGrid, margin: int) -> MosaicScene:
+        """Return a copy whose pixels are read only under ``grid``, and up to ``margin`` pixels around it.
 
         Raises OutsideError if the grid lies outside the scene.
         """
         whole, size = self.whole, self.whole.size
         window = window_of_box(grid.extent, grid.georeference.crs, whole.georeference, size, self.name)
-        return self.reading(window.grown(margin, size).in_multiples(self._multiple, size))
+        return self.with_window(window.grown(margin, size).in_multiples(self._multiple, size))
 
     @property
     def _multiple(self) -> int:
         return 1 if self.mapper is None else self.mapper.multiple_of
 
-    def counted(self, binding: Binding, params: OutputParams, most_area: float | None) -> MosaicScene:
-        """Return the scene with the number of its tiles.
+    def with_tile_count(self, binding: Binding, params: OutputParams, most_area: float | None) -> MosaicScene:
+        """Return a copy with ``tiles`` set to the number of tiles that the part to read is cut into.
 
         Args:
             binding: output processors of the engine.
@@ -102,7 +102,6 @@ class MosaicScene:
 
         Raises:
             MMOutError: the part is too large, or cannot be cut into tiles.
-
         """
         if self.mapper is None:
             return self
@@ -146,7 +145,7 @@ def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
 
 
 def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
-    """Return each pair of scale and offset that files of a scene state for the numbers that the model gets."""
+    """Return pairs (scale, offset) that the files of a scene state, but that are not applied to the model's input."""
     files = view.raster.members_of(view.bands)
     packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
     # The shift is added to the numbers: the rest of the offset is that of the sum.

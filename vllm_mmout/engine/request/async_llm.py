@@ -166,14 +166,14 @@ class BoundAsyncLLM(AsyncLLM):
         yield result
 
     async def _mmout_mosaic(
-        self, planning: Callable[[], MosaicPlan], request_id: str, scene: Generate, folder: Path | None
+        self, make_plan: Callable[[], MosaicPlan], request_id: str, run_scene: Generate, folder: Path | None
     ) -> Results:
-        """Run the scenes of a mosaic, and yield progress reports and then the joined result."""
+        """Plan a mosaic, run its scenes, and yield progress reports and then the joined result."""
         try:
-            run = await in_thread(lambda: MosaicRun(planning(), folder), MosaicRun.close)
+            run = await in_thread(lambda: MosaicRun(make_plan(), folder), MosaicRun.close)
         except MMOutError as error:
             raise as_client_error(error) from error.__cause__
-        driven = self.mmout.mosaics[request_id] = AsyncMosaic(run, request_id, scene)
+        driven = self.mmout.mosaics[request_id] = AsyncMosaic(run, request_id, run_scene)
         try:
             async with aclosing(driven.results()) as results:
                 async for result in results:
@@ -224,21 +224,21 @@ class BoundAsyncLLM(AsyncLLM):
             request.release()
 
     async def _mmout_run(
-        self, run: Run, watch: PreviewRequest | None, span: RequestSpan
+        self, run: Run, preview_request: PreviewRequest | None, span: RequestSpan
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a scene, or another request of many parts, and yield its progress reports and then its result."""
+        """Run a scene, or another request that is split into parts. Yield progress reports and then the result."""
         router = self.output_processor
         limit_s = router.binding.settings.decode_timeout_s
         run.request.total = 0  # the backlog counts the tiles of the run from now on
-        span.tell(pixels=run.pixels)
-        run.attach(self.mmout.budget, self.mmout.wake, limit_s=limit_s, observer=router.observer, watch=watch)
+        span.add_attributes(pixels=run.pixels)
+        run.attach(self.mmout.budget, self.mmout.wake, limit_s=limit_s, observer=router.observer, watch=preview_request)
         self.mmout.driven[run] = driven = AsyncRun(self.mmout, run, self._mmout_send)
         try:
             with self.mmout.backlog.holding(run):
                 async with aclosing(driven.results()) as results:
                     async for result in results:
                         if result.finished and result.progress is not None:
-                            span.tell(tiles=result.progress.total)
+                            span.add_attributes(tiles=result.progress.total)
                         yield result
         finally:
             driven.when_done(lambda: self.mmout.driven.pop(run, None))
@@ -258,7 +258,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check the params of a request, unless the caller has checked them, and read its input in a thread."""
+        """Check the params of a request unless ``checked`` is True, and read its input in a thread."""
         binding = self.output_processor.binding
         try:
             if not checked:

@@ -45,7 +45,7 @@ class Decoding:
     request: Request
     binding: Binding
     shell: MultimodalRequestOutput
-    """Result object for the caller. Its ``outputs`` is set after the decode."""
+    """Result object for the caller. Its ``outputs`` is empty until the decode has finished."""
     nbytes: int
     """Size of the engine's output in bytes."""
     observer: Observer
@@ -124,7 +124,10 @@ def _raised_in_worker(failure: wire.Failure) -> MMOutError:
 
 
 def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
-    """Add the stages "queue" and "transport" to the trace, from times that the worker appended to ``buffer``."""
+    """Record in the trace how long a request waited for the engine, and how long its output took to arrive.
+
+    The worker has appended the times to ``buffer``.
+    """
     from vllm_mmout.engine.worker.traced import Times
 
     times = Times.read(buffer)
@@ -134,7 +137,10 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode the reduced output of processor ``name`` for a whole input, then georeference and save the result."""
+    """Decode ``raw``, a processor's reduced output for a whole input, then georeference and save the result.
+
+    ``name`` is the processor's name. ``pick`` is also the name, or None if the request has only one result.
+    """
     processor, params = decoding.binding.processors[name], decoding.request.params.of_run
     started = time.monotonic()
     with _blamed(processor, name):
@@ -152,7 +158,10 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
 
 
 def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
-    """Decode the reduced output of processor ``name`` for a tile, a block of tiles or another part of an input."""
+    """Decode ``raw``, a processor's reduced output for a tile, a block of tiles or another part of an input.
+
+    ``name`` and ``pick`` are the processor's name.
+    """
     processor, request = decoding.binding.processors[name], decoding.request
     started = time.monotonic()
     with stage("decode", processor=name):
@@ -167,7 +176,7 @@ def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> 
 
 
 def _decoded_tiles(processor: OutputProcessor, name: str, raw: Raw, count: int, params: OutputParams) -> Sequence[Any]:
-    """Decode ``count`` tiles in one call if the processor can, else one by one. An error names its tile's index."""
+    """Decode ``count`` tiles in one call if the processor can, else one by one. An error has the index of its tile."""
     try:
         at_once = processor.decode_tiles(raw, params)
     except BaseException as error:  # noqa: BLE001 - the tiles are decoded again, one by one

@@ -55,8 +55,8 @@ class HoldingOutputProcessor(OutputProcessor):
             self.wakeup.notify_all()
 
     @property
-    def holds_the_rest(self) -> bool:
-        """Whether the engine has finished all requests, but results are still being decoded or wait to be fetched."""
+    def has_only_results_left(self) -> bool:
+        """Whether the engine has finished all requests, but some results are still being decoded or not yet fetched."""
         with self.lock:
             return not self.request_states and bool(self.pending or self.ready)
 

@@ -119,7 +119,11 @@ def _scene(
     kinds: Sequence[AskedResult],
     picture: InputPicture | None,
 ) -> Scene | None:
-    """Return the scene of an input that is too large for one forward, or None if the input fits."""
+    """Return a `Scene` for an input that is too large for one forward pass, or None if the input fits.
+
+    ``reopen`` opens the input again, or is None if it can be read only once. ``kinds`` are the requested kinds of
+    output.
+    """
     params = request.params
     try:
         grid = cut(binding, view.mapper, view.size, params)
@@ -137,7 +141,7 @@ def _scene(
 
 
 def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> InputPicture | None:
-    """Return a function that reads the picture of an input again, or None for an input that holds its pixels.
+    """Return a function that reads the input's picture later, or None if the input is not given by path or address.
 
     Results do not keep the pixels of their inputs alive.
     """
@@ -145,7 +149,7 @@ def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> Inp
 
 
 def check_area(place: Georeference | None, size: tuple[int, int], most: float | None, what: str = "the input") -> None:
-    """Raise if an input covers more than ``most`` square kilometres. An input of unknown area is accepted.
+    """Raise InputError if an input covers more than ``most`` square kilometres. An input of unknown area is accepted.
 
     ``what`` is the name of the input in the message.
     """
@@ -189,7 +193,7 @@ def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
 
 
 def _renderable(data: Any, params: OutputParams) -> Any:
-    """Return the prompt in a form that vLLM can turn into inputs, for a model without an input mapper."""
+    """Return a prompt that vLLM accepts, for a model without an input mapper. Raise if an option needs a mapper."""
     for option in params.reads:
         raise OptionError(
             f"{option} needs a model with an input mapper; this one's inputs are rendered by vLLM", param=option

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vllm.outputs import PoolingRequestOutput
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.request.llm_call import Taken
+    from vllm_mmout.engine.request.llm_call import StoreResult
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
 
@@ -89,7 +89,9 @@ class BoundLLM(LLM):
         check_targets(binding, ((data, request.params) for data, request in zip(sources, requests, strict=True)))
         if any(isinstance(data, Mosaic) or each.params.mosaic for data, each in zip(inputs, requests, strict=True)):
             with closing(Mosaics.of(binding, inputs, requests)) as mosaics:
-                scenes = self._results(binding, mosaics.inputs, mosaics.requests, use_tqdm, taken=mosaics.taken)
+                scenes = self._results(
+                    binding, mosaics.inputs, mosaics.requests, use_tqdm, store_result=mosaics.store_result
+                )
                 results = mosaics.joined(scenes)
         else:
             results = self._results(binding, inputs, requests, use_tqdm)
@@ -99,12 +101,12 @@ class BoundLLM(LLM):
         return results
 
     def _results(
-        self, binding: Binding, inputs: list[Any], requests: list[Request], use_tqdm: Any, **taken: Taken
+        self, binding: Binding, inputs: list[Any], requests: list[Request], use_tqdm: Any, **call_options: StoreResult
     ) -> list[MultimodalRequestOutput]:
         bar = Bar(use_tqdm, len(inputs))
         try:
             # A second Ctrl-C may leave the ticket of a request behind, in this copy of the context.
-            return copy_context().run(Call(self, binding, inputs, requests, bar, **taken).results)
+            return copy_context().run(Call(self, binding, inputs, requests, bar, **call_options).results)
         finally:
             bar.close()
 

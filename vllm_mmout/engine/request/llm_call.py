@@ -29,17 +29,18 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm_engine import BoundLLMEngine
     from vllm_mmout.engine.request.progress_bar import Bar
 
-_LOOKS_AHEAD = 4
-"""Largest number of scenes that are opened ahead between two steps of the engine, while other scenes run."""
+_MAX_OPENED_AHEAD = 4
+"""Largest number of scenes that are opened ahead of time between two engine steps, while other scenes run."""
 _REFUSALS = (MMOutError, VLLMClientError, ValueError)
-"""Errors that `LLMEngine.add_request` raises to refuse a request.
+"""Errors that `LLMEngine.add_request` raises to refuse a request. Only this request then fails.
 
-vLLM raises ValueError for a wrong prompt that vLLM itself turns into tokens.
+vLLM raises ValueError for a prompt that it cannot turn into tokens.
 """
 
 
-Taken: TypeAlias = Callable[[int, "MultimodalRequestOutput"], "MultimodalRequestOutput"]
-"""Function that gets the index of an input and its result, and returns the result to keep in memory."""
+StoreResult: TypeAlias = Callable[[int, "MultimodalRequestOutput"], "MultimodalRequestOutput"]
+"""Function that is called with the index of an input and its result. It returns the result that `Call` keeps in memory.
+"""
 
 
 class Call:
@@ -53,7 +54,7 @@ class Call:
         requests: list[Request],
         bar: Bar,
         *,
-        taken: Taken = lambda _, result: result,
+        store_result: StoreResult = lambda _, result: result,
     ) -> None:
         self.llm = llm
         self.engine = cast("BoundLLMEngine", llm.llm_engine)
@@ -62,16 +63,16 @@ class Call:
         self.requests = requests
         """Requests in the order of the inputs."""
         self.bar = bar
-        self.taken = taken
+        self.store_result = store_result
         self.credits = Credits(binding.max_in_flight, binding.settings.max_in_flight_bytes)
         self.done: list[MultimodalRequestOutput | None] = [None] * len(inputs)
         """Results in the order of the inputs, None for an input that is not finished."""
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """Next input to send, already read (`Request`) or opened (`Run`), until the limits allow sending it."""
+        """Next input, already read (`Request`) or opened (`Run`), which waits until the limits allow sending it."""
         self.runs: list[Run] = []
-        """Scenes, and other requests of many parts, whose result is pending."""
+        """Scenes, and other requests that are split into parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}
         """Requests that were sent to the engine and are not answered, by id."""
         self.alarm = Alarm(self.engine)
@@ -99,7 +100,7 @@ class Call:
         return [result for result in self.done if result is not None]
 
     def _turn(self) -> None:
-        """Abort scenes that have failed, finish scenes that have ended, and send the next tiles to the engine."""
+        """Abort failed scenes, store the results of finished scenes, and send the next tiles to the engine."""
         if not self.runs:
             return
         turn = self.schedule.turn()
@@ -115,7 +116,7 @@ class Call:
             self._collect(self.engine.output_processor.take_ready())  # drops the results of the failed run's parts
         for run in turn.ended:
             run.close()
-            self._finish(run.request.place, run.result(), self.bar.left(run))
+            self._finish(run.request.place, run.result(), self.bar.uncounted(run))
             self.runs.remove(run)
         for run, part, _ in turn.sendings:
             request = run.part_request(part, self._next_id())
@@ -129,7 +130,7 @@ class Call:
     def _feed(self) -> None:
         """Send small inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
         put_off = 0
-        while self.waiting and put_off < _LOOKS_AHEAD:
+        while self.waiting and put_off < _MAX_OPENED_AHEAD:
             self.engine.mmout.deliver()  # reading an input may take long
             request = self.requests[self.waiting[0]]
             if self.prepared is None:
@@ -221,7 +222,7 @@ class Call:
         self._finish(request.place, failed)
 
     def _finish(self, place: int, result: MultimodalRequestOutput, counts: int = 1) -> None:
-        self.done[place] = self.taken(place, result)
+        self.done[place] = self.store_result(place, result)
         self.bar.update(counts)
 
     def _abort(self, requests: Iterable[Request]) -> None:
@@ -254,11 +255,12 @@ class Alarm:
 
     engine: BoundLLMEngine
     stepping: bool = False
-    """Whether the caller's thread is in a step of the engine, or about to begin a step."""
-    _silent: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held until `ring` is called.
+    """Whether the caller's thread runs a step of the engine, or is about to. `ring` then also ends a wait in the step.
+    """
+    _held_until_ring: threading.Lock = field(default_factory=threading.Lock)
+    """Lock that is held until `ring` releases it.
 
-    ``threading.Event`` cannot be used, because a second Ctrl-C may leave its internal lock held for ever.
+    A ``threading.Event`` cannot be used, because a second Ctrl-C may leave its internal lock held for ever.
     """
 
     def __post_init__(self) -> None:
@@ -267,21 +269,21 @@ class Alarm:
     @property
     def rung(self) -> bool:
         """Whether `ring` was called since the last `clear`."""
-        return not self._silent.locked()
+        return not self._held_until_ring.locked()
 
     def clear(self) -> None:
         """Reset the alarm."""
-        self._silent.acquire(blocking=False)
+        self._held_until_ring.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until `ring` is called, for at most ``timeout_s`` seconds, and reset the alarm."""
-        self._silent.acquire(timeout=timeout_s)
+        self._held_until_ring.acquire(timeout=timeout_s)
 
     def ring(self) -> None:
         """Wake the caller's thread. May be called from any thread."""
         if not self.rung:
             with suppress(RuntimeError):  # another thread has released the lock meanwhile
-                self._silent.release()
+                self._held_until_ring.release()
         if not self.stepping:
             return
         self.stepping = False

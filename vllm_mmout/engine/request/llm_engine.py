@@ -42,7 +42,7 @@ class BoundLLMEngine(LLMEngine):
         self.mmout.deliver()
         router = self.output_processor
         with self.mmout.noted(self.wake):
-            if router.holds_the_rest:
+            if router.has_only_results_left:
                 return [*router.wait_ready()]
             return [*super().step(), *router.take_ready()]
 

@@ -58,7 +58,7 @@ class RoutedRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> RequestOutput | PoolingRequestOutput[Any] | None:
-        """Start to decode an output and return None, or return vLLM's output if the caller wants the raw tensor.
+        """Queue an output for decoding and return None. Return vLLM's own output if the caller wants the raw tensor.
 
         An output that needs no decode, of a request that failed or was aborted, is returned with its ``error``.
         """
@@ -136,7 +136,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
-        """Trace a request as vLLM does. Do nothing with ``--disable-log-stats``, where vLLM's method would raise."""
+        """Trace a request as vLLM does, except with ``--disable-log-stats``, where vLLM's method would raise."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 
@@ -186,7 +186,9 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Queue an output for the decode pool, behind earlier outputs of the same request.
+        """Queue an output for decoding, after earlier outputs of the same request.
+
+        ``buffer`` is the engine's output, and ``shell`` the result object that gets the decoded output.
 
         The request counts as unfinished until its result is delivered.
         """
@@ -239,7 +241,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 self._put(decoding.state, decoding.request, shell)
 
     def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
-        """Put an output into the queue of its request, or into the list from which ``LLM`` fetches results."""
+        """Put a result object into the queue of its request, or into the list from which ``LLM`` fetches results."""
         if not shell.finished:
             request.reports.append(shell)
         if state.queue is not None:

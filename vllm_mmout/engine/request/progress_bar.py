@@ -20,7 +20,7 @@ class Bar:
         self._pixels = 0.0
         self._started: float | None = None
         self._shown: dict[Run, int] = {}
-        """Number of tiles that the bar has counted, by scene."""
+        """Number of tiles that the bar has counted, for each scene."""
 
     def update(self, count: int = 1) -> None:
         """Advance the bar by ``count`` finished inputs or tiles."""
@@ -39,12 +39,12 @@ class Bar:
             self._tqdm.set_postfix_str(f"{self._pixels / 1e6 / max(seconds, 1e-3):.1f} Mpx/s", refresh=False)
             self._tqdm.update(tiles)
 
-    def left(self, run: Run) -> int:
-        """Return the number of tiles of a scene that the bar has not counted, or 1 if the scene never began."""
+    def uncounted(self, run: Run) -> int:
+        """Return the number of tiles of a scene that the bar has not counted. A scene that never began counts as 1."""
         return max(run.total, 1) - self._shown.get(run, 0)
 
     def _add_scene(self, tiles: int) -> None:
-        """Add ``tiles`` tiles to the bar's total, in place of the scene that was counted as a single input."""
+        """Add the tiles of a scene to the bar's total, which so far counted the scene as a single input."""
         if self._started is None:
             self._started = time.monotonic()
             self._tqdm.unit = "tile"

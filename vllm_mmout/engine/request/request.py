@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that gives a decoded output the georeference of its input, and saves it if the request has a path.
+"""Function that georeferences a decoded output and saves it, if the request has a path.
 
-The second argument is the name of the output's processor, or None for a whole input with a single processor.
+Its arguments are the output and the name of the output's processor. For a whole input with a single processor, None
+replaces the name.
 """
 Kind = TypeVar("Kind")
 
@@ -41,7 +42,7 @@ class PartInput:
     """Block of tiles, or another part of a user's input, that one engine request computes."""
 
     parts: Sequence[Part]
-    """Tiles or other parts that the request computes, without their outputs."""
+    """Tiles, or other parts, that the request computes. Their outputs are not set yet."""
     prompt: Any = None
     """Rendered prompt of a single part. None for a block of tiles, and for parts without valid pixels."""
     tensors: Mapping[str, Any] | None = None
@@ -117,19 +118,19 @@ class Request:
     place: int = 0
     """Index of the input in the list passed to ``LLM.generate``."""
     may_be_empty: bool = False
-    """Whether the input may lack a valid pixel, as a scene of a mosaic may. Other inputs of one forward are refused."""
+    """Whether an input without valid pixels is accepted. It is True for scenes of a mosaic."""
 
     prompt: Any = None
     """Prompt for vLLM, rendered or not. Set to None after it was sent to the engine, to free its memory."""
     nbytes: int = 0
     """Size of the input's tensors in bytes. It is 0 for a part of a larger input, whose bytes `TileBudget` counts."""
     mark: Mapping[str, Any] = field(default_factory=dict)
-    """Entries for ``PoolingParams.extra_kwargs``, which carry the request's options to the worker."""
+    """Entries for ``PoolingParams.extra_kwargs``, which carry the options of the request to the worker."""
     pooling: PoolingParams | None = None
     """vLLM's ``PoolingParams`` for the request, or None for the defaults."""
     finish: Finish = as_it_is
     assumed: tuple[str, ...] = ()
-    """Sentences about the defaults that were assumed for the input. Empty for a part of a larger input."""
+    """Sentences about assumptions that were made in reading the input. Empty for a part of a larger input."""
     run: object = None
     """Scene (`Run`) to which this request belongs, or None for a whole input."""
     part: PartInput | None = None
@@ -146,9 +147,9 @@ class Request:
     steps: int = 0
     """Number of steps that an iterative model takes for the request."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
-    """Early outputs that the caller has not fetched. vLLM's own queue may keep only the last."""
+    """Early outputs that the caller has not fetched. vLLM's own queue would keep only the newest."""
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Outputs, each with its tensor, that wait until an earlier output of the request is decoded."""
+    """Outputs, each with its tensor, that wait because an earlier output of the request is still being decoded."""
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
@@ -162,7 +163,7 @@ class Request:
         return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:
-        """Return the progress to report with the next early output, or None if no early output is due."""
+        """Return the progress to report with the next early output, or None if all early outputs were reported."""
         shown_after = self.mark.get(wire.REPORTS, ())
         if self._shown == len(shown_after):
             return None
@@ -175,7 +176,7 @@ class Request:
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
-"""Request that the current task is adding to the engine, or None if the request does not come from this package."""
+"""Request that the current task is passing to vLLM's ``add_request``, or None if it does not come from this package."""
 
 
 def ticket(kind: type[Kind]) -> Kind | None:

@@ -35,7 +35,7 @@ class AskedResult:
 
     @property
     def formats(self) -> Mapping[str, str] | None:
-        """File formats of the result, as `OutputProcessor.formats`.
+        """Names of the result's file formats, by suffix, or None if the processor does not state them.
 
         Beside the default kind, other kinds leave out its formats: the file of the polygons is not another raster.
         """
@@ -47,7 +47,7 @@ class AskedResult:
         return {suffix: name for suffix, name in formats.items() if name not in taken}
 
     def suffix(self, asked: str | None) -> str:
-        """Return the suffix of the result's file: ``asked`` if it is given and can hold this kind, else the default."""
+        """Return the suffix of the result's file: ``asked`` if it is given and fits this result, else the default."""
         formats = self.formats or {"": ""}
         if asked is None or (self.is_kind and asked.lower() not in formats):
             return next(iter(formats))
@@ -67,7 +67,11 @@ def asked_results(binding: Binding, params: OutputParams) -> tuple[AskedResult, 
 
 
 def check_suffix_of(results: Sequence[AskedResult], path: PurePath, hint: str = "") -> None:
-    """Raise SaveError if a result cannot be saved with the suffix of ``path``. Of several kinds one must fit."""
+    """Raise SaveError if the results cannot be saved with the suffix of ``path``.
+
+    The result of each processor must support the suffix. If the request asks for several kinds of output, one kind
+    must.
+    """
     formats = [result.formats for result in results]
     lacking = [known for known in formats if known is not None and format_of_file(path, known) is None]
     if not lacking or (results[0].is_kind and len(lacking) < len(results)):
@@ -76,7 +80,10 @@ def check_suffix_of(results: Sequence[AskedResult], path: PurePath, hint: str = 
 
 
 def make_kinds(results: Sequence[AskedResult], output: Any, source: Source) -> dict[str, Any]:
-    """Make the requested kinds of a processor's finished default output, by name. ``source`` describes the input."""
+    """Make each requested kind of output from a processor's ``output``, and return them by name.
+
+    ``source`` describes the input.
+    """
     made: dict[str, Any] = {}
     for result in results:
         kind = result.processor.product(output, result.name, result.params, source)

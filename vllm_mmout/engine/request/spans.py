@@ -21,8 +21,8 @@ class RequestSpan:
     """Trace headers to pass to vLLM, so that this span is the parent of vLLM's own spans (``llm_request``)."""
     _span: Any = None
 
-    def tell(self, **attributes: str | int) -> None:
-        """Add attributes to the span, with "mmout." before each name."""
+    def add_attributes(self, **attributes: str | int) -> None:
+        """Add attributes to the span. Each name gets the prefix "mmout."."""
         if self._span is not None:
             self._span.set_attributes({f"mmout.{name}": value for name, value in attributes.items()})
 
@@ -58,7 +58,7 @@ def request_span(
     below: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(below, trace.set_span_in_context(span))
     made = RequestSpan(below, span)
-    made.tell(request_id=request_id, model=router.binding.model)
+    made.add_attributes(request_id=request_id, model=router.binding.model)
     try:
         yield made
     except Exception as error:

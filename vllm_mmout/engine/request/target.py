@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 
-_DESCRIBED: Final = "tiff"
-"""Format of the results that a catalogue's record describes."""
+_CATALOGUED_FORMAT: Final = "tiff"
+"""Name of the file format for which catalogue records, such as STAC items, are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,13 @@ class Target:
 
     path: Path | BucketPath
     folder: bool
-    """Whether ``path`` is a folder. The file in the folder is named after the input."""
+    """Whether ``path`` is a folder. A file in the folder is named after the input."""
     stem: str
     """Name of the input without its suffix."""
     describe: Callable[[str], None] | None = None
-    """Function that writes a catalogue's record of the saved file, or None if the request does not want one."""
+    """Function that writes a catalogue record, such as a STAC item, of the saved file. None if the request wants no
+    record.
+    """
 
     @property
     def folder_here(self) -> Path | None:
@@ -47,7 +49,7 @@ class Target:
 
     @property
     def suffix(self) -> str | None:
-        """Suffix that the caller chose, or None for a folder, where each file gets the first suffix of its formats."""
+        """Suffix of the path that the caller chose, or None for a folder, where each format has its own suffix."""
         return None if self.folder else written_suffix(self.path)
 
     def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
@@ -63,12 +65,12 @@ class Target:
         return self.named(pick, next(iter(formats)) if self.suffix is None else self.suffix)
 
     def named(self, name: str | None, suffix: str) -> Path | BucketPath:
-        """Return the path of a file whose name has the name of a processor or of a kind of output, if one is given."""
+        """Return the path of a file with ``suffix``. ``name``, if given, is added to the end of the file's name."""
         end = "" if name is None else f"-{name}"
         return self.path / f"{self.stem}{end}{suffix}" if self.folder else with_end(self.path, end, suffix)
 
     def file_of(self, result: AskedResult) -> Path | BucketPath:
-        """Return the path of the file of a result that a request asks for."""
+        """Return the path of the file for a result."""
         several = result.is_kind or isinstance(result.params.processor, tuple)
         return self.named(result.name if several else None, result.suffix(self.suffix))
 
@@ -82,7 +84,9 @@ def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]
         target = Target(place_of(params.path), is_folder(params.path), name_of(data))
         files = [target.file_of(result) for result in asked_results(binding, params)]
         if params.stac_item:
-            files += [file.with_suffix(".json") for file in files if file.suffix in FORMATS[_DESCRIBED].suffixes]
+            files += [
+                file.with_suffix(".json") for file in files if file.suffix in FORMATS[_CATALOGUED_FORMAT].suffixes
+            ]
         for file in files:
             if file in seen:
                 raise OptionError(
@@ -99,7 +103,7 @@ def target_of(params: OutputParams, data: Any) -> Target | None:
         raise OptionError("stac_item describes the file of a result; give its path too", param="stac_item")
     if path is None:
         return None
-    describe = _description(params, data) if params.stac_item else None
+    describe = _record_writer(params, data) if params.stac_item else None
     target, folder = place_of(path), is_folder(path)
     if not isinstance(target, Path):
         check_bucket(target)
@@ -115,8 +119,8 @@ def target_of(params: OutputParams, data: Any) -> Target | None:
     return Target(target, folder, name_of(data), describe)
 
 
-def _description(params: OutputParams, data: Any) -> Callable[[str], None]:
-    """Return a function that writes a catalogue's record of a saved file."""
+def _record_writer(params: OutputParams, data: Any) -> Callable[[str], None]:
+    """Return a function that writes a catalogue record, such as a STAC item, of the saved file."""
     writers = list(extensions("describe"))
     if not writers:
         raise OptionError("stac_item needs the package vllm_mmout.wings.stac, which is missing", param="stac_item")
@@ -154,6 +158,8 @@ def finishing(
 ) -> Finish:
     """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given.
 
+    The names ``model`` and ``first_pick``, the first processor, go to the output's metadata.
+
     If the request asks for several ``kinds``, the function makes them of the output, and returns them by name.
     ``placed_on`` describes the input of an output that is georeferenced already.
     """
@@ -174,11 +180,11 @@ def finishing(
 
 
 def _save(output: Any, file: Path | BucketPath, target: Target) -> None:
-    """Save an output, and describe it in a catalogue if it is a GeoTIFF and the request wants this."""
+    """Save an output. If ``target`` asks for a catalogue record and the output is a GeoTIFF, also write the record."""
     if not hasattr(output, "save"):
         raise SaveError(f"path: a {type(output).__name__} cannot be saved; leave path out and use the object")
     output.path = str(output.save(file))
-    if target.describe is not None and suffix_of(file) in FORMATS[_DESCRIBED].suffixes:
+    if target.describe is not None and suffix_of(file) in FORMATS[_CATALOGUED_FORMAT].suffixes:
         target.describe(output.path)
 
 
@@ -198,7 +204,7 @@ def _save_kinds(made: dict[str, Any], kinds: Sequence[AskedResult], target: Targ
 
 
 def check_suffix(binding: Binding, params: OutputParams, target: Target | None) -> None:
-    """Raise if the result cannot be saved with the suffix of ``target``. Called before the model runs on a scene."""
+    """Raise SaveError, before the model runs, if the results cannot be saved with the suffix of ``target``."""
     if target is not None and not target.folder:
         check_suffix_of(asked_results(binding, params), target.path, "; a folder ends with /")
 
@@ -206,21 +212,21 @@ def check_suffix(binding: Binding, params: OutputParams, target: Target | None) 
 def check_place(
     binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
 ) -> None:
-    """Raise if the result's format cannot store the georeference ``place``, or needs a package that is missing.
+    """Raise, before the model runs, if the result's format cannot store a georeference or needs a missing package.
 
-    Called before the model runs. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever the result's
-    format is, so a GeoTIFF must be able to store the georeference then.
+    ``place`` is the georeference of the input. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever
+    the result's format is, so a GeoTIFF must be able to store the georeference then.
     """
     formats: list[str | None] = []
     for result in asked_results(binding, params):
         format_ = _checked_format(result, target, place)
         formats.append(format_)
-        if params.stac_item and target is not None and format_ == _DESCRIBED:
+        if params.stac_item and target is not None and format_ == _CATALOGUED_FORMAT:
             for writer in extensions("describe"):
                 writer.spare(target.file_of(result))
         if place is not None and result.processor.modality == "raster" and (tiles or format_ == "tiff"):
             place.to_rasterio()
-    if params.stac_item and _DESCRIBED not in formats and None not in formats:
+    if params.stac_item and _CATALOGUED_FORMAT not in formats and None not in formats:
         raise OptionError(
             f"stac_item describes GeoTIFFs, and the result is {', '.join(filter(None, formats))}; save it as .tif, or"
             " leave stac_item out",
@@ -229,7 +235,7 @@ def check_place(
 
 
 def _checked_format(result: AskedResult, target: Target | None, place: Georeference | None) -> str | None:
-    """Return the name of the result's format. Raise if the format cannot store `place`, or needs a missing package."""
+    """Return the name of the result's format. Raise if it cannot store ``place``, or needs a missing package."""
     if target is None:
         return None
     formats = result.formats or {"": ""}
