@@ -41,23 +41,18 @@ class EngineBinding(ABC):
     """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """Selection from which ``processors`` were created: by the engine argument, ``config.json`` or the model's class.
-    """
+    """Selection of the output processors, by the engine argument, ``config.json`` or the model's class."""
 
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""
     async_llm: ClassVar[str]
-    """Import path ("module:Class") of the subclass of ``AsyncLLM`` to use. Its method ``mmout_bound`` is called once,
-    after the engine has started.
-    """
+    """Import path ("module:Class") of the subclass of ``AsyncLLM``. After the start, its ``mmout_bound`` is called."""
     llm_engine: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLMEngine`` that the engine uses."""
     llm: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLM`` that the engine uses."""
     output_processor: ClassVar[str]
-    """Import path ("module:Class") of the subclass of vLLM's ``OutputProcessor`` that the engine uses. It must have the
-    methods ``setup`` and ``close``.
-    """
+    """Import path ("module:Class") of the subclass of ``OutputProcessor``, with methods ``setup`` and ``close``."""
 
     @classmethod
     @abstractmethod
@@ -93,9 +88,7 @@ class Binding(EngineBinding):
     engines: int = 1
     """Number of engines that this frontend sends requests to, more than 1 with data parallelism."""
     first_engine: int = 0
-    """Index of the data-parallel engine that gets this frontend's first tiles. Each frontend has another index, which
-    spreads the load.
-    """
+    """Index of the data-parallel engine that gets this frontend's first tiles. It differs between frontends."""
     trace: Trace | None = None
     """File to which the times of each request are written, or None if the engine is not traced."""
 
@@ -152,10 +145,7 @@ class Binding(EngineBinding):
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """Return the name and the object of the requested `OwnInputsProcessor`, or None if the request names none.
-
-        Such a processor builds the model's inputs itself.
-        """
+        """Return the name and the object of the requested `OwnInputsProcessor`, or None if the request names none."""
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):

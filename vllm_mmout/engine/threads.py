@@ -20,7 +20,7 @@ T = TypeVar("T")
 async def in_thread(
     work: Callable[[], T], undo: Callable[[T], object] | None = None, stop: Callable[[], object] | None = None
 ) -> T:
-    """Run blocking work in a thread, and return its result.
+    """Run blocking work in a thread, and return its result. If the caller is cancelled, call ``stop`` and ``undo``.
 
     If the caller is cancelled, ``stop`` is called, which may end the work early. The work goes on until it ends, and
     ``undo`` is then called with its result. A SystemExit or KeyboardInterrupt of the work would end the event loop, so

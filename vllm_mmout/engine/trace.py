@@ -135,7 +135,7 @@ class Traced:
 
 
 TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
-"""Context variable with the request, or block of its tiles, to record times for, or None if tracing is off."""
+"""Request, or block of its tiles, whose times are being recorded. None if tracing is off."""
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def _ns(seconds: float) -> int:
 
 
 def _us(seconds: float) -> float:
-    """Convert seconds to microseconds, rounded to a nanosecond so that a stage ends exactly where the next begins."""
+    """Convert seconds to microseconds with three decimals, so that a stage ends exactly where the next begins."""
     return _ns(seconds) / 1e3
 
 

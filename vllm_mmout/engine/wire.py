@@ -242,12 +242,15 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 KEY = "mmout"
 TRACED = "mmout_traced"
-"""Key in a request's ``extra_kwargs`` for tracing. The value is the request id, the first tile or None, and the number
-of tiles. Only this package's `generate` sets it.
+"""Key in a request's ``extra_kwargs`` for tracing. The value is (request id, index of the first tile or None, number of
+tiles).
+
+Clients cannot set it. Only this package's `generate` does.
 """
 REPORTS = "mmout_reports"
-"""Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output. Only
-this package's `generate` sets it.
+"""Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output.
+
+Clients cannot set it. Only this package's `generate` does.
 """
 
 
@@ -256,7 +259,7 @@ _KEPT_BYTES = 1024
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the ``extra_kwargs`` for a request: its options, and the steps after which it sends early outputs."""
+    """Return ``extra_kwargs`` with a request's options and the steps in ``reports``, which send early outputs."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 

@@ -164,6 +164,6 @@ _HOMES = {
     "vllm_mmout.geo.vectors.polygon": "Lattice PIXEL_TRANSFORM Polygons",
     "vllm_mmout.geo.vectors.trace": "trace_polygons",
 }
-"""Lazily imported public names: module path -> names that the module defines, separated by spaces."""
+"""Public names that are imported on first use: module path -> names defined in the module, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

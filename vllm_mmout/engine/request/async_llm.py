@@ -145,7 +145,7 @@ class BoundAsyncLLM(AsyncLLM):
             async with self.mmout.readers:  # also limits the inputs that wait for a credit
                 prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area, checked=checked)
                 if isinstance(prepared, Request):
-                    self.mmout.single()
+                    self.mmout.shrink_blocks()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, Run):
                 held.callback(prepared.close)

@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
-"""Coroutine function that sends a request for some tiles to its engine and returns the answer."""
+"""Coroutine function that sends a request for some tiles to an engine, and returns the engine's output."""
 
 PAUSED_S = 300.0
-"""Time in seconds that an engine may be paused, for example to load new weights, before its scenes fail."""
+"""Longest time in seconds that scenes wait for a paused engine, for example while it loads new weights, before they
+fail.
+"""
 ASKED_AGAIN_S = 0.5
-"""Delay in seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
+"""Seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
 SINGLES_S = 1.0
-"""Time in seconds for which scenes send smaller blocks of tiles after a request without tiles has arrived."""
+"""Seconds for which scenes send smaller blocks of tiles after a small input, which is not cut into tiles, has arrived.
+"""
 
 
 class AsyncRuns:
@@ -46,7 +49,7 @@ class AsyncRuns:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Limit on the inputs that are being read, or that wait until `credits` admits them."""
+        """Semaphore that limits how many inputs are being read or wait until ``credits`` admits them."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
@@ -85,8 +88,8 @@ class AsyncRuns:
             except RuntimeError:  # the event loop was closed, so no caller waits for a result
                 self._woken = False
 
-    def single(self) -> None:
-        """Let scenes send smaller blocks of tiles for `SINGLES_S` seconds, because a request without tiles has come."""
+    def shrink_blocks(self) -> None:
+        """Make scenes send smaller blocks of tiles for `SINGLES_S` seconds, because a small input has arrived."""
         self._singles_until = time.monotonic() + SINGLES_S
 
     @property
@@ -94,7 +97,7 @@ class AsyncRuns:
         return time.monotonic() < self._singles_until
 
     def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
-        """Record that an engine answered a block of tiles with ``nbytes`` bytes, or 0 after a failure or an abort."""
+        """Record an engine's answer to a block of tiles. ``nbytes`` is its size, or 0 if the block failed."""
         self.schedule.answered(run, part, engine, nbytes)
         self.wake()
 
@@ -185,7 +188,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Drop all preview images but the newest during the ``with`` block, as the caller does not wait for them."""
+        """Keep only the newest preview image during the ``with`` block, while the caller does not wait for images."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False
@@ -231,7 +234,7 @@ class AsyncRun:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before it starts runs none of its code, so its end is counted here.
-        task.add_done_callback(lambda task: self._runs.answered(self.run, part, engine, _result(task)))
+        task.add_done_callback(lambda task: self._runs.answered(self.run, part, engine, _answer_bytes(task)))
 
     async def _answered(self, part: PartInput, engine: int) -> int:
         """Send a block of tiles, record the engine's answer, and return the size of the answer in bytes."""
@@ -240,7 +243,7 @@ class AsyncRun:
         return nbytes
 
     async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:
-        """Send a block of tiles. Return the engine's answer and its size in bytes, or the error and 0.
+        """Send a block of tiles. Return the engine's output and its size in bytes, or the error and 0.
 
         Retry for up to `PAUSED_S` while the engine is paused.
 
@@ -277,6 +280,6 @@ class AsyncRun:
                 task.cancel()
 
 
-def _result(task: asyncio.Task[int]) -> int:
-    """Return the result of a task that has ended, or 0 if it was cancelled or has failed."""
+def _answer_bytes(task: asyncio.Task[int]) -> int:
+    """Return the bytes of the answer that a finished task of `AsyncRun._answered` got, or 0 if the task failed."""
     return 0 if task.cancelled() or task.exception() is not None else task.result()

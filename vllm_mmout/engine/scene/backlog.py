@@ -12,7 +12,7 @@ from typing import Protocol
 from vllm_mmout.engine.observer import SILENT, Observer
 
 MEMORY_S = 30.0
-"""Seconds of work after which the weight of a measured tile time has fallen to about a third."""
+"""Time constant, in seconds of work, of the exponential moving average of the time of a tile."""
 
 
 class Countable(Protocol):
@@ -34,7 +34,7 @@ class Backlog:
 
     observer: Observer = SILENT
     _seen: dict[Countable, int] = field(default_factory=dict)
-    """Number of finished tiles by request, at the latest update of the counts."""
+    """Number of finished tiles of each request when the counts were last updated."""
     _looked: float = 0.0
     _waiting: int = 0
     _seconds: float = 0.0

@@ -80,7 +80,7 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit on the tiles in memory, from before they are read until they are joined. Threads wait in a queue for it."""
+    """Limit on the tiles in memory. A tile counts from before it is read until it is joined. Threads take turns."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -89,7 +89,7 @@ class TileBudget(_Budget):
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, stopped: Callable[[], bool], count: int = 1) -> bool:
-        """Wait until ``count`` more tiles of ``nbytes`` bytes each are admitted, and count them.
+        """Wait until the budget has room for ``count`` tiles of ``nbytes`` bytes each, and add them to it.
 
         Return False if ``stopped`` returns True. It is called again after each `wake`.
         """
@@ -115,7 +115,7 @@ class TileBudget(_Budget):
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """Return how many tiles of ``nbytes`` bytes an empty budget admits, at least 1."""
+        """Return how many tiles of ``nbytes`` bytes each fit an empty budget, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:

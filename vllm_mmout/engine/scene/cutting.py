@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OPEN_BYTES = 48 << 20
 """Memory in bytes for tiles that are partly read. It limits how many columns of tiles are read as a group.
 
-A group may exceed it if the segments of the file are large.
+The tiles of a group may need more memory if the segments of the file are large.
 """
 
 
@@ -52,12 +52,12 @@ def cut(binding: Binding, mapper: PlanesMapper, size: tuple[int, int], params: O
 
 
 def output_stride(binding: Binding, params: OutputParams) -> int:
-    """Return the side of the pixels of a result, in pixels of the input: 1, or more for a pixel for each patch."""
+    """Return the side of a pixel of the result in pixels of the input. It is above 1 for models that output patches."""
     return math.lcm(*(binding.processors[name].output_stride for name in binding.choice.pick(params.processor)))
 
 
 def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: OutputParams, patch: int) -> tuple[int, int]:
-    """Return the (height, width) of tiles for a result with a pixel for each patch.
+    """Return the (height, width) of the tiles of a result that has one pixel for each patch of ``patch`` input pixels.
 
     They are square if the model's tiles are, since the patches' rows are found by their number. An input that is
     smaller than the model's tiles gets a tile of its own size, rounded up to whole patches, if the model takes it.
@@ -69,7 +69,7 @@ def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: Outpu
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return how many columns of tiles form a group. A group is read completely before the next group.
+    """Return how many columns of tiles to read together as a group, before the next group is read.
 
     A segment of the file is decoded into all rows of tiles that it overlaps, so fewer columns take less memory. A group
     is wide enough that each segment overlaps at most two groups.

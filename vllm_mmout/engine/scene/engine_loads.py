@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AHEAD = 2
-"""Number of full steps to send to an engine at a time: it computes one while the next arrives."""
+"""Number of full steps of work to send to an engine at a time: it computes one step while the next arrives."""
 
 
 @dataclass(slots=True)
@@ -17,9 +17,9 @@ class Load:
     tiles: int = 0
     """Number of tiles, or of other requests, that the engine has not answered."""
     steps: float = 0.0
-    """Number of steps of the model for this work. Each block of tiles takes a step. Other requests share steps."""
+    """Number of engine steps that the work takes: 1 for each block of tiles, and a fraction for each other request."""
     since: float = 0.0
-    """Time of the engine's latest answer, or of the start of its work, in seconds of ``clock``."""
+    """Time of the engine's latest answer, or when it got work after being idle, in seconds of ``EngineLoads.clock``."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,10 @@ class EngineLoads:
         self._next = self.first
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether any engine can take more tiles. With ``gives_way``, only idle engines count."""
+        """Return whether any engine can take more tiles. If ``gives_way`` is True, only engines without work can.
+
+        Scenes give way while small inputs, which are not cut into tiles, arrive.
+        """
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:

@@ -85,7 +85,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of processor ``pick``, which arrive in any order, to its result. Runs in a thread."""
+        """Join the decoded tiles of processor ``pick`` to one result. Tiles arrive in any order. Runs in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Save the results of all processors if the request has a path, and return them."""
@@ -262,7 +262,7 @@ class FanOut(ABC):
             lane.put(block.parts)
 
     def _join(self, lane: Lane) -> None:
-        """Join the tiles of a processor, in its own thread. The last processor to finish delivers all results."""
+        """Join the tiles in a processor's queue, in its own thread. The last processor to finish delivers results."""
         try:
             with tracing(TRACED.get()):
                 lane.result = self.join(lane.pick, lane)

@@ -21,8 +21,8 @@ class StoppedError(BaseException):
     """Exception that ends a processor's ``assemble`` if the request stops. ``except Exception`` does not catch it."""
 
 
-class Whole(Protocol):
-    """Interface of a request of many tiles, as far as `Lane` uses it."""
+class TiledRequest(Protocol):
+    """Protocol of a request of many tiles, with the members that `Lane` uses."""
 
     total: int
 
@@ -37,7 +37,7 @@ class Whole(Protocol):
 class Lane:
     """Queue of a processor's decoded tiles. The thread that joins them iterates over it, in the order of arrival."""
 
-    def __init__(self, pick: str, whole: Whole) -> None:
+    def __init__(self, pick: str, request: TiledRequest) -> None:
         self.pick = pick
         self.result: Any = None
         """Joined result of the processor, or None before it is finished and after `take_result`."""
@@ -47,7 +47,7 @@ class Lane:
         """Number of tiles that the processor has joined."""
         self.joined_at = 0.0
         """Time when the latest tile was joined."""
-        self._whole = whole
+        self._request = request
         self._queue: queue.SimpleQueue[Sequence[Part] | None] = queue.SimpleQueue()
         self._taken = 0
         self._block: Sequence[Part] = ()
@@ -80,7 +80,7 @@ class Lane:
     def __next__(self) -> Part:
         if self.busy_since is not None:
             self._count(1)
-        if (part := next(self._parts, None)) is None or self._whole.stopped:
+        if (part := next(self._parts, None)) is None or self._request.stopped:
             self._parts = iter(self._next_block())
             part = next(self._parts)
         self.busy_since = time.monotonic()
@@ -96,17 +96,17 @@ class Lane:
 
     def _count(self, parts: int) -> None:
         self.joined += parts
-        self._whole.count_joined()
+        self._request.count_joined()
 
     def _next_block(self) -> Sequence[Part]:
         self.busy_since = None
         if self._block:
             self._trace(self._block)
         self._block, self._parts = (), iter(())
-        if self._taken and self._taken == self._whole.total:
+        if self._taken and self._taken == self._request.total:
             raise StopIteration
         arrived = self._queue.get()
-        if arrived is None or self._whole.stopped:
+        if arrived is None or self._request.stopped:
             self._queue.put(None)  # for a processor that swallows the error and asks for another part
             raise StoppedError
         self._taken += len(arrived)
@@ -115,7 +115,10 @@ class Lane:
         return arrived
 
     def _trace(self, block: Sequence[Part]) -> None:
-        """Add a joined block to the trace. Blending and writing alternate, but are shown one after the other."""
+        """Record in the trace how long a block of tiles was blended, and how long it was written.
+
+        Blending and writing alternate, but are shown one after the other.
+        """
         self.joined_at = now = time.monotonic()
         writing = now - seconds_on_files()
         for name, began, ended in (("blend", self._block_since, writing), ("write", writing, now)):

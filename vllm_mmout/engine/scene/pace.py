@@ -10,9 +10,9 @@ BLOCK_S = 0.05
 ANSWER_BYTES = 64 << 20
 """Upper bound for the size of a block's result in bytes. Blocks are made small enough to stay below it."""
 SHARE_BESIDE_SINGLES = 4
-"""Reduction factor of a block's size while requests without tiles arrive, so that these requests wait less."""
+"""Divisor of a block's size while small inputs, which are not cut into tiles, arrive. They then wait less."""
 _MEMORY = 0.7
-"""Factor that reduces the weight of earlier measurements with each new measurement."""
+"""Factor that multiplies the weight of earlier measurements at each new measurement."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,10 @@ class Pace:
     _tiles: float = 0.0
 
     def block_size(self, *, gives_way: bool = False) -> int:
-        """Return the largest number of tiles for the next block. With ``gives_way`` the block is smaller."""
+        """Return the largest number of tiles for the next block. It is smaller if ``gives_way`` is True.
+
+        Scenes give way while small inputs, which are not cut into tiles, arrive.
+        """
         most = max(1, 2 * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))

@@ -65,7 +65,10 @@ class Run(FanOut):
         """Close the input until the request starts, if `can_wait` is True."""
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return a source of preview images of the unfinished result, or None if no previews are requested."""
+        """Return a source of preview images, or None if no previews are requested. ``notify`` is called for each image.
+
+        ``watch`` is the client's object that requests previews at any time, or None.
+        """
         return None
 
     def attach(
@@ -123,7 +126,7 @@ class Run(FanOut):
         )
 
     def answered(self, part: PartInput, answer: MultimodalRequestOutput | BaseException) -> None:
-        """Stop the request if the engine's answer to a block of tiles is an error."""
+        """Stop the request if ``answer``, the engine's output for a block of tiles, is an error."""
         error = answer if isinstance(answer, BaseException) else answer.error
         if error is not None:
             self.failed(part, error)

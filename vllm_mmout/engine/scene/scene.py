@@ -88,7 +88,7 @@ class Scene(Run):
 
     @property
     def source(self) -> Source:
-        """Description of the input, which is applied to its outputs."""
+        """Georeference, metadata and other properties of the input, which are passed on to its outputs."""
         return Source(
             size=self.view.size,
             georeference=self.view.georeference,
@@ -112,7 +112,10 @@ class Scene(Run):
             )
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return a source of preview images of the unfinished result, or None if no previews are requested."""
+        """Return a source of preview images, or None if no previews are requested. ``notify`` is called for each image.
+
+        ``watch`` is the client's object that requests previews at any time, or None.
+        """
         count = self.request.params.partial_images
         return PartialImages(count, len(self.grid), notify, watch) if count or watch is not None else None
 
@@ -164,16 +167,16 @@ class Scene(Run):
     def _inputs_of(
         self, view: RasterView, tiles: TilePixels, indices: Sequence[int], places: Sequence[int]
     ) -> Iterator[PartInput]:
-        """Yield the tiles at ``places`` of a block as inputs for the engine, and the other tiles without input."""
+        """Yield the tiles of a block as inputs for the engine. Only tiles at ``places`` have tensors and are sent."""
         pairs = zip(indices, tiles.valid, strict=True)
         parts = [Part(index, self.grid.window(index), None, valid) for index, valid in pairs]
         if len(places) < len(parts):
             yield PartInput([part for place, part in enumerate(parts) if place not in places])
         if places:
             shown = [parts[place] for place in places]
-            planes = tiles.array if len(shown) == len(parts) else tiles.array[places]
+            pixels = tiles.array if len(shown) == len(parts) else tiles.array[places]
             with stage("map", shown[0].index, tiles=len(shown)):
-                mapped = list(self._mapped(view, planes, shown))
+                mapped = list(self._mapped(view, pixels, shown))
             yield from mapped
 
     def rendered(self, part: PartInput) -> Any:
@@ -188,24 +191,24 @@ class Scene(Run):
                 raise
             raise InputError(f"{self._name_of(group[error.tile])}: {error}") from error
 
-    def _mapped(self, view: RasterView, planes: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
+    def _mapped(self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
         """Map tiles to the model's inputs. Yield one block, or several if the tensors differ in shape or dtype.
 
-        ``planes`` is [tiles, bands, height, width].
+        ``pixels`` is [tiles, bands, height, width].
         """
-        for tile, part in zip(planes, parts, strict=True):
+        for tile, part in zip(pixels, parts, strict=True):
             if (padding := self.grid.padding(part.index)) != (0, 0):
                 window = self.grid.window(part.index)
                 tile[...] = reflected(tile[:, : window.height, : window.width], padding)
         inputs, params = self._inputs, self.request.params
         if inputs.takes_blocks:
             done = 0
-            for tensors in inputs.tiles(view, planes):
+            for tensors in inputs.tiles(view, pixels):
                 count = len(next(iter(tensors.values())))
                 yield PartInput(parts[done : done + count], None, tensors, is_block=True, name_of=self._name_of)
                 done += count
             return
-        for part, tile in zip(parts, planes, strict=True):
+        for part, tile in zip(parts, pixels, strict=True):
             mapped = inputs.tile(view, tile)
             yield PartInput([part], inputs.render(mapped, inputs.tokens(mapped, params)), name_of=self._name_of)
 

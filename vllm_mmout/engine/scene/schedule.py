@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 _TICK_S = 1.0
-"""Time in seconds after which all scenes are checked again, even if no thread has asked for it."""
+"""Longest time in seconds between two checks of all scenes, even if no thread has woken the caller."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Schedule:
         return self._most - len(self.running) - len(self.waiting)
 
     wait_s = _TICK_S
-    """Time in seconds after which `turn` must be called again, even if no thread has asked for it."""
+    """Time in seconds after which `turn` must be called again, even if no thread has woken the caller."""
 
     def add(self, run: Run) -> None:
         """Add a scene. If it cannot start at the next `turn`, close its input until it starts."""
@@ -76,7 +76,7 @@ class Schedule:
         self._given_up.append(run)
 
     def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:
-        """Record that an engine answered a block of tiles with ``nbytes`` bytes, or 0 if the block failed."""
+        """Record an engine's answer to a block of tiles. ``nbytes`` is its size in bytes, or 0 if the block failed."""
         seconds = self.loads.give(engine, len(part), block=part.is_block)
         if part.is_block and nbytes:
             run.pace.add(len(part), seconds, nbytes)

@@ -54,12 +54,12 @@ class BoundWorker(WorkerBase):
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run a step as vLLM does, and attach the early outputs of unfinished requests to its output."""
         model: Any = self.get_model()
-        return model.pooler.reports.sent_with(super().execute_model(*args, **kwargs))
+        return model.pooler.reports.attach_to(super().execute_model(*args, **kwargs))
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         """Run vLLM's ``sample_tokens``, which pools on Model Runner V2, and attach early outputs to its output."""
         model: Any = self.get_model()
-        return model.pooler.reports.sent_with(super().sample_tokens(*args, **kwargs))
+        return model.pooler.reports.attach_to(super().sample_tokens(*args, **kwargs))
 
     def compile_or_warm_up_model(self) -> Any:
         """Warm the model up as vLLM does, then compile ``forward`` if the engine's ``compile`` setting asks for it.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import NewRequestData
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
-_STATE_OF = "get_model_state_cls"
-"""Name of the static method of a model class that returns the ``ModelState`` class for vLLM."""
+_STATE_CLASS_METHOD = "get_model_state_cls"
+"""Name of a static method that a vLLM model class may have. It returns the model's own ``ModelState`` class."""
 
 
 class RawInputState(ModelState):
@@ -78,7 +78,7 @@ class RawInputState(ModelState):
 
 
 def serve_by_v2(vllm_config: VllmConfig) -> None:
-    """Let Model Runner V2 run a model with output processors, by its own ``ModelState`` class or `RawInputState`."""
+    """Let Model Runner V2 run a model with output processors, by the model's ``ModelState`` or by `RawInputState`."""
     pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
     config = vllm_config.model_config
     if not config.is_multimodal_raw_input_only_model:
@@ -86,5 +86,5 @@ def serve_by_v2(vllm_config: VllmConfig) -> None:
     if not config.get_vocab_size():  # the runner divides by it
         config.model_arch_config.vocab_size = 1
     model: Any = get_model_cls(config)
-    if not hasattr(model, _STATE_OF):
-        setattr(model, _STATE_OF, staticmethod(lambda: RawInputState))
+    if not hasattr(model, _STATE_CLASS_METHOD):
+        setattr(model, _STATE_CLASS_METHOD, staticmethod(lambda: RawInputState))

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
 Pooled: TypeAlias = "torch.Tensor | Sequence[RequestOutcome | None]"
-"""Raw output of each request of a step, stacked or as a list. The entry of an unfinished request is None."""
+"""Raw outputs of the requests of a step, as a tensor or a list. Unfinished requests have the entry None."""
 
 
 class Stepped(list["Outcome | None"]):
-    """List of the raw output of each request in a step, with the early outputs of requests that are not finished."""
+    """List of the raw outputs of a step's requests, with the early outputs of unfinished requests as ``early``."""
 
     def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
         super().__init__(outcomes)
@@ -211,7 +211,7 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
-    """Stack the raw outputs in ``rows`` on axis 0. A tensor of exactly these rows is returned without a copy."""
+    """Stack the raw outputs in ``rows`` on axis 0. If ``pooled`` is a tensor of only these rows, it is not copied."""
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]

@@ -29,8 +29,8 @@ class Reports:
         """Store the early output of a row, packed as uint8 [bytes]."""
         self._rows[row] = buffer
 
-    def sent_with(self, output: Any) -> Any:
-        """Attach the stored early outputs to the worker's output of a step, clear them here, and return the output."""
+    def attach_to(self, output: Any) -> Any:
+        """Attach the stored early outputs to the worker's output of a step, clear the store, and return that output."""
         if not self._rows or output is None:
             return output
         rows, self._rows = self._rows, {}
@@ -58,7 +58,9 @@ def _with(output: ModelRunnerOutput, rows: dict[int, torch.Tensor]) -> ModelRunn
 
 
 def add_reports(outputs: dict[int, EngineCoreOutputs], output: ModelRunnerOutput, requests: dict[str, Any]) -> None:
-    """Insert the early outputs of a step before the results that the scheduler sends to each client.
+    """Insert early outputs of a step in ``outputs``, before the results that the scheduler sends to each client.
+
+    ``output`` is the worker's output of the step, to which they are attached.
 
     Reports of a request that is not in `requests`, the scheduler's own table, are dropped: the request was aborted.
     """

@@ -10,13 +10,13 @@ import zmq
 
 SPINS_S = 0.002
 """Time that a process polls for a message before it sleeps until it is woken, in seconds."""
-LOOKS_AGAIN_MS = 100
-"""Longest sleep of a process that waits for a message, in milliseconds.
+LONGEST_SLEEP_MS = 100
+"""Longest sleep in milliseconds of a process that waits for a message, because a wake-up call may be lost.
 
-ZeroMQ can lose the call that wakes a reader whose socket keeps only one message. vLLM's reader would then sleep for
-five seconds.
+ZeroMQ can lose the call to a reader whose socket keeps only one message. vLLM's reader would then sleep for five
+seconds.
 """
-_CALLS = 1000
+_MAX_QUEUED_CALLS = 1000
 """Largest number of wake-up calls that may be queued for a sleeping process.
 
 vLLM queues one call and drops the others. A process that polls loses nothing by that. A sleeping process would miss the
@@ -61,7 +61,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let the reader of a message queue sleep, or let its writer queue more wake-up calls for sleeping readers.
+    """Make a message queue sleep instead of polling: readers sleep, and writers queue more wake-up calls for readers.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """
@@ -71,9 +71,9 @@ def _rest(condition: Any) -> None:
         condition.busy_loop_s = SPINS_S
         condition.wait = partial(_wait, condition.wait)
     else:
-        condition.local_notify_socket.setsockopt(zmq.SNDHWM, _CALLS)
+        condition.local_notify_socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED_CALLS)
 
 
 def _wait(wait: Callable[..., None], timeout_ms: int | None = None) -> None:
-    """Call vLLM's ``wait``, with a timeout of at most `LOOKS_AGAIN_MS`."""
-    wait(timeout_ms=LOOKS_AGAIN_MS if timeout_ms is None else min(timeout_ms, LOOKS_AGAIN_MS))
+    """Call vLLM's ``wait``, with a timeout of at most `LONGEST_SLEEP_MS`."""
+    wait(timeout_ms=LONGEST_SLEEP_MS if timeout_ms is None else min(timeout_ms, LONGEST_SLEEP_MS))

@@ -55,7 +55,7 @@ class StepLimit:
         threading.Thread(target=self._look, name="mmout-step-limit", daemon=True).start()
 
     def _look(self) -> None:
-        """Check repeatedly how long the current step takes. If it exceeds the limit, call ``end`` with a message."""
+        """Check repeatedly how long the current step takes. If it exceeds the limit, end the engine core's process."""
         pause = min(self._seconds / _LOOKS, _LONGEST_PAUSE_S)
         while True:
             time.sleep(pause)

@@ -27,7 +27,10 @@ _MAGIC = b"MMOTRACE"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times when a step began and when its stages ended, by ``time.monotonic()``. Each result of the step has them."""
+    """Times when a step began and when its stages ended, in seconds of ``time.monotonic()``.
+
+    The worker appends the times to each result of the step.
+    """
 
     began: float
     forwarded: float
@@ -84,7 +87,7 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the worker's ``execute_model`` or ``sample_tokens``. Record the step's times if the pooler ran.
+        """Call ``work``, the worker's ``execute_model`` or ``sample_tokens``. Record the times if the pooler ran.
 
         The output may still be on its way to the host. The times are then recorded when the copy is complete.
         """

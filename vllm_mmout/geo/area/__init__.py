@@ -1,1 +1,1 @@
-"""Areas of interest: their GeoJSON, their place on a raster, and the masks of their pixels."""
+"""Areas of interest: reading them from GeoJSON, placing them on rasters, and masking pixels."""

@@ -1,4 +1,4 @@
-"""Reading of an area of interest: GeoJSON, a file of it, or an object with ``__geo_interface__``, becomes one text."""
+"""Read an area of interest from GeoJSON, a GeoJSON file or an object with ``__geo_interface__``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vllm_mmout.geo.raster.crs.text import checked_text, rasterio_crs, same_syst
 from vllm_mmout.geo.raster.formats import in_bucket, is_address
 
 LONGEST_AREA: Final = 8 << 20
-"""Largest number of bytes of an area's GeoJSON."""
+"""Largest size of an area's GeoJSON in bytes."""
 LON_LAT: Final = "EPSG:4326"
-"""Coordinate system of GeoJSON without a member ``crs``. Its x is the longitude, as everywhere here."""
+"""Coordinate system of GeoJSON without a member ``crs``. Positions are (longitude, latitude)."""
 _FORMS: Final = "GeoJSON (a dict, its text or the path of its file), or a shapely or geopandas object"
 
 
 def area_text(value: Any, crs: str | None = None) -> str:
-    """Return an area of interest as the text of one GeoJSON object, checked.
+    """Check an area of interest, and return it as GeoJSON text.
 
     The text is the normal form of an area: it can be compared, pickled and sent. If its coordinate system is not that
     of RFC 7946, the member ``crs`` of GeoJSON 2008 names it. ``"crs": null`` means the coordinate system of the input.
@@ -35,19 +35,18 @@ def area_text(value: Any, crs: str | None = None) -> str:
 
     Raises:
         OptionError: the value is not a valid area, or states another coordinate system than ``crs``.
-
     """
     if isinstance(value, str | PurePath) and not _is_json(value):
         value = _file_text(str(value))
     text = area_json(_geo_json(value))
     if crs is not None:
-        text = _stating(text, crs)
+        text = _with_crs(text, crs)
     area_of(text)
     return text
 
 
 def area_json(value: Any) -> str:
-    """Return an area that is JSON, as an object or as text, as text. A path is refused.
+    """Return GeoJSON text for an area that is a mapping or already text. A file path is refused.
 
     This is the form for data from the network. `area_text` checks what the JSON holds.
     """
@@ -58,17 +57,17 @@ def area_json(value: Any) -> str:
     if not isinstance(value, Mapping):
         raise wrong(f"must be {_FORMS}, got {type(value).__name__}")
     try:
-        return msgspec.json.encode(dict(value), enc_hook=_plain).decode()
+        return msgspec.json.encode(dict(value), enc_hook=_json_value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise wrong(f"is no GeoJSON: {error}") from None
 
 
 @lru_cache(maxsize=8)
 def area_of(text: str) -> Area:
-    """Return the area in a text of `area_text`, or raise OptionError if the text is not a valid area."""
+    """Parse the GeoJSON text of an area. Raise OptionError if the text is not a valid area."""
     data = _decoded(text)
-    crs = _stated(data["crs"]) if "crs" in data else LON_LAT
-    geographic = crs is not None and _checked(crs, "aoi").is_geographic
+    crs = _crs_of_member(data["crs"]) if "crs" in data else LON_LAT
+    geographic = crs is not None and _checked_crs(crs, "aoi").is_geographic
     return Area(features_of(data, geographic=geographic), crs)
 
 
@@ -110,18 +109,18 @@ def _file_text(path: str) -> str:
 
 
 def _geo_json(value: Any) -> Any:
-    """Return an object with ``__geo_interface__`` as GeoJSON with a member ``crs``, and any other value unchanged."""
+    """Convert an object with ``__geo_interface__`` to GeoJSON with a member ``crs``. Return other values unchanged."""
     if isinstance(value, str | Mapping) or not hasattr(value, "__geo_interface__"):
         return value
     geometry = value.__geo_interface__
     if not isinstance(geometry, Mapping):
         raise wrong(f"is a {type(value).__name__} whose __geo_interface__ is no GeoJSON; give {_FORMS}")
     crs = getattr(value, "crs", None)
-    return {**geometry, "crs": geometry.get("crs") if crs is None else _member(_crs_text(crs))}
+    return {**geometry, "crs": geometry.get("crs") if crs is None else _crs_member(_crs_text(crs))}
 
 
 def _crs_text(crs: Any) -> str:
-    """Return the coordinate system of a geopandas object, a ``CRS`` of pyproj, as text."""
+    """Return the text, such as "EPSG:4326" or WKT, of a coordinate system given as text or as pyproj's ``CRS``."""
     if isinstance(crs, str):
         return crs
     code = crs.to_epsg() if hasattr(crs, "to_epsg") else None
@@ -129,13 +128,13 @@ def _crs_text(crs: Any) -> str:
 
 
 @lru_cache(maxsize=8)
-def _stating(text: str, crs: str) -> str:
-    """Return an area's text that states the coordinate system that the request names."""
-    _checked(crs, "aoi_crs")
+def _with_crs(text: str, crs: str) -> str:
+    """Return an area's GeoJSON text with ``crs`` as its coordinate system. Raise OptionError if it names another."""
+    _checked_crs(crs, "aoi_crs")
     data = _decoded(text)
     if data.get("crs") is None:
-        return area_json({**data, "crs": _member(crs)})
-    stated = _stated(data["crs"])
+        return area_json({**data, "crs": _crs_member(crs)})
+    stated = _crs_of_member(data["crs"])
     if not same_system(stated, _canonical(crs)):
         raise OptionError(
             f"aoi_crs is {shown(crs)}, and aoi itself states {shown(str(stated))}; leave aoi_crs out", param="aoi_crs"
@@ -143,13 +142,13 @@ def _stating(text: str, crs: str) -> str:
     return text
 
 
-def _member(crs: str) -> dict[str, Any]:
-    """Return the member ``crs`` of GeoJSON 2008."""
+def _crs_member(crs: str) -> dict[str, Any]:
+    """Return the value of the member ``crs`` of GeoJSON 2008 for a coordinate system."""
     return {"type": "name", "properties": {"name": crs}}
 
 
-def _stated(member: Any) -> str | None:
-    """Return the coordinate system in a member ``crs``, or None for null."""
+def _crs_of_member(member: Any) -> str | None:
+    """Return the coordinate system that GeoJSON's member ``crs`` names, or None if the member is null."""
     if member is None:
         return None
     properties = member.get("properties") if isinstance(member, dict) else None
@@ -160,7 +159,7 @@ def _stated(member: Any) -> str | None:
 
 
 def _canonical(crs: str) -> str:
-    """Return the text of a coordinate system in its shortest form. OGC:CRS84 is EPSG:4326, since x is the longitude."""
+    """Return the text of a coordinate system in short form. OGC:CRS84 becomes the equivalent EPSG:4326."""
     try:
         text = checked_text(crs)
     except InputError as error:
@@ -168,8 +167,8 @@ def _canonical(crs: str) -> str:
     return LON_LAT if text == "OGC:CRS84" else text
 
 
-def _checked(crs: str, option: str) -> Any:
-    """Return rasterio's ``CRS`` of a text, or raise OptionError unless it is geographic or projected."""
+def _checked_crs(crs: str, option: str) -> Any:
+    """Return rasterio's ``CRS`` for ``crs``. Raise an error about ``option`` unless it is geographic or projected."""
     try:
         system = rasterio_crs(crs)
     except InputError as error:
@@ -181,8 +180,8 @@ def _checked(crs: str, option: str) -> Any:
     return system
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON: mappings, NumPy's numbers and arrays as usual, and other objects as texts."""
+def _json_value(value: Any) -> Any:
+    """Convert a value that msgspec cannot encode: a mapping to a dict, NumPy values to plain values, others to text."""
     if isinstance(value, Mapping):
         return dict(value)
     return value.tolist() if hasattr(value, "tolist") else str(value)

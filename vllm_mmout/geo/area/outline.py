@@ -1,4 +1,4 @@
-"""The outline of an area of interest: a rectangle around it, or one on each side of the antimeridian."""
+"""Compute the bounding box of an area of interest, or two boxes if the area crosses the antimeridian."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ _HALF: Final = TURN / 2
 
 
 def outline(area: Area) -> Area:
-    """Return an area of one feature that encloses an area: its extent, or two rectangles with a gap of longitudes.
+    """Return an area's bounding box as an area, or two boxes if its polygons leave a gap in longitude.
 
     An area in degrees that crosses the antimeridian, or is split there, has a rectangle on each side of it.
 
     Raises:
         InputError: a ring of the area encloses a pole.
-
     """
     rings = [polygon[0] for feature in area.features for polygon in feature.polygons]
     boxes = np.array([box_of(places) for places in rings])
     parts = [boxes]
     if is_geographic(area.crs):
-        boxes = np.concatenate([_usual(box_of(without_jumps(places)[0])) for places in rings])
+        boxes = np.concatenate([_in_usual_range(box_of(without_jumps(places)[0])) for places in rings])
         boxes = boxes[np.argsort(boxes[:, 0])]
         gaps = boxes[1:, 0] - np.maximum.accumulate(boxes[:-1, 2])
         at = 1 + int(gaps.argmax()) if gaps.size and gaps.max() > 0 else len(boxes)
@@ -43,7 +42,7 @@ def outline(area: Area) -> Area:
 
 
 def without_jumps(places: Ring) -> tuple[Ring, str | None]:
-    """Return a ring whose longitudes change by at most 180 degrees along an edge, so that they may go beyond 180.
+    """Shift longitudes of a ring by 360 degrees where an edge crosses the antimeridian, so that the ring is continuous.
 
     An edge from -180 to 180 is kept: it is that of a map of the world. If an edge was taken to cross the antimeridian,
     the second value is a sentence that says so.
@@ -64,12 +63,12 @@ def without_jumps(places: Ring) -> tuple[Ring, str | None]:
 
 
 def box_of(places: Ring) -> Box:
-    """Return the smallest box around a ring."""
+    """Return the bounding box of a ring."""
     return extent((places[:, 0], places[:, 1]))
 
 
-def _usual(box: Box) -> NDArray[np.float64]:
-    """Return a box with longitudes of -180 to 180, as one or, across the antimeridian, two rows."""
+def _in_usual_range(box: Box) -> NDArray[np.float64]:
+    """Return a box with longitudes from -180 to 180, [1, 4], or two if it crosses the antimeridian, [2, 4]."""
     west, south, east, north = box
     if east - west >= TURN:
         return np.array([[-_HALF, south, _HALF, north]])

@@ -17,26 +17,26 @@ from vllm_mmout.geo.raster.raster import Window, nearest_pixels
 if TYPE_CHECKING:
     from vllm_mmout.geo.area.polygons import Area
 
-_AT_ONCE: Final = 2**22
-"""Number of pixels in a strip of a mask."""
-_ONE_AT_A_TIME: Final = Lock()
-"""Lock around ``rasterize``. It changes the filters of Python's warnings for a moment, which all threads share."""
-_FEWEST: Final = 4
-"""Smallest number of positions of a closed ring that has an inside."""
+_STRIP_PIXELS: Final = 2**22
+"""Number of pixels of a mask that are computed at a time."""
+_RASTERIZE_LOCK: Final = Lock()
+"""Lock held during ``rasterize``, which for a moment changes the filters of Python's warnings in all threads."""
+_MIN_POSITIONS: Final = 4
+"""Smallest number of positions of a closed ring that encloses pixels: three corners, and the first corner again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PixelPolygon:
-    """A polygon in pixels. A position is inside if it is inside an odd number of rings."""
+    """Polygon in pixel coordinates. A point is inside if it is inside an odd number of rings."""
 
     rings: tuple[NDArray[np.float64], ...]
     """Closed rings of (column, row), [n, 2]."""
     box: NDArray[np.float64]
-    """Smallest column and row, and largest column and row, [4]."""
+    """Bounding box, [4]: smallest column, smallest row, largest column, largest row."""
 
     @classmethod
     def of(cls, rings: Iterable[NDArray[np.float64]]) -> Self:
-        """Create a polygon from its rings, which may be none."""
+        """Create a polygon from closed rings of (column, row). A polygon without rings is empty."""
         closed = tuple(rings)
         if not closed:
             return cls((), np.array([np.inf, np.inf, -np.inf, -np.inf]))
@@ -47,7 +47,7 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of a window. Return None if it is outside of the window.
+        """Return the polygon as GeoJSON in pixels of a window, or None if it is outside of the window.
 
         Rows are multiplied by ``up``, which is 1 or -1.
 
@@ -65,7 +65,7 @@ class PixelPolygon:
                 inner = beyond[:-2] & beyond[1:-1] & beyond[2:]
                 if inner.any():
                     kept = kept[np.concatenate([[True], ~inner, [True]])]
-            if len(kept) >= _FEWEST:
+            if len(kept) >= _MIN_POSITIONS:
                 rings.append(((kept - (left, top)) * (1, up)).tolist())
         return {"type": "Polygon", "coordinates": rings} if rings else None
 
@@ -78,16 +78,21 @@ class PlacedArea:
     polygons: tuple[tuple[PixelPolygon, ...], ...]
     """The polygons of each feature, in pixels of the raster that the area was placed on."""
     size: tuple[int, int]
-    """(height, width) of the raster, or of the part of it that `within` chose."""
+    """(height, width) of the raster, or of the window of the raster that was selected by `within`."""
     window: Window
     """Window of the raster around all pixels that the area touches."""
     up: int = -1
-    """Sign of y along the rows: -1 if the raster's y grows upwards, as usual, or 1. On a border that runs through the
-    centres of pixels, GDAL chooses between its sides by the direction of the ring in coordinates."""
+    """Direction of y from row to row: -1 if y decreases, as usual, or 1 if y increases.
+
+    GDAL uses it if a border runs exactly through the centres of pixels: the direction of the ring in coordinates
+    decides which pixels are inside.
+    """
     assumed: tuple[str, ...] = ()
-    """Sentences about assumptions made about the area."""
+    """Sentences about assumptions that were made when the area was placed."""
     origin: tuple[int, int] = (0, 0)
-    """First row and column of the part, in the raster that the area was placed on."""
+    """Row and column of the upper left pixel, in the raster that the area was placed on. It differs from (0, 0) after
+    `within`.
+    """
 
     def within(self, window: Window) -> PlacedArea:
         """Return the area on the pixels of a window of the raster."""
@@ -108,13 +113,13 @@ class PlacedArea:
         if not shapes:
             return np.zeros((window.height, window.width), np.bool_)
         transform = Affine(1, 0, 0, 0, self.up, 0)
-        with _ONE_AT_A_TIME:
+        with _RASTERIZE_LOCK:
             burnt = rasterize(shapes, (window.height, window.width), transform=transform, dtype=np.uint8)
         inside: NDArray[np.bool_] = burnt.view(np.bool_)
         return inside
 
     def resized_mask(self, window: Window, size: tuple[int, int], feature: int | None = None) -> NDArray[np.bool_]:
-        """Return the mask of a window of a raster of another ``size`` (height, width) that covers the same extent.
+        """Return the mask of ``window`` of another raster, which has the same extent but ``size`` (height, width).
 
         A pixel is inside if the pixel of this raster at its centre is.
         """
@@ -127,18 +132,18 @@ class PlacedArea:
         return mask
 
     def strips(self) -> Iterator[Window]:
-        """Yield windows of few rows that together cover `window` of the raster, from top to bottom."""
+        """Yield strips of rows, from top to bottom, that together cover `window`. Their masks need little memory."""
         row, col, height, width = self.window
-        step = max(1, _AT_ONCE // width)
+        step = max(1, _STRIP_PIXELS // width)
         for first in range(row, row + height, step):
             yield Window(first, col, min(step, row + height - first), width)
 
     def contains(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return whether the pixel at each point (column, row), [n, 2], is inside the area. Points outside are not."""
+        """Return whether the pixel at each point (column, row), [n, 2], is inside the area. False off the raster."""
         height, width = self.size
         places = np.floor(points).astype(np.int64)
         inside: NDArray[np.bool_] = np.all((places >= 0) & (places < (width, height)), axis=1)
-        step = max(1, _AT_ONCE // width)
+        step = max(1, _STRIP_PIXELS // width)
         for first in np.unique(places[inside, 1] // step).tolist():
             strip = Window(first * step, 0, min(step, height - first * step), width)
             (here,) = np.nonzero(inside & (places[:, 1] // step == first))

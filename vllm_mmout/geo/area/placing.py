@@ -1,4 +1,4 @@
-"""Placing of an area of interest on the pixels of a raster: coordinate systems, antimeridian, window around it."""
+"""Place an area of interest on the pixels of a raster, across coordinate systems and the antimeridian."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.ground_points import Affine
 
 _TOLERANCE: Final = 1 / 32
-"""Largest distance in pixels of a transformed edge from the straight piece that replaces it."""
+"""Largest distance in pixels between an edge after its transformation, which is a curve, and its straight replacement.
+"""
 _MOST_POINTS: Final = 4_000_000
-"""Largest number of points of a ring after its edges were divided."""
-_TESTED: Final = (0.25, 0.5, 0.75)
-"""Positions along an edge, from 0 to 1, where the distance from a straight piece is measured."""
+"""Largest number of points of a ring, after points were added to its edges."""
+_TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
+"""Positions along an edge, from 0 to 1, where the distance between curve and straight line is measured."""
 _MARGIN: Final = 0.05
 """Fraction of the raster's extent added on each side before an area in degrees is clipped to it."""
 _HALF: Final = TURN / 2
@@ -59,7 +60,7 @@ def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, 
         OptionError: the area's coordinate system cannot be used.
 
     """
-    found, system = _touching(area, georeference, size, name)
+    found, system = _placed(area, georeference, size, name)
     if any(found.mask(strip).any() for strip in found.strips()):
         return found
     raise InputError(f"{_shown(area)} covers the centre of no pixel of {_place_of(system, name)}", param="aoi")
@@ -76,13 +77,13 @@ def window_around(area: Area, georeference: Georeference | None, size: tuple[int
         OptionError: the area's coordinate system cannot be used.
 
     """
-    return _touching(outline(area), georeference, size, name)[0].window
+    return _placed(outline(area), georeference, size, name)[0].window
 
 
-def _touching(
+def _placed(
     area: Area, georeference: Georeference | None, size: tuple[int, int], name: str
 ) -> tuple[PlacedArea, BoxSystem]:
-    """Return an area that touches a pixel of a raster at least, and the coordinate systems."""
+    """Place an area on a raster, and return the coordinate systems too. Raise OutsideError if it is outside."""
     placed, grid = located_grid(georeference, size, name, "aoi")
     placer = _Placer(box_system(area.crs, placed, grid, name, "aoi"))
     features = tuple(
@@ -108,7 +109,7 @@ def _shown(area: Area) -> str:
 
 
 def _place_of(system: BoxSystem, name: str) -> str:
-    """Return the name of a raster and its extent in the coordinate system of an area, for a message."""
+    """Return text for a message: the raster's name, and its extent in the coordinate system of an area."""
     return f"{name}, which covers {text(system.extent())} there"
 
 
@@ -120,15 +121,15 @@ def _around(windows: list[Window]) -> Window:
 
 @dataclass
 class _Placer:
-    """Converter of the rings of an area to pixels."""
+    """Converter of the rings of an area to pixels of a raster."""
 
     system: BoxSystem
     assumed: tuple[str, ...] = ()
-    """A sentence if an edge was taken to cross the antimeridian."""
+    """Sentence that says that an edge was taken to cross the antimeridian. Empty if no edge was."""
 
     @cached_property
-    def _near(self) -> Box:
-        """The raster's extent in the area's coordinate system, with a margin."""
+    def _clip_box(self) -> Box:
+        """Extent of the raster in the area's coordinate system, enlarged by a margin on each side."""
         west, south, east, north = self.system.extent()
         wide, high = _MARGIN * (east - west), _MARGIN * (north - south)
         if east - west + 2 * wide >= TURN:
@@ -136,7 +137,7 @@ class _Placer:
         return west - wide, max(south - high, -90.0), east + wide, min(north + high, 90.0)
 
     def pieces(self, ring: Ring) -> Iterator[NDArray[np.float64]]:
-        """Yield the parts of a ring near the raster, as columns and rows, [n, 2]."""
+        """Yield the parts of a ring that are near the raster, converted to (column, row), [n, 2]."""
         system, places = self.system, ring
         if system.geographic:
             places, sentence = without_jumps(ring)
@@ -152,15 +153,15 @@ class _Placer:
                 yield _pixels(system.grid.transform, part[:, 0] + shift, part[:, 1])
 
     def _clipped(self, ring: Ring) -> Iterator[Ring]:
-        """Yield the parts of a ring in degrees that are near a projected raster, whose system may not show the rest."""
-        for shift in overlapping_shifts(box_of(ring), self._near):
-            inner = clip_polygon((ring[:, 0] + shift, ring[:, 1]), self._near)
+        """Yield the parts of a ring in degrees near a projected raster. Projections may not be defined far away."""
+        for shift in overlapping_shifts(box_of(ring), self._clip_box):
+            inner = clip_polygon((ring[:, 0] + shift, ring[:, 1]), self._clip_box)
             if inner is not None:
                 corners = np.stack(inner, axis=1)
                 yield np.concatenate([corners, corners[:1]])
 
     def _warped(self, ring: Ring) -> Ring:
-        """Return a ring in the raster's coordinate system, with its edges divided so that it follows the old edges."""
+        """Transform a ring to the raster's coordinate system. Points are added to its edges, which become curves."""
         places = self._transformed(ring)
         if self.system.raster_geographic:
             places[:, 0] = np.unwrap(places[:, 0], period=TURN)
@@ -185,13 +186,17 @@ class _Placer:
         return places
 
     def _bend(self, ring: Ring, places: Ring, edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], Ring]:
-        """Return the distance in pixels of edges from their straight pieces, 0 off the raster, and their midpoints."""
+        """Return the distance in pixels between curve and straight line, and the midpoint, for each of ``edges``.
+
+        ``ring`` has the positions before the transformation, and ``places`` after it. Edges off the raster get distance
+        0.
+        """
         start, step = ring[edges], ring[edges + 1] - ring[edges]
         first, chord = places[edges], places[edges + 1] - places[edges]
         off = np.zeros(len(edges))
         arcs: list[Ring] = []
         a, b, _, d, e, _ = self.system.grid.transform
-        for share in _TESTED:
+        for share in _TEST_POSITIONS:
             arc, straight = self._transformed(start + share * step), first + share * chord
             if self.system.raster_geographic:
                 arc[:, 0] += TURN * np.round((straight[:, 0] - arc[:, 0]) / TURN)
@@ -208,7 +213,6 @@ class _Placer:
         return np.where(near, off, 0.0), arcs[1]
 
     def _transformed(self, ring: Ring) -> Ring:
-        """Return positions in the raster's coordinate system."""
         if self.system.systems is None:
             return ring
         x, y = ring.T
@@ -230,7 +234,7 @@ class _Placer:
 
 
 def _pixels(transform: Affine, x: NDArray[np.float64], y: NDArray[np.float64]) -> Ring:
-    """Return positions as columns and rows, rounded as GDAL does, so that masks equal rasterio's masks.
+    """Convert coordinates to (column, row), [n, 2]. They are rounded as in GDAL, so that masks equal rasterio's masks.
 
     A border often lies exactly on the centres of pixels, where the last bit decides.
     """

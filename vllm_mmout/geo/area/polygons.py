@@ -21,10 +21,10 @@ MOST_VERTICES: Final = 250_000
 MOST_FEATURES: Final = 10_000
 _DEEPEST: Final = 8
 """Largest nesting depth of GeometryCollections."""
-_FEWEST: Final = 4
+_MIN_POSITIONS: Final = 4
 """Smallest number of positions of a closed ring (RFC 7946, 3.1.6)."""
 _FARTHEST: Final = (540.0, 90.0)
-"""Largest longitude and latitude. Longitudes may go beyond 180 to cross the antimeridian."""
+"""Largest absolute longitude and latitude that are accepted. An area across the antimeridian may go beyond 180."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,11 +48,11 @@ class Area:
 
     features: tuple[AreaFeature, ...]
     crs: str | None
-    """Coordinate system of the positions. None means that of the input."""
+    """Coordinate system of the positions, or None if it is the coordinate system of the input."""
 
 
 def wrong(problem: str) -> OptionError:
-    """Return the error of an area, whose message begins with the option's name."""
+    """Return an OptionError for the option ``aoi``. ``problem`` follows the word "aoi" in the message."""
     return OptionError(f"aoi {problem}", param="aoi")
 
 
@@ -86,7 +86,7 @@ def features_of(data: Mapping[str, Any], *, geographic: bool) -> tuple[AreaFeatu
 
 
 def _names(features: Sequence[Any]) -> list[str]:
-    """Return a unique name for each feature. Ids are ignored if they only count all features, as in geopandas."""
+    """Return a unique name for each feature. Ids that only number the features, as in geopandas, are ignored."""
     records: list[Mapping[str, Any]] = [feature if isinstance(feature, dict) else {} for feature in features]
     counted = all(str(record.get("id")) == str(place) for place, record in enumerate(records))
     names = []
@@ -103,14 +103,14 @@ def _names(features: Sequence[Any]) -> list[str]:
 
 
 class _Reader:
-    """Reader of geometries, which counts their positions."""
+    """Reader of polygons from GeoJSON geometries, which limits the total number of positions."""
 
     def __init__(self, *, geographic: bool) -> None:
         self._geographic = geographic
         self._count = 0
 
     def polygons(self, geometry: Any, where: str, depth: int = 0) -> Iterator[Polygon]:
-        """Yield the polygons of a GeoJSON geometry."""
+        """Yield the polygons of a GeoJSON geometry. ``where`` is the end of error messages, such as " at feature 3"."""
         if not isinstance(geometry, dict):
             raise wrong(f"has no geometry{where}; leave the feature out")
         kind = geometry.get("type")
@@ -150,7 +150,7 @@ class _Reader:
         points = points.astype(np.float64)
         if not np.isfinite(points).all():
             raise wrong(f"has a position that is not finite{where}")
-        if len(points) < _FEWEST or (points[0] != points[-1]).any():
+        if len(points) < _MIN_POSITIONS or (points[0] != points[-1]).any():
             raise wrong(
                 f"has a ring of {len(points)} positions that is not closed{where}; a ring has 4 or more, the last"
                 " as the first"

@@ -151,7 +151,7 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return values for pixels without a known value. They come from the first tile that is valid there."""
+    """Return the values for pixels that are missing in all tiles, from the first tile whose ``valid`` is True there."""
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):
         fallback = values if part.valid is None else np.where(part.valid, values, fallback)

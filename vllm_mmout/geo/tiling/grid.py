@@ -74,7 +74,7 @@ class TileGrid:
 
     @property
     def fed(self) -> tuple[int, int]:
-        """Height and width in pixels of a tile as the model sees it, padding included."""
+        """Height and width in pixels of the model's input for a tile, padding included."""
         if self.edge == "pad":
             return self.sides
         return min(self.sides[0], self.covered[0]), min(self.sides[1], self.covered[1])
@@ -220,7 +220,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, got: tuple[int, int], blend: Blend) -> Plan:
-        """Compute where the outputs of all tiles go in the result, from the output size of a single tile.
+        """Compute where the outputs of all tiles belong in the result. ``got`` is the output size of a single tile.
 
         ``got`` is the (height, width) of a tile's output, padding included. Raise DecodeError if a tile would not begin
         and end at whole pixels of the result, or if the output does not have one pixel for each patch of the grid.
@@ -252,7 +252,7 @@ class Plan:
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
     def only_cell(self, index: int) -> Cell | None:
-        """Return a tile's rectangle of the result if it covers only one, and covers that alone. Else return None."""
+        """Return the rectangle of the result that a tile covers, or None if it covers several or shares it."""
         row, col = divmod(index, len(self.grid.cols))
         down, across = self.rows.spans[row], self.cols.spans[col]
         cell = (down.start, across.start)

@@ -13,7 +13,7 @@ class Chains:
     """Linked lists and rings of integers (array indices), sorted so that each list is contiguous and in order."""
 
     order: NDArray[np.int32]
-    """Indices of all elements, list after list. Each list goes from its first element to its last."""
+    """Indices of all elements, sorted by list and, within each list, from its first element to its last."""
     starts: NDArray[np.int64]
     """Position in ``order`` where each list begins, followed by the total number of elements."""
     closed: NDArray[np.bool_]
@@ -23,7 +23,7 @@ class Chains:
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:
-    """Find all linked lists among elements by pointer jumping (Wyllie 1979), in log2(longest list) rounds.
+    """Find all linked lists by pointer jumping (Wyllie 1979), given the index of the element after each element.
 
     ``following`` is the index of the element after each element, and the element itself at the end of an open chain.
     """
@@ -78,7 +78,7 @@ def connected(count: int, sources: NDArray[np.intp], targets: NDArray[np.intp]) 
 
 
 def ranges(starts: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Concatenate the ranges of integers from ``starts[i]`` to ``starts[i] + counts[i] - 1``."""
+    """Concatenate ranges of integers. Range i has ``counts[i]`` integers and begins at ``starts[i]``."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     integers: NDArray[np.intp] = np.arange(total) + np.repeat(starts - (ends - counts), counts)

@@ -31,7 +31,7 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._left: dict[int, int] = {}
-        """Chunk index -> number of corners in the chunk that were not read yet. Unused space counts as corners."""
+        """Chunk index -> number of unread corners in the chunk. Unused space in the last chunk counts as unread."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._slots: dict[int, int] = {}
         """Chunk index -> position of the chunk in the temporary file, counted in chunks."""

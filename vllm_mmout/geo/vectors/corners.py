@@ -24,9 +24,9 @@ or four borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on borders that run east, with the region above them: (kinds that begin a line, all kinds)."""
+"""Kinds of corners on borders that run east, with their region above: (kinds where a line begins, all kinds)."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on borders that run west, with the region below them: (kinds that begin a line, all kinds)."""
+"""Kinds of corners on borders that run west, with their region below: (kinds where a line begins, all kinds)."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -159,7 +159,7 @@ def _quadrants(labels: NDArray[np.int32], at: _At) -> list[NDArray[np.int32]]:
 
 
 def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
-    """Return bool [corners, kinds], True if a pixel corner is a border corner of this kind, for example a left turn.
+    """Return which kinds of border corner each pixel corner is, for example a left turn, as bool [corners, kinds].
 
     The kinds are in the order in which stretches end and begin at a point.
     """
@@ -198,7 +198,7 @@ def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, i
 
 
 def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group border corners into horizontal lines.
+    """Group border corners, given their kinds, into horizontal lines.
 
     Return the indices of the corners, with the corners of a stretch in succession, and the position in this array at
     which each stretch begins. Corners of kind NORTH or SOUTH are stretches of a single corner.

@@ -109,7 +109,7 @@ class Tracer:
         yield from self._polygons(regions.select(ended), done.with_regions(np.cumsum(ended) - 1), vertices)
 
     def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Add the row above to ``labels``, a column of -1 on both sides, and -1 below the raster's last row."""
+        """Surround ``labels`` with the row above, -1 in a column on both sides, and -1 below the last raster row."""
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)
@@ -120,7 +120,7 @@ class Tracer:
     def _joined(
         self, band: NDArray[np.int32], linked: LinkedElements, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
-        """Find out which borders belong to the same region after the rows of ``band`` were added.
+        """Determine which borders belong to the same region, now that the rows of ``band`` are known.
 
         Return the region index of each border in ``chains``, and the table of the regions. Regions of earlier rows get
         new indices, which also replace the old indices in ``self._rings``.
@@ -156,7 +156,7 @@ class Tracer:
     def _closed(
         self, linked: LinkedElements, chains: Chains, region: NDArray[np.intp]
     ) -> tuple[NDArray[np.int32], Rings]:
-        """Split the borders in ``chains`` into closed rings and unfinished borders, and store the unfinished borders.
+        """Split the borders in ``chains`` into closed rings and unfinished borders. Store the unfinished borders.
 
         Return the corners of all rings that were closed by the rows just added, and the table of these rings.
         """
@@ -188,7 +188,7 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Extend the unfinished borders by their corners in the rows just added.
+        """Extend the unfinished borders of earlier rows by their corners in the new rows.
 
         Return the corners of each border that is closed now, and the index of each of these borders in ``chains``.
         Borders marked in ``alone`` are skipped: they are closed and entirely within the new rows. ``vertices`` are the
