@@ -99,9 +99,7 @@ class DecodePool:
         self._running: dict[threading.Thread, DecodeJob] = {}
         self._abandoned: dict[threading.Thread, DecodeJob] = {}
         self._postponed: deque[DecodeJob] = deque()
-        """Jobs that wait because jobs of the same output processor hang, and other jobs of it already run on half of
-        the threads.
-        """
+        """Jobs of output processors with hanging jobs. They wait while such jobs run on half of the threads."""
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False

@@ -128,7 +128,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     def get_dummy_mm_inputs(
         self, mm_counts: Mapping[str, int], *, cache: Any = None, scheduler_config: Any = None
     ) -> MultiModalInput:
-        """Build an input with the largest pictures and the most tokens, from which vLLM measures its memory."""
+        """Build the input that needs the most memory: the largest pictures with the most tokens."""
         length = self.info.ctx.model_config.max_model_len
         options: Any = {}
         pictures: Any = self.dummy_inputs.get_dummy_mm_data(length, mm_counts, options)[IMAGE]

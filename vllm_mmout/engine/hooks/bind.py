@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
-    """Make a started ``AsyncLLM`` return decoded results, by the output processors and settings in ``binding``."""
+    """Make a started ``AsyncLLM`` return results that are decoded by the output processors in ``binding``."""
     binding = _bind_shared_objects(engine, binding, engine.shutdown)
     _rebase(engine, binding.async_llm)
     engine.mmout_bound()
@@ -35,7 +35,7 @@ def bind_async_llm(engine: Any, binding: EngineBinding) -> None:
 
 
 def bind_llm_engine(engine: Any, binding: EngineBinding) -> None:
-    """Make a started ``LLMEngine`` return decoded results, by the output processors and settings in ``binding``."""
+    """Make a started ``LLMEngine`` return results that are decoded by the output processors in ``binding``."""
     from vllm_mmout.engine.request.interrupts import Interrupts
     from vllm_mmout.engine.request.llm_engine import bind_client
 

@@ -16,7 +16,7 @@ Original: TypeAlias = Callable[..., Any]
 
 
 def _hook_wrapper(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """Return a decorator. The decorated callable is replaced: ``replacement`` is called with it as first argument."""
+    """Return a decorator. Calls of the decorated callable call ``replacement``, with the callable as first argument."""
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:

@@ -35,7 +35,7 @@ box.
 
 @dataclass(frozen=True, slots=True)
 class SceneResult:
-    """The result of a scene, in a file."""
+    """Result of a scene, which is stored in a raster file."""
 
     name: str
     raster: StoredRaster
@@ -43,7 +43,7 @@ class SceneResult:
 
     @property
     def placed(self) -> PlacedRaster:
-        """The place of the result."""
+        """Name, georeference and size of the result."""
         return PlacedRaster(self.name, self.raster.georeference, (self.raster.height, self.raster.width))
 
     def nodata_share(self) -> float:
@@ -135,7 +135,7 @@ class Joining:
     def _joined_window(
         self, results: Sequence[SceneResult], window: Window, like: RasterOutput
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return joined pixels [bands, height, width] of a window, and the mask of pixels with data or None if all."""
+        """Return a window of the map: pixels [bands, height, width], and a mask of pixels with data or None if all."""
         pixels = np.zeros((like.count, window.height, window.width), like.dtype)
         filled = np.zeros((window.height, window.width), np.bool_)
         best = np.full(filled.shape, -np.inf) if self.confident else None

@@ -184,7 +184,7 @@ class MosaicPlan:
 
 
 def named(error: MMOutError, name: str) -> MMOutError:
-    """Return an error that names its scene, if it does not yet."""
+    """Return an error whose message names the scene, or ``error`` itself if its message already does."""
     return error if name in str(error) else with_name(error, name)
 
 

@@ -95,7 +95,7 @@ class MosaicRun:
         self._assumed[index] = (left_out(name, error),)
 
     def abort(self) -> None:
-        """Make `result` raise an AbortedError soon, also in another thread."""
+        """Make `result` raise an AbortedError soon. May be called from another thread."""
         self._aborted = True
 
     def result(self, request_id: str) -> MultimodalRequestOutput:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MosaicScene:
-    """A scene of a mosaic, whose header was read."""
+    """Scene of a mosaic, with the properties that its header states."""
 
     name: str
     """Name for messages."""
@@ -44,7 +44,7 @@ class MosaicScene:
     sources: Any
     """The input, with catalogue records such as STAC items replaced by their files."""
     whole: PlacedRaster
-    """Place of the scene."""
+    """Georeference and size of the whole scene."""
     day: date | None
     """Day on which the scene was taken, or None if it is not stated."""
     written: date | None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 Results: TypeAlias = AsyncGenerator[MultimodalRequestOutput, None]
-"""Progress reports of a request, and then its result."""
+"""Asynchronous generator of the progress reports of a request, and then its result."""
 
 
 class BoundAsyncLLM(AsyncLLM):

@@ -52,12 +52,12 @@ def cut(binding: Binding, mapper: PlanesMapper, size: tuple[int, int], params: O
 
 
 def output_stride(binding: Binding, params: OutputParams) -> int:
-    """Return the side of a pixel of the result in pixels of the input. It is above 1 for models that output patches."""
+    """Return the side of a result pixel in input pixels: 1, or more if each result pixel covers a patch."""
     return math.lcm(*(binding.processors[name].output_stride for name in binding.choice.pick(params.processor)))
 
 
 def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: OutputParams, patch: int) -> tuple[int, int]:
-    """Return the (height, width) of the tiles of a result that has one pixel for each patch of ``patch`` input pixels.
+    """Return the (height, width) of tiles, for a result with a pixel for each ``patch`` x ``patch`` input pixels.
 
     They are square if the model's tiles are, since the patches' rows are found by their number. An input that is
     smaller than the model's tiles gets a tile of its own size, rounded up to whole patches, if the model takes it.

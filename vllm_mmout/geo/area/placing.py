@@ -83,7 +83,7 @@ def window_around(area: Area, georeference: Georeference | None, size: tuple[int
 def _placed(
     area: Area, georeference: Georeference | None, size: tuple[int, int], name: str
 ) -> tuple[PlacedArea, BoxSystem]:
-    """Place an area on a raster, and return the coordinate systems too. Raise OutsideError if it is outside."""
+    """Return an area in pixels of a raster, and the coordinate systems. Raise OutsideError if it is outside."""
     placed, grid = located_grid(georeference, size, name, "aoi")
     placer = _Placer(box_system(area.crs, placed, grid, name, "aoi"))
     features = tuple(
