@@ -92,7 +92,7 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Address of each ring's first corner in `WaitingCorners`. A new ring, which is not stored yet, has the value -1 - i,
+    """Address of each ring's first corner in `WaitingCorners`. A new ring that is not stored yet has the value -1 - i,
     where i is the index of the corner among the corners of the new rings.
     """
     count: NDArray[np.int64]
