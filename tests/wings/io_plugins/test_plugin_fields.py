@@ -41,10 +41,10 @@ def test_what_terratorchs_clients_send():
     asked = plugin_data({**BLOG, "indices": [5, 0], "out_path": None})
     assert (asked.data, asked.data_format, asked.out_data_format) == ((URL,), "url", "b64_json")
     assert asked.input == URL
-    assert asked.asked == FormatChoice("tiff", as_file=True)
+    assert asked.format_choice == FormatChoice("tiff", as_file=True)
     assert asked.params == OutputParams(indices=(5, 0))
     least = plugin_data({"data": URL, "data_format": "url"})
-    assert (least.asked, least.params) == (FormatChoice(as_file=True), OutputParams())
+    assert (least.format_choice, least.params) == (FormatChoice(as_file=True), OutputParams())
 
 
 STUDIO = {**BLOG, "out_data_format": "path", "output_path": "run 7/"}

@@ -20,7 +20,7 @@ def _refuse(op: Any, fact: str) -> None:
     raise ValueError(f"{op}: {fact}; the program calls it wrongly, export the network again")
 
 
-def _arguments(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an operator call by parameter name, including defaults."""
     schema = op._schema.arguments  # noqa: SLF001 - an operator has no public attribute for its arguments
     defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
@@ -29,7 +29,7 @@ def _arguments(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
 
 def checked_batch_norm(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a batch norm operator. Raise ValueError unless weights and statistics have one value per channel."""
-    arguments = _arguments(op, args, kwargs)
+    arguments = _arguments_by_name(op, args, kwargs)
     values = arguments["input"]
     if values.ndim < 2:
         _refuse(op, f"its input has {values.ndim} axes")
@@ -43,9 +43,9 @@ def checked_batch_norm(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_factory(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call an operator that creates a tensor, with a size limit. Uninitialised memory is filled with zeros."""
-    arguments = _arguments(op, args, kwargs)
-    elements = _elements(arguments)
+    """Call an operator that creates a tensor, and fill empty memory with zeros. Raise ValueError for huge tensors."""
+    arguments = _arguments_by_name(op, args, kwargs)
+    elements = _element_count(arguments)
     if elements > _MOST_ELEMENTS:
         _refuse(op, f"it creates {elements} elements at once, and the maximum is {_MOST_ELEMENTS}")
     if "empty" not in op.name():
@@ -60,7 +60,7 @@ def checked_factory(op: Any, *args: Any, **kwargs: Any) -> Any:
     return memory.as_strided(arguments["size"], stride)
 
 
-def _elements(arguments: Mapping[str, Any]) -> Any:
+def _element_count(arguments: Mapping[str, Any]) -> Any:
     """Return the number of elements of the tensor that a call would create."""
     if "repeats" in arguments or "dims" in arguments:
         times = arguments.get("repeats", arguments.get("dims"))
@@ -90,7 +90,7 @@ def _elements(arguments: Mapping[str, Any]) -> Any:
 
 def checked_fft(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a Fourier transform. Raise ValueError if its axes, dtype or size do not fit the input."""
-    arguments = _arguments(op, args, kwargs)
+    arguments = _arguments_by_name(op, args, kwargs)
     values, axes = arguments["self"], [*arguments["dim"]]
     if not axes or any(not -values.ndim <= axis < values.ndim for axis in axes):
         _refuse(op, f"it transforms the axes {axes} of {values.ndim}")
@@ -106,7 +106,7 @@ def checked_fft(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def checked_recurrent(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an RNN, LSTM or GRU. Raise ValueError unless its states and weights have the expected shapes."""
-    arguments = _arguments(op, args, kwargs)
+    arguments = _arguments_by_name(op, args, kwargs)
     gates = 4 if "lstm" in op.name() else 3 if "gru" in op.name() else 1
     values, weights = arguments["input"], [*arguments["params"]]
     states = [*arguments["hx"]] if gates == 4 else [arguments["hx"]]
@@ -132,7 +132,7 @@ def checked_recurrent(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``as_strided``. Raise ValueError if the view exceeds the tensor. Compiled code would not check this."""
-    arguments = _arguments(op, args, kwargs)
+    arguments = _arguments_by_name(op, args, kwargs)
     values, size, stride = arguments["self"], [*arguments["size"]], [*arguments["stride"]]
     start = arguments["storage_offset"] or 0
     extent = start + 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
@@ -148,7 +148,7 @@ def checked_view(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def checked_unpool(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a max-unpool operator. Raise ValueError if an index is outside the output."""
-    arguments = _arguments(op, args, kwargs)
+    arguments = _arguments_by_name(op, args, kwargs)
     places, most = arguments["indices"], math.prod(arguments["output_size"])
     if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < most <= _MOST_ELEMENTS):
         _refuse(op, f"its indices exceed the {most} places of its output")
@@ -168,14 +168,14 @@ def checked_reshape(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_assertion(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raise ValueError if an assertion of the program fails. torch's own operator would make the GPU unusable."""
-    arguments = _arguments(op, args, kwargs)
+    """Raise ValueError if an assertion of the program fails. torch's own check would make the GPU unusable."""
+    arguments = _arguments_by_name(op, args, kwargs)
     if not bool(arguments["self"]):
         raise ValueError(f"the program's own condition does not hold: {arguments.get('assert_msg', '')}")
 
 
 def checked_product(op: Any, *args: Any) -> Any:
-    """Multiply sizes, or compute a power. Raise ValueError for huge results, which could take very long."""
+    """Multiply two sizes, or raise a size to a power. Raise ValueError if the result would be huge."""
     first, second = args
     if isinstance(first, int) and isinstance(second, int):
         bits = first.bit_length() * (second if op.__name__ == "pow" else 1) + second.bit_length()
@@ -196,7 +196,8 @@ _KINDS: Final[Mapping[str, type]] = {
     "Generator": torch.Generator,
     "Stream": torch.Stream,
 }
-"""Maps argument types of operator schemas to the class that is allowed. torch itself would also accept any number."""
+"""Maps argument types of operator schemas to the class that a value must have. torch alone would also accept an integer
+as the number of a dtype, a device or a layout."""
 CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys((f"aten.{name}" for name in _FACTORIES.split()), checked_factory),
     **dict.fromkeys(("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c"), checked_fft),
@@ -213,11 +214,12 @@ CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     "_operator.mul": checked_product,
     "_operator.pow": checked_product,
 }
-"""Maps operators to the functions that are called in their place, with the operator as first argument."""
+"""Checked function that is called instead of an operator, by operator name. It gets the operator as its first
+argument."""
 
 
 def with_checks(network: fx.GraphModule) -> fx.GraphModule:
-    """Replace the operators in a program by their checked functions, in place, and return the program."""
+    """Replace operators in a program by the functions of `CHECKED`, in place, and return the program."""
     for graph_module in network.modules():
         if not isinstance(graph_module, fx.GraphModule):
             continue
@@ -233,7 +235,7 @@ def with_checks(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _check_call(node: fx.Node) -> None:
-    """Raise ValueError for a call without tensors, or a call that passes a number as a dtype or device."""
+    """Raise ValueError if an operator handles only plain numbers, or if a dtype or device is passed as a number."""
     schema = cast("Any", node.target)._schema  # noqa: SLF001 - an operator has no public attribute for its schema
     if "Tensor" not in str(schema) and schema.name.removeprefix("aten::") not in _OF_SIZES:
         _refuse(node.target, "it takes and gives plain numbers")

@@ -28,7 +28,7 @@ _DTYPES: Final = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 12: "bool",
     13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64",
 }  # fmt: skip
-"""Maps dtype numbers of torch.export's schema to dtype names."""
+"""Maps dtype codes of torch.export's schema to dtype names."""
 _LEAF: Final[dict[str, Any]] = {"type": None, "context": None, "children_spec": []}
 _REMEDY: Final = (
     "only raw tensors and torch's own operators on them are supported; export the plain network, with tensors as"
@@ -43,7 +43,7 @@ class SizeRange:
 
     least: int
     most: int
-    """Largest size. `UNBOUNDED` means no limit."""
+    """Largest size. `UNBOUNDED` means that the size has no limit."""
 
     @property
     def fixed(self) -> int | None:
@@ -51,8 +51,8 @@ class SizeRange:
         return self.least if self.least == self.most else None
 
     @property
-    def usual(self) -> int:
-        """Default size: the largest size, limited to 1024 if the range allows it."""
+    def default_size(self) -> int:
+        """Default size: the largest size of the range. Sizes above 1024 are used only if the range requires them."""
         return min(self.most, max(_USUAL, self.least))
 
 
@@ -76,16 +76,17 @@ class Contents:
     inputs: tuple[InputTensor, ...]
     """Input tensors, in the order of the program's arguments."""
     arguments: tuple[Any, ...]
-    """Positional arguments of the exported program: None in place of a tensor, else the constant given at export."""
-    places: tuple[int, ...]
-    """Indices of the input tensors among ``arguments``."""
+    """Positional arguments for a call of the program. Constants have their value from the export, and tensors are
+    None."""
+    tensor_indices: tuple[int, ...]
+    """Index in ``arguments`` of each input tensor."""
     outputs: tuple[str, ...]
-    """Names of the outputs: their keys and indices in the returned dicts, lists and tuples, or "" for a single
-    output."""
-    ranks: tuple[int, ...]
+    """Name of each output: its key or index in the returned structure, such as "logits" or "0.mask". A single output is
+    named ""."""
+    output_ranks: tuple[int, ...]
     """Number of axes of each output that is a tensor."""
     files: Mapping[str, bytes]
-    """Contents of the checked files by name. torch loads these instead of reading the archive itself."""
+    """Content of each checked file, by file name. torch loads these bytes instead of reading the archive itself."""
     targets: frozenset[str]
     """Names of the operators that the program calls."""
 
@@ -116,7 +117,7 @@ def contents_of(file: Path) -> Contents:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Open a regular file. Raise OptionError for other files, because opening a pipe could block forever."""
+    """Open a regular file for reading. Raise OptionError for a pipe or device, as opening it could block forever."""
     content = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
         content.close()
@@ -146,7 +147,9 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
     program = decoded(model, Program)
     kinds = {kind: f"data/{kind}/{name}_{kind}_config.json" for kind in ("weights", "constants")}
     tables = {kind: decoded(path, Payloads) for kind, path in kinds.items()}
-    stored = {info.filename: info for kind, table in tables.items() for info in _stored(file, entries, kind, table)}
+    stored = {
+        info.filename: info for kind, table in tables.items() for info in _tensor_entries(file, entries, kind, table)
+    }
     if sum(info.file_size for info in stored.values()) > file.stat().st_size:
         raise OptionError(f"the weights in {file.name} are more bytes than the file has; export the network again")
     payloads = {kinds[kind]: msgspec.json.encode(table) for kind, table in tables.items()}
@@ -160,18 +163,18 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
         name,
         inputs=tuple(inputs.values()),
         arguments=arguments,
-        places=tuple(inputs),
+        tensor_indices=tuple(inputs),
         outputs=outputs,
-        ranks=tuple(len(tensors[arg.as_tensor.name].sizes) for arg in user_outputs if arg.as_tensor),
+        output_ranks=tuple(len(tensors[arg.as_tensor.name].sizes) for arg in user_outputs if arg.as_tensor),
         files={model: msgspec.json.encode(program), **payloads, f"data/sample_inputs/{name}.pt": b""},
         targets=frozenset(program.graph_module.graph.targets()),
     )
 
 
-def _stored(
+def _tensor_entries(
     file: Path, entries: Mapping[str, zipfile.ZipInfo], kind: str, table: Payloads
 ) -> Iterator[zipfile.ZipInfo]:
-    """Yield the zip entries of the files in ``table``. Raise OptionError if a file is compressed or too short."""
+    """Yield the zip entry of each tensor in ``table``. Raise OptionError if a file is compressed or too short."""
     for name, payload in table.config.items():
         path = f"data/{kind}/{payload.path_name}"
         info = entries[path]
@@ -186,7 +189,7 @@ def _stored(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
-    """Return a program's arguments, where None replaces a tensor, and its input tensors by argument index."""
+    """Return the constant arguments of a program, None in place of each tensor, and the input tensors by position."""
     arguments: list[Any] = []
     inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:
@@ -226,7 +229,7 @@ def _axis(size: Size, program: Program) -> SizeRange:
 
 
 def _outputs(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's outputs, which are the paths to them in the returned structure."""
+    """Return the name of each output of a program: its keys and indices in the returned structure, such as "0.mask"."""
     signature = program.graph_module.module_call_graph[0].signature
     if signature is None:
         raise OptionError("the program does not describe its outputs; export it again")
@@ -249,7 +252,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Change a program's signature, in place, so that it takes a flat list of arguments and returns a tuple."""
+    """Make a program take its inputs as a flat list and return its outputs as a tuple. Changes it in place."""
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

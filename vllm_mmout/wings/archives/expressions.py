@@ -15,7 +15,8 @@ _DEEPEST: Final = 40
 _MOST_TERMS: Final = 200
 _COMPARING: Final = frozenset({"Max", "Min"})
 _MOST_COMPARED: Final = 8
-"""Maximum number of arguments of `_COMPARING` functions, because sympy compares each argument with all others."""
+"""Maximum number of arguments of ``Max`` and ``Min``. sympy compares each argument with every other, so many arguments
+would take long."""
 _ATOMS: Final = frozenset({"Symbol", "Integer", "Float", "Rational"})
 _LARGEST_NUMBER: Final = 2**63
 _LARGEST_POWER: Final = 8
@@ -30,7 +31,7 @@ _VALUES: Final = frozenset({"true", "false"})
 
 
 def check_expression(text: str) -> None:
-    """Raise ValueError unless ``text`` is arithmetic of sizes that sympy can evaluate quickly."""
+    """Raise ValueError unless ``text`` is an arithmetic expression that sympy can evaluate quickly."""
     if len(text) > _LONGEST or not text.isascii():
         raise ValueError(_refused(text))
     try:
@@ -42,7 +43,7 @@ def check_expression(text: str) -> None:
 
 
 def _terms(node: ast.AST) -> int:
-    """Return the number of terms to which sympy may expand an expression. A number or symbol is one term."""
+    """Return the number of terms of an expression after sympy has multiplied out its products and powers."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return 1
     if node.func.id == "Pow":

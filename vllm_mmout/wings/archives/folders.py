@@ -1,4 +1,4 @@
-"""Detect model folders with a ``.pt2`` archive, and convert their ``config.json`` to this package's format."""
+"""Detect model folders with a ``.pt2`` archive, and complete their ``config.json`` so that they can be served."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TILE: Final = 512
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Convert the ``config.json`` of a folder with a ``.pt2`` archive to this package's format.
+    """Complete the ``config.json`` of a model folder with a ``.pt2`` archive, so that this package can serve it.
 
     Return None for any other folder. Raise OptionError if the archive or its description cannot be used.
     """
@@ -55,7 +55,7 @@ def as_ours(
     contents = contents_of(chosen)
     contents.check_operators(trusted_by(settings))
     if item is not None:
-        entries = mlm.entries_of(item, contents.ranks) | entries
+        entries = mlm.entries_of(item, contents.output_ranks) | entries
     table = entries.get("mmout")
     ours = {"output_processor": "tensor", **(table if isinstance(table, Mapping) else {}), "model": _MODEL}
     made = {**entries, **_raster(contents, entries), "dtype": entries.get("dtype", "float32")}
@@ -63,7 +63,7 @@ def as_ours(
 
 
 def _read_entries(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.Item | None]:
-    """Return the entries of ``config.json``, and the STAC item (MLM) that describes the model, or None."""
+    """Return the entries of ``config.json``, and the STAC item that describes the model, or None without an item."""
     if (item := mlm.item_of(config)) is not None:
         return {}, item
     items = filter(None, (mlm.item_of(_json(file)) for file in sorted(folder.glob("*.json"))))
@@ -78,7 +78,7 @@ def _json(file: Path) -> Any:
 
 
 def _raster(contents: Contents, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``config.json`` entries for axes, bands and sizes if the only input is an image, else {}."""
+    """Return ``config.json`` entries for axis order, bands and sizes, or {} if the program's input is not one image."""
     if len(contents.inputs) != 1 or len(contents.inputs[0].axes) not in _AXES:
         return {}
     sizes = contents.inputs[0].axes
@@ -122,7 +122,7 @@ def _sides(height: SizeRange, width: SizeRange, entries: Mapping[str, Any]) -> d
             f"the program takes {height.least} x {width.least} pixels, and no square size fits;"
             " export it with a square size, or with dynamic_shapes"
         )
-    sides = {"min_size": least, "max_size": SizeRange(least, most).usual}
+    sides = {"min_size": least, "max_size": SizeRange(least, most).default_size}
     sides |= {name: entries[name] for name in (*sides, "tile_size") if name in entries}
     if all(isinstance(side, int) for side in sides.values()):  # other values are reported later
         sides.setdefault("tile_size", min(max(_TILE, sides["min_size"]), sides["max_size"]))

@@ -43,7 +43,7 @@ def network_of(file: Path, device: torch.device, trusted: Collection[str] = ()) 
 
 
 def _exported(contents: Contents) -> Any:
-    """Load an archive's exported program with torch, but let torch read only the checked files."""
+    """Load an archive's exported program with torch. torch can read only the files that were checked before."""
     # This does what `torch.export.load` does, except that `load` would unpickle the sample inputs of the export, and
     # would read the zip file with torch's own reader, which might find files that were not checked.
     from torch.export.pt2_archive import _package

@@ -23,7 +23,7 @@ _PROCESSORS: Final = {
 }
 """Maps each MLM task to the name of its output processor."""
 _PIXELS: Final = 4
-"""Number of axes of an output with a value for each pixel: batch, classes, height, width."""
+"""Number of axes of an output with a value for each pixel: [batch, classes, height, width]."""
 _VERSION: Final = re.compile(r"/mlm/v?(\d+\.\d+[^/]*)/")
 _OTHER_NAMES: Final = {
     "batch": ("b",),
@@ -33,11 +33,11 @@ _OTHER_NAMES: Final = {
     "width": ("w", "x", "lon", "longitude"),
 }
 AXES: Final = {other: name for name, others in _OTHER_NAMES.items() for other in others}
-"""Maps axis names that MLM and existing items use to this package's names."""
+"""Maps an axis name in an MLM item, such as "y" or "lat", to this package's name for the axis."""
 
 
 class Band(Struct):
-    """Band of an MLM item, or variable of a data cube. Bands computed by an ``expression`` are refused."""
+    """Band of an MLM item, or variable of a data cube. A band that is computed by an ``expression`` is refused."""
 
     name: str
     expression: Any = None
@@ -50,7 +50,7 @@ class InputStructure(Struct):
 
 
 class ModelInput(Struct):
-    """Input of a model in an MLM item. Fields from ``pre_processing_function`` on are not supported."""
+    """Input of a model in an MLM item. An item that sets ``pre_processing_function`` or a field below it is refused."""
 
     bands: list[str | Band] = []
     variables: list[str | Band] = []
@@ -86,7 +86,8 @@ class ModelOutput(Struct):
     variables: list[str | Band] = []
     classes: list[OutputClass] | None = field(name="classification:classes", default=None)
     classes_of_stac_model: list[OutputClass] | None = field(name="classification_classes", default=None)
-    """Predicted classes, under the key that the package stac-model writes instead."""
+    """Predicted classes under ``classification_classes``, the key that the Python package stac-model writes by
+    mistake."""
     post_processing_function: Any = None
 
 
@@ -130,10 +131,10 @@ def archive_named(item: Item) -> str | None:
     return next(names, None)
 
 
-def entries_of(item: Item, ranks: Sequence[int]) -> dict[str, Any]:
-    """Convert an MLM item to ``config.json`` entries: ``bands``, ``dim_order``, ``value_scaling``, ``mmout``.
+def entries_of(item: Item, output_ranks: Sequence[int]) -> dict[str, Any]:
+    """Convert an MLM item to the ``config.json`` entries bands, dim_order, value_scaling and mmout.
 
-    ``mmout`` holds the output processor and its class names. ``ranks`` are the numbers of axes of the program's
+    ``mmout`` holds the output processor and its class names. ``output_ranks`` are the numbers of axes of the program's
     outputs. Raise OptionError if the item asks for something that is not supported.
     """
     _check_version(item)
@@ -154,7 +155,7 @@ def entries_of(item: Item, ranks: Sequence[int]) -> dict[str, Any]:
         "bands": [_named(band) for band in model_input.bands or model_input.variables],
         "value_scaling": model_input.value_scaling,
         "dim_order": model_input.input.dim_order if model_input.input else None,
-        "mmout": _table(item.properties, result, ranks),
+        "mmout": _mmout_table(item.properties, result, output_ranks),
     }
     return {name: value for name, value in entries.items() if value}
 
@@ -180,7 +181,7 @@ def _check_undone(part: Struct, *names: str) -> None:
 
 
 def _check_result(result: ModelOutput) -> None:
-    """Raise OptionError if an output's height and width are not last, or its bands are expressions."""
+    """Raise OptionError if the result's axes do not end in height and width, or a band is an expression."""
     for band in (*result.bands, *result.variables):
         _named(band)
     order = [AXES.get(name, name) for name in (result.result.dim_order if result.result else ())]
@@ -199,10 +200,10 @@ def _named(band: str | Band) -> str:
     return band.name
 
 
-def _table(properties: Properties, result: ModelOutput, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the output processor for the model's task, with its class names, or {} for an unknown task."""
+def _mmout_table(properties: Properties, result: ModelOutput, output_ranks: Sequence[int]) -> dict[str, Any]:
+    """Return the ``config.json`` table ``mmout``: output processor and class names. {} if the task has no processor."""
     processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
-    if processor == "classification" and tuple(ranks) == (_PIXELS,):
+    if processor == "classification" and tuple(output_ranks) == (_PIXELS,):
         processor = "segmentation"  # MLM also calls the classification of pixels "classification"
     if processor is None:
         return {}

@@ -36,18 +36,18 @@ _RASTER = "pixel_values"
 
 @dataclass(frozen=True, slots=True)
 class TensorsMapper:
-    """Input mapper for programs whose input is not an image. Each tensor of a request lacks the batch axis."""
+    """Input mapper for programs whose input is not an image. Requests pass tensors without the batch axis."""
 
     inputs: Mapping[str, TensorSpec]
-    usual: Mapping[str, tuple[int, ...]]
-    """Shape of each dummy input, by input name."""
+    dummy_shapes: Mapping[str, tuple[int, ...]]
+    """Shape of the dummy tensor for each input."""
 
     def dummy(self) -> dict[str, NDArray[Any]]:
-        """Return a dummy input of zeros in the usual shapes, because the largest shapes may be unlimited."""
-        return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.usual.items()}
+        """Return a dummy input of zeros in default shapes, because the largest possible shapes may be unlimited."""
+        return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.dummy_shapes.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map an array to the program's first input. Raise InputError for data that is not an array."""
+        """Use an array as the program's first input. Raise InputError for data that is not an array."""
         if not hasattr(data, "shape"):
             inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
             raise InputError(f"the program takes tensors by name ({inputs}), got {type(data).__name__}")
@@ -55,12 +55,12 @@ class TensorsMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Return False: a text in a request cannot name a file."""
+        """False, because a text in a request is never a file name for these programs."""
         return False
 
 
 def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
-    """Return the input mapper for an archive: for rasters if the only input is an image, else for tensors."""
+    """Return an archive's input mapper: for rasters if the program's only input is an image, else for tensors."""
     if ORDER in config:
         return RasterMapper.from_config(config)
     inputs = contents_of(Path(config[FILE])).inputs
@@ -72,7 +72,7 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
             )
             for spec in inputs
         },
-        {spec.name: tuple(axis.usual for axis in spec.axes[1:]) for spec in inputs},
+        {spec.name: tuple(axis.default_size for axis in spec.axes[1:]) for spec in inputs},
     )
 
 
@@ -104,7 +104,7 @@ class ExportedModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keyword arguments of `forward`: ``pixel_values`` for an image, else the program's input names."""
+        """Return the keyword arguments of `forward`: ``pixel_values`` for images, else the program's input names."""
         return (_RASTER,) if ORDER in config else tuple(spec.name for spec in contents_of(Path(config[FILE])).inputs)
 
     @property
@@ -137,13 +137,13 @@ class ExportedModel(nn.Module):
         return values.permute(*(ours.index(axis) for axis in self._order))
 
     def _run(self, tensors: Sequence[Tensor]) -> Raw:
-        """Run the program on a batch. If the batch is too small, its last request is repeated."""
+        """Run the program on a batch. Too small a batch is filled up with copies of its last request."""
         count = len(tensors[0])
         lacking = max(self._batch.least - count, 0)
         if lacking:
             tensors = [torch.cat([tensor, tensor[-1:].expand(lacking, *tensor.shape[1:])]) for tensor in tensors]
         arguments = list(self._contents.arguments)
-        for place, tensor in zip(self._contents.places, tensors, strict=True):
+        for place, tensor in zip(self._contents.tensor_indices, tensors, strict=True):
             arguments[place] = tensor
         outputs = zip(self._contents.outputs, self.compiled_part(*arguments), strict=True)
         results = {name: output for name, output in outputs if isinstance(output, Tensor)}

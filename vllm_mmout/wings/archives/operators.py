@@ -66,10 +66,10 @@ sym_constrain_range_for_size sym_numel sym_size sym_storage_offset sym_stride
 TRUST: Final = "trust_operators"
 """Engine option that lists additional operators which programs may call."""
 ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE} | frozenset(_OTHERS)
-"""Names of operators in ``torch.ops.aten`` that any program may call."""
+"""Names of the operators in ``torch.ops.aten`` that any program may call."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
-"""Pattern of allowed operator overloads. "out" overloads write into an argument, and "data" overloads trust the lengths
-of packed sequences, so both are excluded."""
+"""Pattern for the overload names that are allowed. It excludes "out", which writes into an argument, and "data", which
+trusts the given lengths of packed sequences."""
 _ELSEWHERE: Final = re.compile(
     r"torch\.ops\.torchvision\.nms\.default"
     r"|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast|wrap_with_set_grad_enabled)"
@@ -83,7 +83,7 @@ _OPERATOR: Final = re.compile(
 
 
 def trusted_by(settings: Any) -> frozenset[str]:
-    """Return the additional operators that the engine's settings allow. A model's folder cannot allow operators."""
+    """Return the additional operators that the engine's settings allow. A model folder cannot allow operators."""
     names = settings.get(TRUST, ()) if isinstance(settings, Mapping) else ()
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise OptionError(f'{TRUST} must be a list of names such as "aten.cdist", got {names!r:.200}')
@@ -91,12 +91,12 @@ def trusted_by(settings: Any) -> frozenset[str]:
 
 
 def is_operator(target: str) -> bool:
-    """Return whether a call's target names an operator, not another object of torch or Python."""
+    """Return whether a call target is the name of an operator, and not of any other object in torch or Python."""
     return bool(_ELSEWHERE.fullmatch(target) or _OPERATOR.fullmatch(target))
 
 
 def untrusted(targets: Iterable[str], trusted: Collection[str] = ()) -> dict[str, str]:
-    """Return the call targets that are neither allowed nor in ``trusted``, with the operator name of each target."""
+    """Return the call targets that are neither allowed nor in ``trusted``, each mapped to its operator name."""
     refused = {}
     for target in targets:
         match = _OPERATOR.fullmatch(target)

@@ -65,7 +65,7 @@ class Subgraph(Struct):
 
 
 class Argument(Union):
-    """Argument or result of an operator call. Operators and objects of classes are not supported as values."""
+    """Argument or result of an operator call. Exactly one field is set, which tells the type of the value."""
 
     as_none: bool | UnsetType = UNSET
     as_tensor: TensorName | UnsetType = UNSET
@@ -149,7 +149,7 @@ class Graph(Struct):
 
 
 class ArgumentSpec(Struct):
-    """Input that the caller of the program passes, or output that the caller gets."""
+    """Program input that its caller passes, or program output that its caller gets."""
 
     arg: Argument
 

@@ -1,4 +1,4 @@
-"""Scale input values band by band, as the ``value_scaling`` of a STAC MLM item says."""
+"""Scale input values band by band, as the field ``value_scaling`` of a STAC item with the MLM extension says."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
     "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
     "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
 }
-"""Maps each scaling type of MLM 1.4 to its numeric fields, and to a function that converts them to the fields of
-`BandScaling`."""
+"""Maps each scaling type of MLM 1.4 to its numeric fields, and to a function that converts them to (subtract, divide,
+least, most)."""
 
 
 _LARGEST: Final = 3.4e38
@@ -31,7 +31,7 @@ _LARGEST: Final = 3.4e38
 
 @dataclass(frozen=True, slots=True)
 class BandScaling:
-    """Scaling by (value - subtract) / divide, then clamping to [least, most]. Each field has a number per band."""
+    """Scaling of each band: (value - subtract) / divide, then clamping to the range from ``least`` to ``most``."""
 
     subtract: tuple[float, ...]
     divide: tuple[float, ...]
@@ -40,7 +40,7 @@ class BandScaling:
 
     @classmethod
     def of(cls, value: Any, bands: int) -> BandScaling | None:
-        """Parse ``value_scaling``: an entry for all bands, or an entry for each band. Raise OptionError if invalid."""
+        """Parse ``value_scaling``: one entry for all bands, or one per band. Raise OptionError if it is invalid."""
         entries = [value] if isinstance(value, Mapping) else value
         if not entries:
             return None
@@ -48,7 +48,7 @@ class BandScaling:
             raise OptionError(
                 f"value_scaling must be a list of 1 entry or {bands}, one for each band, got {value!r:.200}"
             )
-        rows = [_numbers(entry) for entry in entries] * (bands if len(entries) == 1 else 1)
+        rows = [_scaling_numbers(entry) for entry in entries] * (bands if len(entries) == 1 else 1)
         return cls(*zip(*rows, strict=True))
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class BandScaling:
         return scaled
 
 
-def _numbers(entry: Any) -> tuple[float, float, float, float]:
-    """Return (subtract, divide, least, most) of one band from its entry in ``value_scaling``."""
+def _scaling_numbers(entry: Any) -> tuple[float, float, float, float]:
+    """Return (subtract, divide, least, most) of a band from its ``value_scaling`` entry."""
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
     if kind is None or entry is None:
         return 0.0, 1.0, -math.inf, math.inf

@@ -17,16 +17,16 @@ Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_ .,:;>+-]*\Z", max_
 
 
 STRIDED: Final = 7
-"""Number of the dense (strided) memory layout in torch.export's schema."""
+"""Code of the dense (strided) memory layout in torch.export's schema."""
 _ITEM_BYTES: Final = {
     **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1), **dict.fromkeys((3, 6, 13, 28), 2),
     **dict.fromkeys((4, 7, 9, 34), 4), **dict.fromkeys((5, 8, 10, 35), 8), 11: 16,
 }  # fmt: skip
-"""Bytes per element for each dtype number of torch.export's schema."""
+"""Bytes per element, by dtype code of torch.export's schema."""
 
 
 class Union(Struct, omit_defaults=True):
-    """Base class of tagged unions. Exactly one field is set."""
+    """Base class of tagged unions. Exactly one field of an instance is set."""
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not UNSET for name in self.__struct_fields__) != 1:
@@ -58,7 +58,7 @@ class Size(Number):
 
 
 class Device(Struct):
-    """Device of a tensor at export. It is replaced by the CPU, and the loaded program is moved later."""
+    """Device of a tensor. The stored device is ignored: the program is loaded on the CPU, and moved later."""
 
     type: str
     index: int | None = None
@@ -81,7 +81,7 @@ class TensorMeta(Struct):
 
     @staticmethod
     def numbers(sizes: Iterable[Size]) -> list[int]:
-        """Convert sizes to integers. Raise ValueError if a size is an expression or negative."""
+        """Return sizes as integers. Raise ValueError if a size is an expression or negative."""
         numbers = [size.as_int for size in sizes]
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise ValueError("a weight whose size is not a number")

@@ -14,7 +14,7 @@ NAMED = "vLLM's IO Processor plugins may yield prompts one by one, off the event
 
 
 def io_plugin_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the constructor of vLLM's pooling processor, so that it also accepts requests without ``data``."""
+    """Wrap the constructor of vLLM's pooling processor. The processor then also accepts requests without ``data``."""
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,1 +1,1 @@
-"""Use installed IO Processor plugins as output processors. The plugin's code makes the prompts and the results."""
+"""Use installed IO Processor plugins as output processors. A plugin makes a request's prompts and its result."""

@@ -36,7 +36,7 @@ _SIGNATURES = (
     ((b"CDF\x01", b"CDF\x02", b"CDF\x05"), "application/x-netcdf"),
     ((b"PK\x03\x04",), "application/zip"),
 )
-"""First bytes of files in several formats, with the media type of each format."""
+"""First bytes of a file in each format, with the format's media type."""
 _UNKNOWN = "application/octet-stream"
 
 
@@ -52,7 +52,8 @@ class IOPluginProcessor(OwnInputsProcessor):
     """Name of the plugin's entry point."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor", "indices", "partial_images", "part"})
-    """Options that requests may set. Preview options are accepted but ignored, because plugins cannot make previews."""
+    """Names of the options that requests may set. Options about previews are accepted but ignored, because plugins
+    cannot make previews."""
     plugin_class: type | None = None
     """Class of the plugin, imported before the engine starts."""
     plugin_object: Plugin | None = None
@@ -65,17 +66,17 @@ class IOPluginProcessor(OwnInputsProcessor):
         self.plugin_class = plugin_class(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """Return a new processor with an instance of the plugin, created for the engine that has started."""
+        """Return a copy of this processor with a new instance of the plugin. Called when the engine has started."""
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
         if self.plugin_class is None:
             raise TypeError("load() comes before started()")
         processor = type(self)()
-        processor.plugin_object = Plugin.made(self.plugin, self.plugin_class, vllm_config, renderer)
+        processor.plugin_object = Plugin.create(self.plugin, self.plugin_class, vllm_config, renderer)
         return processor
 
     def request(self, pick: str, data: Any, request: Request, limit_s: float) -> PluginRequest:
-        """Create a request that the plugin will process. The plugin's code does not run yet.
+        """Create a request for the plugin. The plugin's code does not run before the engine starts the request.
 
         ``pick`` is the name of the output processor. ``limit_s`` is the time limit of each plugin call in seconds.
         """
@@ -86,7 +87,7 @@ class IOPluginProcessor(OwnInputsProcessor):
         return PluginRequest(self.plugin_object, pick, data, request, limit_s)
 
     def reduce(self, output: Any, params: OutputParams) -> Raw:
-        """Return the model's tensor unchanged, or the first tensor of a dict, since vLLM passes on only one."""
+        """Return the model's tensor, or the first tensor of a dict of tensors, because vLLM passes on only one."""
         raw: Raw = next(iter(output.values())) if isinstance(output, Mapping) else output
         return raw
 
@@ -95,7 +96,7 @@ class IOPluginProcessor(OwnInputsProcessor):
         return raw
 
     def to_response(self, output: Any, params: OutputParams) -> Any:
-        """Convert the plugin's result for an HTTP response, to a file with its media type or to a JSON value.
+        """Convert the plugin's result to the body of an HTTP response: file bytes with a media type, or a JSON value.
 
         If the result's ``data_format`` is "b64_json", return the decoded bytes and their media type. Otherwise return
         a JSON value: the return value of the plugin's ``output_to_response``, or the fields of the result.
@@ -126,17 +127,17 @@ class IOPluginProcessor(OwnInputsProcessor):
 
 @functools.cache
 def io_plugin_processor(plugin: str) -> type[IOPluginProcessor]:
-    """Return the output processor class for a plugin. Repeated calls with a name return the same class."""
+    """Return the output processor class for a plugin. It is created once per plugin, and then cached."""
     name = f"{IOPluginProcessor.__name__}[{plugin}]"
     members = {"plugin": plugin, "name": IO_PLUGIN + plugin, "__module__": __name__, "__qualname__": name}
     return type(name, (IOPluginProcessor,), members)
 
 
 class InstalledPlugins:
-    """Family of the output processors "io_plugin:NAME", each for an installed IO Processor plugin."""
+    """Provider of the output processors "io_plugin:NAME", one for each installed IO Processor plugin."""
 
     def installed(self) -> list[Registration]:
-        """Return a registration for each installed plugin. Its origin lists all packages that define the plugin."""
+        """Return a registry entry for each installed plugin. ``origin`` names the packages that define the plugin."""
         origins = {name: " and ".join(map(origin_of, points)) for name, points in installed_plugins().items()}
         return [
             Registration(IO_PLUGIN + name, io_plugin_processor(name), f"IO plugin {origin}")
@@ -144,7 +145,7 @@ class InstalledPlugins:
         ]
 
     def processor(self, name: str) -> type[IOPluginProcessor]:
-        """Return the output processor class for a plugin, without importing the plugin. Raise if it is missing."""
+        """Return a plugin's output processor class without importing it. Raise RegistrationError if it is missing."""
         plugin = name.removeprefix(IO_PLUGIN)
         find_plugin(plugin)
         return io_plugin_processor(plugin)

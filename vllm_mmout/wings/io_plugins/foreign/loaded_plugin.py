@@ -51,7 +51,7 @@ def plugin_class(name: str) -> type:
 
 
 class RequestIds:
-    """Ids of running requests, kept unique. A caller's id gets a suffix if another running request has it."""
+    """Set of the ids of running requests. A request whose id is already in use gets a suffix that makes it unique."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -83,8 +83,8 @@ class Plugin:
     """Ids of the plugin's running requests."""
 
     @classmethod
-    def made(cls, name: str, kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
-        """Create the plugin's instance for an engine. Raise RegistrationError if its constructor fails."""
+    def create(cls, name: str, kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Plugin:
+        """Create the plugin's instance for an engine. Raise RegistrationError if the plugin's constructor fails."""
         try:
             return cls(name, _instance(kind, vllm_config, renderer), renderer)
         except (Exception, SystemExit) as error:
@@ -96,20 +96,22 @@ class Plugin:
     @property
     def output_to_response(self) -> Callable[[Any], Any] | None:
         """Method that makes the HTTP response in vLLM's older plugin interface, or None if the plugin lacks it."""
-        return self.instance.output_to_response if self._has("output_to_response") else None
+        return self.instance.output_to_response if self._implements("output_to_response") else None
 
     def parse(self, data: Any) -> Any:
-        """Check and parse a request's data with the plugin."""
-        method = "parse_data" if self._has("parse_data") or not self._has("parse_request") else "parse_request"
+        """Let the plugin check and parse the data of a request."""
+        method = (
+            "parse_data" if self._implements("parse_data") or not self._implements("parse_request") else "parse_request"
+        )
         return getattr(self.instance, method)(data)
 
     def prompts(self, parsed: Any, request_id: str) -> list[Any]:
         """Create the model's prompts from parsed data with the plugin's ``pre_process``."""
-        return list(prompt_to_seq(self._either("pre_process", parsed, request_id, key="prompt")))
+        return list(prompt_to_seq(self._call_sync_or_async("pre_process", parsed, request_id, key="prompt")))
 
     def pooling_params(self) -> PoolingParams:
-        """Return the plugin's pooling params for the prompts. Raise TypeError if they have another type."""
-        old = self._has("validate_or_generate_params") and not self._has("merge_pooling_params")
+        """Return the pooling params that the plugin sets for its prompts. Raise TypeError for another return type."""
+        old = self._implements("validate_or_generate_params") and not self._implements("merge_pooling_params")
         params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
         if not isinstance(params, PoolingParams):
             raise TypeError(f"its params must be PoolingParams, got {type(params).__name__}")
@@ -119,7 +121,7 @@ class Plugin:
         return params
 
     def rendered(self, prompt: Any) -> EngineInput:
-        """Convert a prompt to an engine input in vLLM's renderer thread, and wait for the result."""
+        """Convert a prompt to an engine input in vLLM's renderer thread, and wait for the engine input."""
         parsed = prompt if isinstance(prompt, bytes) else parse_model_prompt(self.renderer.model_config, prompt)
         # Skip the cache: its two halves must see the same requests, and a request may be aborted before it is sent.
         executor: Executor = self.renderer._executor  # noqa: SLF001 - the renderer has no public access to it
@@ -128,15 +130,15 @@ class Plugin:
 
     def result(self, outputs: Sequence[PoolingRequestOutput[Any]], request_id: str) -> Any:
         """Create the result with the plugin's ``post_process``. ``outputs`` are in the order of the prompts."""
-        return self._either("post_process", outputs, request_id, key="model_output", convert=_each)
+        return self._call_sync_or_async("post_process", outputs, request_id, key="model_output", convert=_each)
 
-    def _either(
+    def _call_sync_or_async(
         self, method: str, value: Any, request_id: str, *, key: str, convert: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Call a plugin's method, or its ``_async`` variant with ``convert(value)`` if it has only this variant."""
+        """Call a plugin's ``method``, or its asynchronous variant with ``convert(value)`` if it has only that."""
         other = f"{method}_async"
-        asynchronous = self._has(other)
-        if self._has(method) or not asynchronous:
+        asynchronous = self._implements(other)
+        if self._implements(method) or not asynchronous:
             try:
                 return getattr(self.instance, method)(**{key: value}, request_id=request_id)
             except NotImplementedError:
@@ -145,8 +147,8 @@ class Plugin:
         call = getattr(self.instance, other)(**{key: convert(value)}, request_id=request_id)
         return asyncio.run(cast("Coroutine[Any, Any, Any]", call))
 
-    def _has(self, method: str) -> bool:
-        """Return whether the plugin's class implements a method itself, instead of inheriting vLLM's."""
+    def _implements(self, method: str) -> bool:
+        """Return whether the plugin's class overrides a method of vLLM's base class."""
         for kind in type(self.instance).__mro__:
             if method in vars(kind):
                 return kind is not IOProcessor and not getattr(vars(kind)[method], "__isabstractmethod__", False)
@@ -159,14 +161,14 @@ async def _each(outputs: Sequence[Any]) -> AsyncGenerator[tuple[int, Any], None]
 
 
 class _OldIOProcessor(IOProcessor):  # type: ignore[type-arg]
-    """Base class for older plugins, whose constructors pass only the config to ``IOProcessor.__init__``."""
+    """Base class for older plugins. Their constructors call ``IOProcessor.__init__`` with the config alone."""
 
     def __init__(self, vllm_config: VllmConfig, renderer: BaseRenderer | None = None) -> None:
         super().__init__(vllm_config, cast("BaseRenderer", renderer))
 
 
 def _instance(kind: type, vllm_config: VllmConfig, renderer: BaseRenderer) -> Any:
-    """Create an instance of a plugin class. The constructors of older plugins accept only the config."""
+    """Create an instance of a plugin class. Older plugins take only the config, newer plugins also the renderer."""
     try:
         inspect.signature(kind).bind(vllm_config, renderer)
     except TypeError:

@@ -41,5 +41,5 @@ def find_plugin(name: str) -> EntryPoint:
 
 
 def origin_of(point: EntryPoint) -> str:
-    """Describe where a plugin comes from, as "pkg.mod:function of package NAME"."""
+    """Describe where an entry point comes from, as "pkg.mod:function of package NAME"."""
     return f"{point.value} of package {point.dist.name if point.dist else '(unknown)'}"

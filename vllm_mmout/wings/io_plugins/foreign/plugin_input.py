@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class RequestData:
-    """A request's input for a plugin: data in the plugin's own form, or a file, which may be copied to disk."""
+    """Input of a request to a plugin: data in the plugin's own form, or a file, which may be copied to disk."""
 
     def __init__(self, name: str, data: Any, params: OutputParams) -> None:
         if isinstance(data, Mapping):
@@ -44,8 +44,8 @@ class RequestData:
         self.folder: Path | None = None
         """Folder that holds the copy of the file, or None if the file was not copied."""
 
-    def parsed(self, parse: Callable[[Any], Any]) -> Any:
-        """Pass the input to the plugin's method ``parse``, in a form that it accepts, and return the result.
+    def parse_with(self, parse: Callable[[Any], Any]) -> Any:
+        """Call ``parse``, a method of the plugin, with the input in a form that it accepts. Return the parsed data.
 
         A dict is passed to the plugin unchanged. If its only key is "data", as vLLM's ``encode`` expects, the plugin
         gets the value. A file becomes the table that plugins for rasters expect. Bytes are passed as base64. If the

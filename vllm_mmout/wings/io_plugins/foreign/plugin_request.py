@@ -1,4 +1,4 @@
-"""Run requests whose prompts and results an IO Processor plugin makes."""
+"""Run requests that an IO Processor plugin turns into prompts and results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _INPUT_ERRORS = (ValueError, TypeError, OSError)
-"""Exceptions that a plugin raises for a bad input. A pydantic error is a ValueError."""
+"""Exceptions that mean a bad input if a plugin raises them. A pydantic ValidationError is a ValueError."""
 
 
 class PluginRequest(Run):
-    """Request whose prompts and result an IO Processor plugin makes. No plugin code runs before the request starts."""
+    """Request that an IO Processor plugin turns into prompts. No plugin code runs before the request starts."""
 
     def __init__(self, plugin: Plugin, pick: str, data: Any, request: Request, limit_s: float) -> None:
         super().__init__(request, (pick,), OutputParams(processor=pick).of_part())  # raw tensors are wanted
@@ -48,20 +48,20 @@ class PluginRequest(Run):
         self._token_ids: dict[int, list[int]] = {}
 
     def check_tiles(self, most: int) -> None:
-        """Set the maximum number of prompts, which is checked when the plugin has made them."""
+        """Set the maximum number of prompts. `measure` raises an error if the plugin makes more prompts."""
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
-        """Connect the request to the frontend that runs it, and reserve a unique request id for the plugin."""
+        """Connect the request to the engine frontend that runs it, and reserve a unique request id for the plugin."""
         super().attach(budget, wake, **options)
         self._id = self._plugin.ids.take(self.request.request_id)
 
     def stopping(self) -> None:
-        """Make the thread that waits for the plugin raise StoppedError."""
+        """Wake the thread that waits for a plugin call. It then raises StoppedError."""
         self._calls.stop()
 
     def close(self) -> None:
-        """Stop waiting for the plugin, and clean up when its last running call has returned."""
+        """Stop waiting for plugin calls. When the last running call has returned, delete the input's copy."""
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class PluginRequest(Run):
         return count, max(1, *map(_nbytes, self._prompts))
 
     def _made(self) -> tuple[list[Any], PoolingParams]:
-        prompts = self._plugin.prompts(self._data.parsed(self._plugin.parse), self._id)
+        prompts = self._plugin.prompts(self._data.parse_with(self._plugin.parse), self._id)
         return prompts, self._plugin.pooling_params()
 
     def parts(self) -> Generator[PartInput, None, None]:
@@ -106,7 +106,7 @@ class PluginRequest(Run):
         return PartInput((Part(index, None, None),), rendered, name_of=lambda _: where, pooling=pooling)
 
     def join(self, _pick: str, parts: Iterator[Part]) -> Any:
-        """Collect the model's raw tensors, and let the plugin make its result from them."""
+        """Collect the model's raw tensors from the outputs of all prompts, and let the plugin make the result."""
         try:
             tensors = {part.index: PoolingOutput(part.output) for part in parts}
             outputs = [
@@ -123,7 +123,7 @@ class PluginRequest(Run):
     def _call_plugin(
         self, method: str, call: Callable[[], Result], input_errors: tuple[type[BaseException], ...] = ()
     ) -> Result:
-        """Call the plugin, and convert any exception to an error of this request."""
+        """Call a method of the plugin, and convert an exception to an error of this request."""
         try:
             return self._calls.run(call)
         except (MMOutError, StoppedError):
@@ -154,7 +154,7 @@ class PluginRequest(Run):
 
 
 def _nbytes(value: Any) -> int:
-    """Return the total size in bytes of the tensors, arrays and files in a prompt."""
+    """Return the total size in bytes of all tensors, arrays and files in a prompt."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, bytes | bytearray | memoryview):

@@ -60,14 +60,14 @@ class TimeLimitedCalls:
         return cast("Result", result)
 
     def stop(self) -> None:
-        """Make each waiting `run` raise StoppedError. May be called several times, and from any thread."""
+        """Make each waiting `run` raise StoppedError. May be called more than once, and from any thread."""
         with self._lock:
             self._stopped = True
             for answer in self._waiting:
                 answer.put((None, StoppedError()))
 
     def close(self) -> None:
-        """Stop all waiting `run` calls, and call ``at_end`` when the last running call has returned."""
+        """Stop all waiting `run` calls. Call the constructor's ``at_end`` when the last running call has returned."""
         self.stop()
         with self._lock:
             ends = not self._closed and not self._running

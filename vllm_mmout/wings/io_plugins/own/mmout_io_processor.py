@@ -27,7 +27,7 @@ from vllm_mmout.serving.request.asked_limits import check_request
 from vllm_mmout.serving.response.answer_budget import AnswerBudget
 from vllm_mmout.serving.response.encode import encode, response_of
 from vllm_mmout.serving.response.responses import pieces
-from vllm_mmout.wings.io_plugins.own.mmout_plugin import KEY, TASK, NamedRequest, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import KEY, TASK, MMOutPlugin, PromptRequest
 from vllm_mmout.wings.io_plugins.own.plugin_binding import check_engine
 from vllm_mmout.wings.io_plugins.own.plugin_data import PluginData, checked_input, plugin_data
 
@@ -39,21 +39,22 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
     from vllm_mmout.engine.request.llm import BoundLLM
 
-_NAMED: ContextVar[NamedRequest | None] = ContextVar("mmout_named_request", default=None)
-"""Request object from the last `pre_process` call, which `merge_pooling_params` adds to the pooling params."""
+_LAST_REQUEST: ContextVar[PromptRequest | None] = ContextVar("mmout_named_request", default=None)
+"""Request object that `pre_process` created last in this context. `merge_pooling_params` copies it to the pooling
+params."""
 
 
 class PluginOutput(BaseModel):
-    """Response of the plugin, with the fields of a response from TerraTorch's plugin."""
+    """Response of the plugin ``mmout``, with the same fields as a response of TerraTorch's plugin."""
 
     data_format: Literal["b64_json", "path"]
     data: str
-    """The result as a file in base64, or the path of the file to which it was written."""
+    """File content in base64, or the path of the file to which the result was written."""
     request_id: str | None = None
 
 
-class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
-    """IO Processor plugin that answers TerraTorch's requests with results of the model's output processor.
+class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
+    """IO Processor plugin for clients of TerraTorch's plugin. Results come from the model's output processor.
 
     A caller of vLLM's interface may be a client of a server, so ``allowed_local_media_path`` and
     ``allowed_media_domains`` limit the files and hosts that a request may name. ``LLM.encode`` may name any file.
@@ -78,15 +79,15 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """Return a prompt that only holds the request object. Its files are read later, off the event loop."""
+        """Return a prompt that carries the request as an object. No files are read here, on the event loop."""
         request = _ClientRequest(prompt, self._sources, self._options)
-        _NAMED.set(request)
+        _LAST_REQUEST.set(request)
         return {"prompt_token_ids": [1], KEY: request}
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """Add the request object of the last `pre_process` to the params, because vLLM drops it from the prompt."""
-        request = _NAMED.get()
-        _NAMED.set(None)
+        """Add the request of the last `pre_process` call to the pooling params. vLLM drops it from the prompt."""
+        request = _LAST_REQUEST.get()
+        _LAST_REQUEST.set(None)
         merged = params or PoolingParams(task=TASK)
         if request is not None:
             merged.extra_kwargs = {**(merged.extra_kwargs or {}), KEY: request}
@@ -95,7 +96,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """Return the response that the engine's output already holds."""
+        """Return the finished response, which the engine's ``encode`` has put into ``model_output``."""
         (output,) = model_output
         answer: PluginOutput = output.outputs
         return answer.model_copy(update={"request_id": request_id or answer.request_id})
@@ -118,24 +119,24 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], NamingPlugin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ClientRequest(NamedRequest):
-    """Request of a client that the engine's ``encode`` runs."""
+class _ClientRequest(PromptRequest):
+    """Client's request inside a prompt. The engine's ``encode`` finds it there and runs it."""
 
     asked: PluginData
     sources: Sources
     options: ServingOptions
 
     async def outputs(
-        self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]
+        self, engine: BoundAsyncLLM, request_id: str, generate_options: Mapping[str, Any]
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run the request, and yield its only output, in base64. Closing the generator aborts the request."""
+        """Run the request, and yield one output with the result as base64. Closing the generator aborts the request."""
         try:
-            text = await self._run(engine, request_id, ways)
+            text = await self._run(engine, request_id, generate_options)
         except (ApiError, MMOutError) as error:
             raise _client_error(error) from error.__cause__
         yield _answer(request_id, "b64_json", text)
 
-    async def _run(self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]) -> str:
+    async def _run(self, engine: BoundAsyncLLM, request_id: str, generate_options: Mapping[str, Any]) -> str:
         binding = engine.output_processor.binding
         name = self.asked.check(binding)
         check_request(binding, self.asked.params, self.asked.data, self.options)
@@ -144,7 +145,7 @@ class _ClientRequest(NamedRequest):
                 opened,
                 self.asked.params,
                 request_id,
-                **ways,
+                **generate_options,
                 max_tiles=self.options.max_tiles,
                 max_area=self.options.max_area,
                 max_pixels=self.options.max_pixels,
@@ -159,7 +160,7 @@ class _ClientRequest(NamedRequest):
 
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
-        """Open the input, and yield it in the form that the engine takes. The call blocks."""
+        """Open the input, and yield it in the form that the engine's ``generate`` accepts. The call blocks."""
         with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
@@ -173,10 +174,13 @@ def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str
 
 
 def _base64(plugin_request: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
-    """Encode a result as a file in base64, and close the result. The call blocks."""
+    """Encode a result as a file, and return the file as base64. Close the result. The call blocks."""
     try:
         entry = encode(
-            output, plugin_request.asked, response_of(binding.processors[name], plugin_request.params), budget=budget
+            output,
+            plugin_request.format_choice,
+            response_of(binding.processors[name], plugin_request.params),
+            budget=budget,
         )
         try:
             return b"".join(pieces([entry], as_text=True)).decode("ascii")

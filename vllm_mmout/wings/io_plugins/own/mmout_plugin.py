@@ -1,4 +1,4 @@
-"""Link between vLLM and the IO Processor plugin ``mmout``, whose prompts hold a request object that the engine runs.
+"""IO Processor plugin ``mmout`` as vLLM sees it: its prompts carry request objects that the engine's ``encode`` runs.
 
 vLLM calls a plugin's ``pre_process`` on the server's event loop, and expects all prompts of a request at once. This
 plugin returns one prompt that holds only a request object, which no client can forge. The engine's ``encode`` runs it.
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 GROUP: Final = "vllm.io_processor_plugins"
-"""vLLM's entry point group for IO Processor plugins. An entry point is a function that returns a class's path."""
+"""vLLM's entry point group for IO Processor plugins. An entry point is a function that returns the import path of a
+class."""
 NAME: Final = "mmout"
 """Name of the plugin and of its entry point."""
 TASK: Final = "plugin"
 """vLLM's pooling task for requests to an IO Processor plugin."""
 KEY: Final = "mmout_request"
-"""Key of the request object in a prompt, or in the ``extra_kwargs`` of its pooling params."""
+"""Key under which a prompt, or the ``extra_kwargs`` of its pooling params, holds the request object."""
 
 
 def register() -> str:
@@ -32,41 +33,41 @@ def register() -> str:
     return "vllm_mmout.wings.io_plugins.own.mmout_io_processor.MMOutIOProcessor"
 
 
-class NamedRequest(ABC):
-    """Request object in a prompt of the plugin ``mmout``. The engine's ``encode`` runs it."""
+class PromptRequest(ABC):
+    """Request to the plugin ``mmout``, carried as an object in a prompt. The engine's ``encode`` runs it."""
 
     @abstractmethod
     def outputs(
-        self, engine: BoundAsyncLLM, request_id: str, ways: Mapping[str, Any]
+        self, engine: BoundAsyncLLM, request_id: str, generate_options: Mapping[str, Any]
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
         """Run the request, and yield its only output. Closing or cancelling the generator aborts the request.
 
-        ``ways`` are the keyword arguments of the engine's ``generate`` that the caller of ``encode`` gave.
+        ``generate_options`` are the keyword arguments of the engine's ``generate`` that the caller of ``encode`` gave.
         """
 
 
-class NamingPlugin(ABC):
-    """Base class of the plugin ``mmout``, whose prompts hold request objects."""
+class MMOutPlugin(ABC):
+    """Base class of the plugin ``mmout``. Its prompts carry a request object, which the engine's ``encode`` runs."""
 
     @abstractmethod
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:
         """Run a request from ``LLM.encode``, and return its output. The request may name any local file."""
 
 
-def named_request(prompt: Any, pooling_params: PoolingParams | None) -> NamedRequest | None:
-    """Return the request object in a prompt or in its pooling params, or None for any other prompt.
+def prompt_request(prompt: Any, pooling_params: PoolingParams | None) -> PromptRequest | None:
+    """Return the request object that a prompt or its pooling params carry, or None for any other prompt.
 
     vLLM's renderer replaces a prompt of tokens, and drops the key. The pooling params arrive unchanged.
     """
     extra = None if pooling_params is None else pooling_params.extra_kwargs
     for mapping in (prompt, extra):
         request = mapping.get(KEY) if isinstance(mapping, Mapping) else None
-        if isinstance(request, NamedRequest):
+        if isinstance(request, PromptRequest):
             return request
     return None
 
 
-def naming_plugin(processors: Any) -> NamingPlugin | None:
-    """Return the plugin ``mmout`` from vLLM's pooling processors by task, or None if it is not loaded."""
+def find_mmout_plugin(processors: Any) -> MMOutPlugin | None:
+    """Return the plugin ``mmout`` among vLLM's pooling processors, or None if the engine does not use it."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
-    return plugin if isinstance(plugin, NamingPlugin) else None
+    return plugin if isinstance(plugin, MMOutPlugin) else None

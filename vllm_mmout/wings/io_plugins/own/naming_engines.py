@@ -12,7 +12,7 @@ from vllm.entrypoints.pooling.typing import OfflinePluginInputsContext
 
 from vllm_mmout.engine.request.async_llm import BoundAsyncLLM
 from vllm_mmout.engine.request.llm import BoundLLM
-from vllm_mmout.wings.io_plugins.own.mmout_plugin import TASK, named_request, naming_plugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import TASK, find_mmout_plugin, prompt_request
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NamingAsyncLLM(BoundAsyncLLM):
-    """An ``AsyncLLM`` whose ``encode`` also runs requests to the IO Processor plugin ``mmout``."""
+    """vLLM's ``AsyncLLM`` with an ``encode`` that also runs requests to the IO Processor plugin ``mmout``."""
 
     def encode(  # noqa: PLR0917 - vLLM's signature
         self,
@@ -43,10 +43,10 @@ class NamingAsyncLLM(BoundAsyncLLM):
         reasoning_ended: bool | None = None,  # noqa: FBT001 - vLLM's signature
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
         """Run the request to the plugin ``mmout`` if the prompt holds one. Encode any other prompt as vLLM does."""
-        request = named_request(prompt, pooling_params)
+        request = prompt_request(prompt, pooling_params)
         if request is not None:
-            ways = {"lora_request": lora_request, "trace_headers": trace_headers, "priority": priority}
-            return request.outputs(self, request_id, ways)
+            generate_options = {"lora_request": lora_request, "trace_headers": trace_headers, "priority": priority}
+            return request.outputs(self, request_id, generate_options)
         return super().encode(
             prompt,
             pooling_params,
@@ -60,7 +60,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
 
 
 class NamingLLM(BoundLLM):
-    """An ``LLM`` whose ``encode`` also accepts ``{"data": ...}``, a request to the IO Processor plugin ``mmout``."""
+    """vLLM's ``LLM``, whose ``encode`` also accepts ``{"data": ...}``, a request to the plugin ``mmout``."""
 
     pooling_io_processors: Any
 
@@ -75,7 +75,7 @@ class NamingLLM(BoundLLM):
         **kwargs: Any,
     ) -> list[PoolingRequestOutput[Any]]:
         """Run ``{"data": ...}`` with the plugin ``mmout`` for the task "plugin". Encode other prompts as vLLM does."""
-        plugin = naming_plugin(self.pooling_io_processors)
+        plugin = find_mmout_plugin(self.pooling_io_processors)
         if plugin is not None and pooling_task == TASK and isinstance(prompts, dict) and "data" in prompts:
             return [plugin.run(self, prompts["data"], use_tqdm=use_tqdm, lora_request=lora_request)]
         return super().encode(
@@ -84,7 +84,7 @@ class NamingLLM(BoundLLM):
 
 
 class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
-    """vLLM's pooling processor for plugins, changed so that it also accepts requests without ``data``.
+    """vLLM's pooling processor for plugins, changed so that requests without ``data`` bypass the plugin.
 
     vLLM accepts only ``data`` if a plugin is loaded: a raw request fails an assertion, and its client gets status 500.
     """

@@ -21,7 +21,7 @@ from vllm_mmout.serving.response.responses import PiecesResponse
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.response.store import kept
 from vllm_mmout.serving.work import Work
-from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, NamingPlugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import NAME, MMOutPlugin
 from vllm_mmout.wings.io_plugins.own.plugin_data import checked_input, plugin_data
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _REQUEST: TypeAdapter[IOProcessorRequest[Any]] = TypeAdapter(
 
 
 async def plugin_answer(request: Request, service: ForwardService, body: Mapping[str, Any]) -> Response:
-    """Run a request to the plugin, and return its result as base64, as a URL, or as the path of a file."""
+    """Run a request to the plugin. The response holds the result as base64, its URL, or the path of its file."""
     outer = _check_outer_fields(body)
     plugin_request = plugin_data(body["data"], served=service.options)
     if plugin_request.target is not None and plugin_request.data_format != "b64_json":
@@ -69,7 +69,7 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
 
 
 async def _store_result(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
-    """Store the result, or write it to the file that the client named. Return its URL or path."""
+    """Store a result and return its URL. If the client named a path, write the file there and return the path."""
     if plugin_request.target is None:
         (name,) = await kept(service.store, [entry])
         return str(request.url_for("mmout_result", name=name))
@@ -80,7 +80,7 @@ async def _store_result(request: Request, service: ForwardService, plugin_reques
 
 
 def _check_outer_fields(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
-    """Parse the fields beside ``data``. Raise ApiError for options that must be inside ``data``.
+    """Parse the fields beside ``data`` in the request body. Raise ApiError for options that must be inside ``data``.
 
     Unknown fields are ignored.
     """
@@ -102,7 +102,7 @@ class PluginRoutes(ServerExtension):
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
         """Return the handler of requests to the plugin ``mmout``, or None for any other plugin."""
-        return plugin_answer if isinstance(plugin, NamingPlugin) else None
+        return plugin_answer if isinstance(plugin, MMOutPlugin) else None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
         """Return ``["mmout"]`` if the server's arguments select this plugin, or an empty list."""

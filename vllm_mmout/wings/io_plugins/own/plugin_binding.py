@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.binding import rebase
 from vllm_mmout.errors import OptionError
-from vllm_mmout.wings.io_plugins.own.mmout_plugin import GROUP, NAME, NamingPlugin, naming_plugin
+from vllm_mmout.wings.io_plugins.own.mmout_plugin import GROUP, NAME, MMOutPlugin, find_mmout_plugin
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def bind_requests(processor: Any) -> None:
     """Let vLLM's pooling processor also accept requests without ``data``, if its plugin is ``mmout``."""
-    if isinstance(processor.io_processor, NamingPlugin):
+    if isinstance(processor.io_processor, MMOutPlugin):
         from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 
         rebase(processor, RequestsBesidePlugin)
@@ -31,7 +31,7 @@ def bind_async_llm(engine: Any) -> None:
 
 def bind_llm(llm: Any) -> None:
     """Let ``LLM.encode`` run requests to the plugin ``mmout``, if the engine uses this plugin."""
-    if naming_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
+    if find_mmout_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingLLM
 
         rebase(llm, NamingLLM)

@@ -43,44 +43,46 @@ FIELDS: Final = Fields(
     later=OPTIONS,
     where=" in data",
 )
-"""Fields that the object ``data`` of a request may have."""
+"""Fields that the object ``data`` of a request to the plugin may have."""
 _EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
-"""Fields that count as missing if they are empty, as in TerraTorch's plugin."""
+"""Names of the fields that count as missing if they are empty, as in TerraTorch's plugin."""
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
 """Environment variable from which TerraTorch's plugin reads its ``output_path``, as JSON."""
 
 
 class PluginData(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the plugin, with typed fields that were checked as far as possible without the model."""
+    """Parsed request to the plugin. Its fields are checked as far as possible without the model."""
 
     data: tuple[str, ...]
-    """Input files as URLs, paths or base64 texts. Several texts are the files of a single input."""
+    """Input files as URLs, paths or base64 texts. If there are several, they are the files of a single input."""
     names: tuple[str, ...] = ()
-    """Names that the client gave to the files: bands, or the images of a model with several image inputs."""
+    """Band name of each file, or its image name for models with several image inputs. Empty if the client sent no
+    names."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
     """File format of the result, or None for the default format, which is GeoTIFF for rasters."""
     out_data_format: Literal["b64_json", "path", "url"] = "b64_json"
     params: OutputParams = OutputParams()
-    """Options of the request. Their ``path`` is the client's ``out_path``."""
+    """Options of the request. The option ``path`` is the client's field ``out_path``."""
     target: OutputPath | None = None
-    """File or folder to which the server writes the result, or None if the server sends the result."""
+    """File or folder to which the server writes the result. None if the response holds the result."""
     folder: Path | None = None
-    """Folder for a result file with a unique name. None if the client named a file, or wants the result itself."""
+    """Folder for a result file, which gets a unique name. None if the client named the file, or if the result is not
+    written to a file."""
 
     @property
-    def asked(self) -> FormatChoice:
-        """File format that the client requests."""
+    def format_choice(self) -> FormatChoice:
+        """Result format for `chosen_format`, from the client's ``image_format``."""
         return FormatChoice(self.image_format, as_file=True)
 
     @property
     def input(self) -> Any:
-        """Input as URLs or uploads, for `Sources.opened`. Access blocks while base64 is decoded."""
+        """Input as URLs or uploads, for `Sources.opened`. Blocks while base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
-        """Input for ``LLM.generate`` in this process. Access blocks while base64 is decoded."""
+        """Input for ``LLM.generate`` in the same process. Blocks while base64 is decoded."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -99,7 +101,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         if formats is None:
             return name
         try:
-            result_format = chosen_format(formats, self.asked)
+            result_format = chosen_format(formats, self.format_choice)
         except OptionError as error:
             raise OptionError(str(error), param="image_format") from error
         if self.params.path is not None and self.image_format is not None:
@@ -115,7 +117,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """Return the request's options, with the path of a result file if the client did not name a file.
+        """Return the request's options, with a new file in ``folder`` as path if the client did not name a file.
 
         ``name`` is the output processor that `check` returned.
         """
@@ -126,7 +128,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(
                 f"results of {name} have no default format; name the file with out_path", param="out_path"
             )
-        result_format = chosen_format(formats, self.asked)
+        result_format = chosen_format(formats, self.format_choice)
         suffix = next(suffix for suffix, format_name in formats.items() if format_name == result_format)
         return msgspec.structs.replace(self.params, path=str(self.folder / f"{uuid4()}{suffix}"))
 
@@ -198,7 +200,7 @@ def checked_input(data: PluginData, max_bytes: int) -> Any:
 
 
 def _is_unset(name: Any, value: Any) -> bool:
-    """Return whether a field counts as missing, since clients of TerraTorch's plugin send some fields empty."""
+    """Return whether a field counts as missing. Clients of TerraTorch's plugin send some fields empty."""
     return value is None or (name in _EMPTY and isinstance(value, str | list | tuple) and not value)
 
 
@@ -235,7 +237,7 @@ def _image_format(fields: Mapping[str, Any]) -> str | None:
 
 
 def _decoded(text: str) -> bytes:
-    """Decode a file in base64, ignoring whitespace. Raise InputError if the text is not base64."""
+    """Decode a file from base64, ignoring whitespace. Raise InputError if the text is not base64."""
     try:
         return b64decode("".join(text.split()), validate=True)
     except ValueError:  # also for text that is not ASCII
@@ -247,7 +249,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _out_path(fields: Mapping[str, Any], out_data_format: str, *, local: bool) -> str | None:
-    """Return the path that the client named for the result file. Return None if it did not name a file."""
+    """Return the path that the client named for the result file, or None if it did not name a path."""
     if out_data_format == "path" and not local:
         raise ApiError(
             400,

@@ -25,11 +25,11 @@ _COPIED: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OutputPath:
-    """Destination of a result: a folder, or a file whose suffix determines the format."""
+    """Destination of a result: a folder, or a file whose suffix decides the format."""
 
     path: Path
     folder: bool
-    """Whether ``path`` is a folder. The result file then gets a unique name."""
+    """Whether ``path`` is a folder. A unique file name is then created for each result."""
 
     @classmethod
     def below(cls, root: str, text: str) -> Self:
@@ -54,13 +54,15 @@ class OutputPath:
             )
         return cls(path, folder=not is_file)
 
-    def format_of(self, asked: str | None) -> str | None:
-        """Return the format of the file's suffix, or ``asked`` for a folder. Raise ApiError if the two differ."""
+    def format_of(self, image_format: str | None) -> str | None:
+        """Return the format of the file's suffix, or ``image_format`` for a folder. Raise ApiError if they conflict."""
         if self.folder:
-            return asked
+            return image_format
         form = format_named(suffix_of(self.path))
-        if form is None or (asked is not None and format_named(asked) is not form):
-            wrong = f"{_FIELD} {self.path.name} and image_format {asked} name two formats; leave image_format out"
+        if form is None or (image_format is not None and format_named(image_format) is not form):
+            wrong = (
+                f"{_FIELD} {self.path.name} and image_format {image_format} name two formats; leave image_format out"
+            )
             raise ApiError(400, wrong, param="image_format")
         return form.name
 
