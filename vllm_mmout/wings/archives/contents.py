@@ -43,7 +43,7 @@ class SizeRange:
 
     least: int
     most: int
-    """Largest size. `UNBOUNDED` means that the size has no limit."""
+    """Largest size. If it is `UNBOUNDED`, any larger size is also accepted."""
 
     @property
     def fixed(self) -> int | None:

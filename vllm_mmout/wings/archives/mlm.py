@@ -201,7 +201,7 @@ def _named(band: str | Band) -> str:
 
 
 def _mmout_table(properties: Properties, result: ModelOutput, output_ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the ``config.json`` table ``mmout``: output processor and class names. {} if the task has no processor."""
+    """Return the ``config.json`` table ``mmout`` with the output processor of the task, or {} for other tasks."""
     processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
     if processor == "classification" and tuple(output_ranks) == (_PIXELS,):
         processor = "segmentation"  # MLM also calls the classification of pixels "classification"

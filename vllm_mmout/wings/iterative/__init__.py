@@ -1,4 +1,4 @@
-"""Serve iterative models, which need many steps for a result, such as diffusion and flow matching models.
+"""Serve iterative models, such as diffusion and flow matching models, which compute a result in many steps.
 
 An author writes ``begin``, ``step`` and ``finish``. Each step of the engine runs one step of every running request, no
 matter which step each request has reached. A request's prompt has as many tokens as the request has steps, and vLLM's

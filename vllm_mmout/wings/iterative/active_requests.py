@@ -1,4 +1,4 @@
-"""Run the steps of an iterative model's requests in a worker. Each request has its own step number."""
+"""Run the steps of an iterative model's requests in a worker. Requests in a batch may be at different steps."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _ATTRIBUTE: Final = "mmout"
-"""Attribute of vLLM's ``PoolingStates`` that holds our state of a request. vLLM drops it when the request ends."""
+"""Attribute that this package adds to vLLM's ``PoolingStates`` of a request, to hold its `ActiveRequest`."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
-"""Input tensors of a request by keyword, or the error that explains why they are missing."""
+"""Input tensors of a request by keyword, or the error that is raised because they are missing."""
 
 
 @dataclass(slots=True)
@@ -35,17 +35,17 @@ class ActiveRequest:
     """State of a request between its first and its last step."""
 
     state: Any
-    """State that the author's model returned for the last step, or the MMOutError that ended the request."""
-    total: int
-    """Number of steps of the request."""
-    shown_after: Sequence[int] = ()
-    """Numbers of finished steps after which a preview is sent."""
-    taken: int = field(default=0, init=False)
+    """State that the author's model returned for the last step. After a failure, the MMOutError."""
+    total_steps: int
+    """Number of steps of the whole request."""
+    preview_steps: Sequence[int] = ()
+    """A preview is sent after each of these numbers of finished steps."""
+    finished_steps: int = field(default=0, init=False)
     """Number of finished steps."""
 
     @property
     def failed(self) -> bool:
-        """Whether the request failed. A failed request runs no more steps."""
+        """Whether the request failed. The steps of a failed request are skipped."""
         return isinstance(self.state, MMOutError)
 
 
@@ -61,12 +61,12 @@ class StepRunner:
         self._name = name or type(model).__name__
         self._arrived: Sequence[TensorsOrError] = ()
 
-    def arrive(self, given: Sequence[TensorsOrError]) -> None:
-        """Store the input tensors of new requests, or of all requests on Model Runner V2, until `advance`."""
-        self._arrived = given
+    def arrive(self, tensors: Sequence[TensorsOrError]) -> None:
+        """Store the input tensors of new requests until `advance`. On Model Runner V2, all requests are included."""
+        self._arrived = tensors
 
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
-        """Run the steps that vLLM scheduled for each request, and return results and previews.
+        """Run the steps that vLLM scheduled for each request, and return the results and the previews.
 
         Returns:
             The result of each finished request by row, None for the others; and the previews by row. A failed request
@@ -81,10 +81,14 @@ class StepRunner:
         for number in range(max(due, default=0)):
             rows = [row for row, count in enumerate(due) if count > number]
             self.step([running[row] for row in rows])
-            shown = [row for row in rows if running[row].taken in running[row].shown_after and not running[row].failed]
+            shown = [
+                row
+                for row in rows
+                if running[row].finished_steps in running[row].preview_steps and not running[row].failed
+            ]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         finished = cursor.get_finished_mask()
-        """vLLM's mask of finished requests. Failed requests are added to it below, before vLLM reads it."""
+        """vLLM's mask of finished requests, changed in place: failed requests count as finished too."""
         finished[:] = [ends or request.failed for ends, request in zip(finished, running, strict=True)]
         ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)
@@ -112,26 +116,32 @@ class StepRunner:
             setattr(states[row], _ATTRIBUTE, request)
 
     def begin(
-        self, tensors: TensorsOrError, params: OutputParams | MMOutError, total: int, shown_after: Sequence[int] = ()
+        self,
+        tensors: TensorsOrError,
+        params: OutputParams | MMOutError,
+        total_steps: int,
+        preview_steps: Sequence[int] = (),
     ) -> ActiveRequest:
-        """Return a new request of ``total`` steps. It counts as failed if its inputs are faulty."""
+        """Start a request of ``total`` steps. If its inputs or options are an error, the request counts as failed."""
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
-        return ActiveRequest(fault or self._catch_errors(self._begun, tensors, params, total), total, shown_after)
+        return ActiveRequest(
+            fault or self._catch_errors(self._begun, tensors, params, total_steps), total_steps, preview_steps
+        )
 
-    def _begun(self, tensors: Mapping[str, torch.Tensor], params: OutputParams, total: int) -> Any:
-        return self._model.begin(dict(tensors), msgspec.structs.replace(params, num_inference_steps=total))
+    def _begun(self, tensors: Mapping[str, torch.Tensor], params: OutputParams, total_steps: int) -> Any:
+        return self._model.begin(dict(tensors), msgspec.structs.replace(params, num_inference_steps=total_steps))
 
     def step(self, running: Sequence[ActiveRequest]) -> None:
         """Run one step of each request."""
         alive = [request for request in running if not request.failed]
-        for group in _alike(alive):
+        for group in _group_by_shape(alive):
             for request, state in zip(group, self._stepped(group), strict=True):
                 request.state = state
         for request in running:
-            request.taken += 1
+            request.finished_steps += 1
 
     def _stepped(self, group: Sequence[ActiveRequest]) -> list[Any]:
-        states, steps = [request.state for request in group], [request.taken for request in group]
+        states, steps = [request.state for request in group], [request.finished_steps for request in group]
         new_states = self._catch_errors(self._states_after, states, steps)
         if isinstance(new_states, MMOutError):
             return [new_states] if len(group) == 1 else [self._stepped([request])[0] for request in group]
@@ -145,10 +155,10 @@ class StepRunner:
         return [*new_states]
 
     def results(self, ended: Sequence[ActiveRequest], method: str) -> list[Outcome]:
-        """Call the model's ``finish`` or ``preview``, and return the output or the error of each request."""
+        """Call the model's ``finish`` or ``preview``. Return an output or an error for each request."""
         results: dict[int, Outcome] = {id(request): request.state for request in ended if request.failed}
         call = getattr(self._model, method, None) or self._model.finish
-        for group in _alike([request for request in ended if not request.failed]):
+        for group in _group_by_shape([request for request in ended if not request.failed]):
             results |= zip(map(id, group), self._finished(group, call, method), strict=True)
         return [results[id(request)] for request in ended]
 
@@ -190,8 +200,8 @@ class StepRunner:
             return ModelError(f"model {self._name} failed: {type_and_message(error)}; correct its code, or its input")
 
 
-def _alike(running: Iterable[ActiveRequest]) -> list[list[ActiveRequest]]:
-    """Group requests whose states can be batched, because their tensors have the same shapes and dtypes."""
+def _group_by_shape(running: Iterable[ActiveRequest]) -> list[list[ActiveRequest]]:
+    """Group requests whose states have tensors of equal shapes and dtypes, so that they can run as one batch."""
     groups: dict[object, list[ActiveRequest]] = {}
     for request in running:
         groups.setdefault(_likeness(request.state), []).append(request)

@@ -56,7 +56,7 @@ class IterativeModel(SinglePassModel):
         return torch.empty((positions.shape[-1], 0), device=self._device)
 
     def try_out(self) -> None:
-        """Do nothing, because the first steps of a request show how much memory it needs."""
+        """Do nothing. Other models try a forward pass here, to measure the memory that it needs."""
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
         """Log a warning, because an iterative model cannot be compiled."""
@@ -64,7 +64,7 @@ class IterativeModel(SinglePassModel):
 
 
 class StepPooler(IdentityPooler):
-    """vLLM pooler that runs the next step of each request."""
+    """vLLM pooler that runs the scheduled steps of all requests."""
 
     def __init__(self, steps: StepRunner) -> None:
         super().__init__()

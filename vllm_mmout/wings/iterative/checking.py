@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Request: TypeAlias = "tuple[Mapping[str, torch.Tensor], OutputParams]"
-"""Input tensors of a request, without the batch axis, and its options with num_inference_steps and seed."""
+"""Input tensors of a request, without the batch axis, and its options, which set num_inference_steps and seed."""
 
 
 def check_iterative_model(
@@ -66,13 +66,13 @@ def check_iterative_model(
                 raise BrokenPromiseError(f"request {number} fails alone: {result}") from result
             checked.compare(checked.together([number], [0])[0], result, f"request {number}, alone a second time")
 
-    begins = st.lists(st.integers(0, 6), min_size=len(requests), max_size=len(requests))
+    start_steps = st.lists(st.integers(0, 6), min_size=len(requests), max_size=len(requests))
 
-    def check(begins: Sequence[int]) -> None:
+    def check(start_steps: Sequence[int]) -> None:
         with torch.inference_mode():
-            results = checked.together(range(len(requests)), begins)
+            results = checked.together(range(len(requests)), start_steps)
         for number, result in enumerate(results):
-            where = f"request {number}, begun at step {begins[number]} beside others at {[*begins]},"
+            where = f"request {number}, begun at step {start_steps[number]} beside others at {[*start_steps]},"
             checked.compare(result, expected[number], where)
 
     quick = settings or hypothesis.settings(
@@ -82,11 +82,11 @@ def check_iterative_model(
         suppress_health_check=[HealthCheck.too_slow],
         database=None,
     )
-    quick(hypothesis.given(begins)(check))()
+    quick(hypothesis.given(start_steps)(check))()
 
 
 class _CheckedModel:
-    """Model under test, with methods that run its requests and compare the results."""
+    """Model under test. Its methods run the requests in batches, and compare the results."""
 
     def __init__(self, model: nn.Module, requests: Sequence[Request], tolerance: float) -> None:
         self._name = type(model).__name__
@@ -94,19 +94,21 @@ class _CheckedModel:
         self._tolerance = tolerance
         self._steps = StepRunner(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that StepRunner calls
 
-    def together(self, numbers: Sequence[int], begins: Sequence[int]) -> list[Outcome]:
-        """Run the requests ``numbers`` together. Each begins at its engine step in ``begins``. Return their results."""
+    def together(self, numbers: Sequence[int], start_steps: Sequence[int]) -> list[Outcome]:
+        """Run the requests ``numbers`` together, each starting at its step in ``start_steps``. Return their results."""
         running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}
         moment = 0
         while len(results) < len(numbers):
             for place, number in enumerate(numbers):
-                if begins[place] == moment:
+                if start_steps[place] == moment:
                     tensors, params = self._requests[number]
                     running[place] = self._steps.begin(tensors, params, params.num_inference_steps or 1)
-            self._steps.step([request for request in running.values() if request.taken < request.total])
+            self._steps.step([request for request in running.values() if request.finished_steps < request.total_steps])
             ended = [
-                place for place, request in running.items() if request.taken == request.total and place not in results
+                place
+                for place, request in running.items()
+                if request.finished_steps == request.total_steps and place not in results
             ]
             outcomes = self._steps.results([running[place] for place in ended], "finish")
             results |= zip(ended, outcomes, strict=True)
@@ -129,7 +131,7 @@ class _CheckedModel:
 
 
 class _WatchedModel:
-    """Wrapper of a model that raises if a call changes the states passed to it."""
+    """Wrapper of a model under test. It raises BrokenPromiseError if a call changes the states passed to it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model

@@ -28,7 +28,7 @@ ITERATIVE: Final = ModelKind(
 
 
 def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default engine arguments. They let an engine step run one model step of up to 16 requests."""
+    """Return default engine arguments: one model step per engine step, with up to 16 requests at once."""
     return {
         "scheduler_cls": "vllm_mmout.wings.iterative.scheduler.StepScheduler",
         "enable_chunked_prefill": True,
@@ -41,7 +41,7 @@ def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_of(model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-    """Return the number of steps that a request needs. vLLM schedules a token for each step.
+    """Return the number of steps of a request, which is also the number of tokens that vLLM schedules for it.
 
     The model class's ``count_steps`` returns it. Without that method, the request's options and ``config.json`` set it.
     Raise OptionError if there are more steps than the model allows.
@@ -52,7 +52,7 @@ def steps_of(model: type, config: Mapping[str, Any], mapped: MappedInput, params
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ModelError(f"{model.__name__}.count_steps must return a number of steps, 1 or more, got {steps!r}")
     else:
-        steps = params.num_inference_steps or usual_steps(model, config)
+        steps = params.num_inference_steps or default_steps(model, config)
     max_steps = _most_steps(config)
     if steps > max_steps:
         raise OptionError(
@@ -63,8 +63,8 @@ def steps_of(model: type, config: Mapping[str, Any], mapped: MappedInput, params
     return int(steps)
 
 
-def usual_steps(model: type, config: Mapping[str, Any]) -> int:
-    """Return the number of steps of a request that does not set ``num_inference_steps``."""
+def default_steps(model: type, config: Mapping[str, Any]) -> int:
+    """Return the default number of steps, for requests that do not set ``num_inference_steps``."""
     return _whole(config, "num_inference_steps") or int(getattr(model, "num_inference_steps", 0)) or STEPS
 
 

@@ -1,4 +1,4 @@
-"""Make vLLM schedule one token per request at a time, where each token means one denoising step of the model."""
+"""Make vLLM run one denoising step of each request at a time. Each step counts as one token of the prompt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StepScheduler(Scheduler):
-    """vLLM's scheduler, limited to one token per request at a time. It also sends previews to the frontend."""
+    """vLLM's scheduler, limited to one token per request at a time. It also adds previews to vLLM's outputs."""
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         # vLLM disables chunked prefill for models without a KV cache. A prompt longer than a step's token budget
@@ -26,7 +26,7 @@ class StepScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """Schedule at most one token per request. By default, vLLM gives a single request all its tokens at once."""
+        """Schedule at most one token per request. vLLM's scheduler could give a request all its tokens at once."""
         num_requests = sum(self.get_request_counts())
         self.max_num_scheduled_tokens = max(1, min(num_requests, self.max_num_running_reqs))
         return super().schedule(*args, **kwargs)

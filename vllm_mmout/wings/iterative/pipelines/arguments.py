@@ -22,17 +22,17 @@ _OF_A_RUN: Final = frozenset(
     {"self", "args", "kwargs", "generator", "output_type", "return_dict", "num_images_per_prompt", "batch_size"}
     | {"num_videos_per_prompt", "num_waveforms_per_prompt", "latents", "callback", "callback_steps", "device"}
 )
-_TENSORS: Final = ("embeds", "callback", "attention", "sigmas", "timesteps", "ip_adapter")
-"""A request cannot set pipeline arguments whose names contain one of these words."""
+_EXCLUDED_WORDS: Final = ("embeds", "callback", "attention", "sigmas", "timesteps", "ip_adapter")
+"""A request cannot set a pipeline argument if its name contains one of these words."""
 LABELS: Final = "class_labels"
 PICTURES: Final = ("image", "mask_image", "control_image", "reference_image", "last_image", "map")
 
 
 @cache
-def takes(pipeline: type) -> tuple[str, ...]:
-    """Return the names of the pipeline arguments that a request can set, in the pipeline's order."""
+def settable_arguments(pipeline: type) -> tuple[str, ...]:
+    """Return the names of the arguments of a pipeline that requests can set, in the pipeline's order."""
     named = inspect.signature(pipeline.__call__).parameters
-    return tuple(name for name in named if name not in _OF_A_RUN and not any(part in name for part in _TENSORS))
+    return tuple(name for name in named if name not in _OF_A_RUN and not any(part in name for part in _EXCLUDED_WORDS))
 
 
 @cache
@@ -55,10 +55,10 @@ def refuse_unknown(pipeline: type, params: OutputParams) -> None:
             )
 
 
-def default_of(pipeline: type, name: str, otherwise: Any) -> Any:
-    """Return a pipeline's default for the argument ``name``, or ``otherwise`` if it lacks the argument."""
+def default_of(pipeline: type, name: str, fallback: Any) -> Any:
+    """Return the default of the pipeline argument ``name``, or ``fallback`` if the pipeline lacks the argument."""
     parameters = inspect.signature(pipeline.__call__).parameters
-    return parameters[name].default if name in parameters else otherwise
+    return parameters[name].default if name in parameters else fallback
 
 
 def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputParams) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputPar
 
     """
     refuse_unknown(pipeline, params)
-    names = takes(pipeline)
+    names = settable_arguments(pipeline)
     if unknown := [name for name in inputs if name not in names]:
         raise InputError(f"{pipeline.__name__} takes {', '.join(names)}, got {', '.join(unknown)}; leave it out")
     options = {name: getattr(params, name) for name in OPTIONS}
@@ -97,7 +97,7 @@ def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputPar
 
 
 def as_bytes(text: str) -> NDArray[np.uint8]:
-    """Encode a text as UTF-8 bytes plus a zero byte, because tensors that vLLM passes on must not be empty."""
+    """Encode a text as UTF-8 bytes plus a zero byte, because vLLM does not pass on empty tensors."""
     return np.frombuffer(text.encode() + b"\0", np.uint8)
 
 

@@ -16,31 +16,34 @@ from torch import Tensor
 from vllm_mmout.errors import raise_interrupt
 from vllm_mmout.wings.iterative.pipelines.network_calls import NetworkCall
 
-_LATENTS: Final = 1 << 17
-"""Maximum number of latent values that a GPU decodes in one batch. The decoder's output is many times larger."""
-_LATENTS_ON_CPU: Final = 1 << 14
-"""Maximum number of latent values that a CPU decodes in one batch. It is small, so that the output fits the caches."""
+_MAX_LATENTS: Final = 1 << 17
+"""Maximum number of latent values that a GPU decodes in one batch. It limits memory, because the decoded picture is
+many times larger."""
+_MAX_LATENTS_ON_CPU: Final = 1 << 14
+"""Maximum number of latent values that a CPU decodes in one batch, small enough that the decoded pictures fit into its
+caches."""
 _TOLERANCES: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Tolerance by dtype, relative to the largest value, for comparing the results of a batch and of separate calls."""
+"""Largest allowed difference, by dtype, between the results of a batch and of separate calls. It is relative to the
+largest value."""
 _OTHER_TOLERANCE: Final = 0.05
-"""Tolerance for all other dtypes, such as float16."""
+"""Tolerance for other dtypes, such as float16, relative to the largest value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchSignature:
-    """Description of a network call's arguments. Calls with an equal ``key`` can be batched."""
+    """Description of a network call by its arguments. Calls with an equal ``key`` can run as one batch."""
 
     key: tuple[Any, ...]
     rows: int
-    """Number of batch rows of this call."""
+    """Number of batch rows of the call."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each argument: "rows" (tensor with the batch on axis 0), "number" (a number for each row or for all
-    rows), "shared" (tensor that must be equal in all calls of a batch), or "" (not a tensor)."""
+    """Kind of each value in ``leaves``: "rows" is a tensor with the batch on axis 0, "number" a tensor with one number
+    per row or for all rows, "shared" a tensor that all calls of a batch must have in common, and "" any other value."""
 
     @classmethod
     def of(cls, call: NetworkCall) -> _BatchSignature | None:
-        """Return the signature of a call, or None if no tensor has two axes, so that the number of rows is unknown."""
+        """Return the signature of a call, or None if its number of rows is unknown, as no argument has two axes."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
@@ -52,7 +55,7 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """Parts of ``key`` without sizes and values. Whether batching works is tested once for each structure."""
+        """The parts of ``key`` that name the function and its kinds of arguments, without sizes and values."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
@@ -79,27 +82,27 @@ class CallBatcher:
         """Return the result of each call in the same order, or the exception that the call raised."""
         results: list[Any] = [None] * len(calls)
         for group in _groups(calls):
-            outcomes = self._of_group([calls[row] for row, _ in group], [form for _, form in group])
+            outcomes = self._of_group([calls[row] for row, _ in group], [signature for _, signature in group])
             for (row, _), result in zip(group, outcomes, strict=True):
                 results[row] = result
         return results
 
-    def _of_group(self, calls: Sequence[NetworkCall], forms: Sequence[_BatchSignature | None]) -> list[Any]:
-        known_forms = [form for form in forms if form is not None]
-        fits = self._batches.get(known_forms[0].structure) if len(calls) == len(known_forms) > 1 else False
-        merged = self._as_batch(calls, known_forms) if fits else None
+    def _of_group(self, calls: Sequence[NetworkCall], signatures: Sequence[_BatchSignature | None]) -> list[Any]:
+        known_signatures = [signature for signature in signatures if signature is not None]
+        fits = self._batches.get(known_signatures[0].structure) if len(calls) == len(known_signatures) > 1 else False
+        merged = self._as_batch(calls, known_signatures) if fits else None
         if merged is not None:
             return merged
         alone = [self._tried(call) for call in calls]
         if fits is None and not any(isinstance(result, BaseException) for result in alone):
-            merged = self._as_batch(calls, known_forms)
-            self._batches[known_forms[0].structure] = merged is not None and all(map(_nearly_equal, merged, alone))
+            merged = self._as_batch(calls, known_signatures)
+            self._batches[known_signatures[0].structure] = merged is not None and all(map(_nearly_equal, merged, alone))
         return alone
 
-    def _as_batch(self, calls: Sequence[NetworkCall], forms: Sequence[_BatchSignature]) -> list[Any] | None:
-        """Run the calls as one batch, and return the result of each call. Return None if the batch fails."""
+    def _as_batch(self, calls: Sequence[NetworkCall], signatures: Sequence[_BatchSignature]) -> list[Any] | None:
+        """Run the calls as one batch, and return the result of each call. Return None if the batch raises an error."""
         try:
-            return _split_rows(self.run(_merged(calls[0], forms)), [form.rows for form in forms])
+            return _split_rows(self.run(_merged(calls[0], signatures)), [signature.rows for signature in signatures])
         except BaseException as error:  # noqa: BLE001 - one call's error, which it raises again when it runs alone
             raise_interrupt(error)
             return None
@@ -113,25 +116,25 @@ class CallBatcher:
 
 
 def _groups(calls: Sequence[NetworkCall]) -> list[list[tuple[int, _BatchSignature | None]]]:
-    """Group calls that can be batched. Each entry holds a call's index and its signature."""
+    """Group calls that can run as one batch. Each entry holds a call's index and its signature."""
     groups: list[list[tuple[int, _BatchSignature | None]]] = []
     for row, call in enumerate(calls):
-        form = _BatchSignature.of(call)
-        fitting = (group for group in groups if form and _joins(form, group, call))
+        signature = _BatchSignature.of(call)
+        fitting = (group for group in groups if signature and _joins(signature, group, call))
         group = next(fitting, None)
         if group is None:
             groups.append(group := [])
-        group.append((row, form))
+        group.append((row, signature))
     return groups
 
 
-def _joins(form: _BatchSignature, group: Sequence[tuple[int, _BatchSignature | None]], call: NetworkCall) -> bool:
+def _joins(signature: _BatchSignature, group: Sequence[tuple[int, _BatchSignature | None]], call: NetworkCall) -> bool:
     first = group[0][1]
-    if first is None or first.key != form.key or not form.shares(first):
+    if first is None or first.key != signature.key or not signature.shares(first):
         return False
     if call.name.endswith(".decode"):
-        latents = next(leaf for leaf in form.leaves if isinstance(leaf, Tensor) and leaf.ndim > 1)
-        max_latents = _LATENTS_ON_CPU if latents.device.type == "cpu" else _LATENTS
+        latents = next(leaf for leaf in signature.leaves if isinstance(leaf, Tensor) and leaf.ndim > 1)
+        max_latents = _MAX_LATENTS_ON_CPU if latents.device.type == "cpu" else _MAX_LATENTS
         return latents.numel() * (len(group) + 1) <= max_latents
     return True
 
@@ -147,7 +150,7 @@ def _kind(leaf: Any, rows: int) -> str:
 
 
 def _batch_key(leaf: Any, kind: str) -> Any:
-    """Return a key that must be equal for two arguments, so that their calls can be batched."""
+    """Return a key for one argument of a call. Two calls can be batched only if these keys are equal."""
     # Most decoders accept a generator and ignore it. A batch with a decoder that uses it differs, and is given up.
     if isinstance(leaf, torch.Generator):
         return torch.Generator
@@ -158,13 +161,13 @@ def _batch_key(leaf: Any, kind: str) -> Any:
     return (type(leaf), leaf) if by_value else id(leaf)
 
 
-def _merged(first: NetworkCall, forms: Sequence[_BatchSignature]) -> NetworkCall:
+def _merged(first: NetworkCall, signatures: Sequence[_BatchSignature]) -> NetworkCall:
     leaves = []
-    for kind, *values in zip(forms[0].kinds, *(form.leaves for form in forms), strict=True):
+    for kind, *values in zip(signatures[0].kinds, *(signature.leaves for signature in signatures), strict=True):
         if kind == "rows":
             leaves.append(torch.cat(values))
         elif kind == "number":
-            leaves.append(torch.cat([v.reshape(-1).expand(f.rows) for v, f in zip(values, forms, strict=True)]))
+            leaves.append(torch.cat([v.reshape(-1).expand(f.rows) for v, f in zip(values, signatures, strict=True)]))
         else:
             leaves.append(_copied(values[0]))
     following = iter(leaves)
@@ -173,7 +176,7 @@ def _merged(first: NetworkCall, forms: Sequence[_BatchSignature]) -> NetworkCall
 
 
 def _copied(leaf: Any) -> Any:
-    """Return an argument for a batch. A random generator is copied, so that the original keeps its state."""
+    """Return an argument for a batch. A random generator is copied, so that the batch does not advance the original."""
     if not isinstance(leaf, torch.Generator):
         return leaf
     generator = torch.Generator(leaf.device)
@@ -213,7 +216,7 @@ def _near_tensors(one: Tensor, two: Tensor) -> bool:
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
-    """Yield the values in nested tuples, lists and dicts, including outputs of diffusers and transformers."""
+    """Yield all values in nested tuples, lists and dicts. Outputs of diffusers and transformers are such structures."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from _leaves(value)

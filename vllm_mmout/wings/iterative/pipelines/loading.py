@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Key of a table in ``config.json``. Its ``folder`` is the pipeline's folder. Results with more than ``tiled_above``
-pixels are decoded in tiles to save memory."""
+"""Key in ``config.json`` of a table with two entries: ``folder`` is the pipeline's folder, and ``tiled_above`` the
+number of pixels above which results are decoded in tiles, to save memory."""
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'
 
@@ -36,7 +36,7 @@ def index_of(folder: str) -> dict[str, Any]:
 
 
 def class_of(index: Mapping[str, Any]) -> type:
-    """Return the diffusers class that a ``model_index.json`` names. Raise RegistrationError if it cannot be served."""
+    """Return the diffusers class that a ``model_index.json`` names. Raise RegistrationError if it is not supported."""
     try:
         import diffusers
     except ImportError as error:

@@ -24,14 +24,14 @@ from vllm_mmout.wings.iterative.pipelines.arguments import (
     default_of,
     options_of,
     refuse_unknown,
-    takes,
+    settable_arguments,
 )
 from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, index_of
 
 _LARGEST: Final = 8192
 """Largest height and width of an input picture, in pixels."""
 _MOST_PIXELS: Final = 1 << 24
-"""Maximum number of pixels that a request may ask for with the option ``size``."""
+"""Maximum number of pixels of the picture that a request asks for with the option ``size``."""
 _PROMPT: Final = "prompt"
 _IMAGE: Final = "image"
 
@@ -59,11 +59,11 @@ class RasterPipelineMapper(RasterMapper):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the request options that the pipeline supports, such as "guidance_scale"."""
+        """Names of the request options that the pipeline supports, such as "guidance_scale"."""
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the raster bands ``planes`` as float32 ``image``, and the number of denoising steps if known."""
+        """Return the pixels ``planes`` as a float32 tensor ``image``, plus the number of denoising steps."""
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 
@@ -81,17 +81,17 @@ class PipelineMapper:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The keys that an input in the form of a dict may have: the names of the pipeline's arguments."""
-        return takes(self.pipeline)
+        """Keys that a dict input may have. They are the names of the pipeline's arguments."""
+        return settable_arguments(self.pipeline)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the request options that the pipeline supports, such as "guidance_scale"."""
+        """Names of the request options that the pipeline supports, such as "guidance_scale"."""
         return options_of(self.pipeline)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The keys of a dict input whose strings are texts. Strings under other keys are names of picture files."""
+        """Keys of a dict input whose strings are plain texts. A string under any other key names a picture file."""
         return tuple(name for name in self.fields if name not in PICTURES)
 
     @property
@@ -100,7 +100,7 @@ class PipelineMapper:
         return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:
-        """Return an example input, for vLLM's profiling of the model at start-up."""
+        """Return an example input, which vLLM uses to profile the model at start-up."""
         if LABELS in self.fields:
             return {LABELS: 0}
         picture = np.zeros((3, 512, 512), np.uint8)
@@ -158,7 +158,7 @@ class PipelineMapper:
 
 
 class _Pictures(RasterMapper):
-    """Input mapper that opens RGB pictures. The band of a grey picture is used for all three colours."""
+    """Input mapper that opens RGB pictures. A grey picture's single band is used for all three colours."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
 
 
 def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return a dict with the number of denoising steps, from the request or else the pipeline's default.
+    """Return the pipeline argument ``num_inference_steps``, from the request or the pipeline's default, as a dict.
 
     A strength below 1 will reduce it later.
     """

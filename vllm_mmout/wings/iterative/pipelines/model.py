@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vllm_mmout.errors import MMOutError, message_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.registry import MULTIMODAL_INPUT_REGISTRY
-from vllm_mmout.wings.iterative.pipelines.arguments import STEPS, arguments_of, default_of, takes
+from vllm_mmout.wings.iterative.pipelines.arguments import STEPS, arguments_of, default_of, settable_arguments
 from vllm_mmout.wings.iterative.pipelines.loading import KEY, class_of_folder, load
 from vllm_mmout.wings.iterative.pipelines.mapper import mapper_of
 from vllm_mmout.wings.iterative.pipelines.pipeline_runs import TILED_ABOVE, PipelineRun, Runs
@@ -21,8 +21,8 @@ from vllm_mmout.wings.iterative.pipelines.results import result_of
 if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
-_COLOURED: Final = frozenset({"image", "video"})
-"""Names of the output processors whose results are pictures, in contrast to rasters of measured values."""
+_PICTURE_PROCESSORS: Final = frozenset({"image", "video"})
+"""Names of the output processors that make pictures. Other processors make rasters of measured values."""
 
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
@@ -37,16 +37,16 @@ class PipelineModel(nn.Module):
         pipeline = load(entry["folder"], torch.get_default_dtype(), torch.get_default_device())
         self._runs = Runs(pipeline, entry.get("tiled_above", TILED_ABOVE))
         table = config.get("mmout")
-        self._coloured = isinstance(table, Mapping) and table.get("output_processor", "image") in _COLOURED
+        self._coloured = isinstance(table, Mapping) and table.get("output_processor", "image") in _PICTURE_PROCESSORS
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of the pipeline's arguments that a request can set."""
-        return takes(class_of_folder(config[KEY]["folder"]))
+        return settable_arguments(class_of_folder(config[KEY]["folder"]))
 
     @staticmethod
     def count_steps(config: Mapping[str, Any], tensors: Mapping[str, Any], params: OutputParams) -> int:
-        """Return a request's number of denoising steps. A ``strength`` below 1 reduces it, as in the pipeline itself.
+        """Return the number of denoising steps of a request, as the pipeline reduces it for a ``strength`` below 1.
 
         Some schedulers run one more step, which `finish` does.
         """

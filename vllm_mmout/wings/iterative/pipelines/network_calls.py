@@ -21,16 +21,16 @@ from vllm_mmout.errors import raise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_BESIDE: Final = ("text_encoder", "image_encoder", "vae", "vqvae", "movq", "safety_checker", "vocoder", "prompt")
-"""Name prefixes of networks that only run before or after denoising, such as text encoders and the VAE."""
+_NOT_DENOISING: Final = ("text_encoder", "image_encoder", "vae", "vqvae", "movq", "safety_checker", "vocoder", "prompt")
+"""Name prefixes of networks that do not denoise. They run only before or after the denoising steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkCall:
-    """Intercepted call of a pipeline to a network, which can run in a batch with calls of other requests."""
+    """Network call that a pipeline made, intercepted so that it can run in a batch with calls of other requests."""
 
     name: str
-    """Name of the network in its pipeline. A method other than ``forward`` is appended, as in "vae.decode"."""
+    """Name of the network in its pipeline, such as "unet". Calls of ``decode`` are named like "vae.decode"."""
     function: Callable[..., Any]
     """Original method of the network, which computes the result of the call."""
     args: tuple[Any, ...]
@@ -39,11 +39,11 @@ class NetworkCall:
     @property
     def denoises(self) -> bool:
         """Whether the network takes part in denoising, unlike text encoders and the VAE."""
-        return not self.name.startswith(_BESIDE)
+        return not self.name.startswith(_NOT_DENOISING)
 
 
 class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hints
-    """Greenlet that runs one request's pipeline. Use it in only one thread, within `torch.inference_mode`.
+    """Greenlet that runs one request's pipeline. All its methods must be called from the same thread.
 
     Args:
         run: a call of the request's pipeline.
@@ -55,18 +55,19 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
         super().__init__(run)
         self.generator = generator
         self.call: NetworkCall | None = None
-        """Network call whose result the run waits for. None while the run computes, and after it has ended."""
+        """Pending network call: the pipeline is paused until its result arrives. None if the pipeline is running or has
+        ended."""
         self.steps = 0
-        """Number of denoising steps that the run has finished."""
+        """Number of denoising steps that the pipeline has finished."""
         self.latents: torch.Tensor | None = None
-        """Latents after the last denoising step, for previews. They are the scheduler's noise-free estimate if it
-        returns one."""
+        """Latents after the last denoising step, used for previews: the noise-free estimate if the scheduler returns
+        it."""
         self.result: Any = None
         self.error: BaseException | None = None
-        """The exception that ended the run, or None."""
+        """Exception that ended the pipeline, or None."""
 
-    def go_on(self, *result: Any) -> None:
-        """Resume the run until it calls a network again, or ends.
+    def resume(self, *result: Any) -> None:
+        """Resume the pipeline until it calls a network again, or ends.
 
         ``result`` is the result or the exception of the network call at which the run paused.
         """
@@ -85,7 +86,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
             self.call = value
 
     def close(self) -> None:
-        """Abort the run if it has not ended, so that the ``with`` blocks of the pipeline's code exit."""
+        """Abort the pipeline if it has not ended. The ``with`` blocks in its code exit as for an exception."""
         self.call = None
         if self.dead:
             return
@@ -96,7 +97,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
 
 
 def intercept(components: Mapping[str, Any]) -> None:
-    """Wrap a pipeline's networks so that a call made within a `Task` pauses that task. Other calls run as usual."""
+    """Wrap a pipeline's networks so that a call inside a `Task` pauses that task. Other calls run as usual."""
     for name, component in components.items():
         if not isinstance(component, nn.Module):
             continue
@@ -117,7 +118,7 @@ def _resting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counting(scheduler: Any) -> Any:
-    """Return a copy of a diffusers scheduler for one request. It counts the denoising steps of the request's `Task`."""
+    """Return a copy of a diffusers scheduler for one request. It counts denoising steps on the request's `Task`."""
     kind: Any = type(scheduler)
     copied = object.__new__(_counting(kind))
     vars(copied).update(copy.deepcopy(vars(scheduler)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REFUSALS: Final = (ValueError, TypeError, IndexError, KeyError)
-"""Exceptions that pipelines raise for invalid arguments. They become an `InputError` of the request."""
+"""Exceptions that pipelines raise for invalid arguments. They are reported to the client as `InputError`."""
 TILED_ABOVE: Final = 1536 * 1536
 """Number of pixels above which a result is decoded in tiles to save memory."""
 
@@ -29,7 +29,7 @@ _DEVICE: Final = "mmout_device"
 
 @cache
 def _with_stored_device(pipeline: type[Any]) -> type[Any]:
-    """Return a subclass of a pipeline class that stores its device. diffusers would search all modules each time."""
+    """Return a subclass of a pipeline class that stores its device, since diffusers searches all modules for it."""
     device = property(lambda own: vars(own)[_DEVICE])
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 
@@ -74,10 +74,10 @@ class Runs:
         task = Task(lambda: own(**arguments), arguments.get("generator"))
         request = PipelineRun(task)
         with torch.inference_mode():
-            task.go_on()
+            task.resume()
             self._advance([task], lambda task: task.call is not None and task.call.denoises)
         if task.error is not None:
-            raise self._error_of(task, begins=True)
+            raise self._error_of(task, is_starting=True)
         return request
 
     def _own_copy(self) -> Any:
@@ -110,12 +110,12 @@ class Runs:
             pictures = [preview_of(self.pipeline, request.task.latents) for request in requests]
         return [no_preview if picture is None else picture for picture in pictures]
 
-    def _advance(self, tasks: Sequence[Task], rests: Callable[[Task], bool]) -> None:
-        """Run the tasks' network calls in batches, until each task has ended or ``rests(task)`` returns True."""
-        while waiting := [task for task in tasks if task.call is not None and not rests(task)]:
+    def _advance(self, tasks: Sequence[Task], is_done: Callable[[Task], bool]) -> None:
+        """Run network calls in batches until each task has ended, or ``is_done(task)`` returns True for it."""
+        while waiting := [task for task in tasks if task.call is not None and not is_done(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):
-                task.go_on(result)
+                task.resume(result)
 
     def _run(self, call: NetworkCall) -> Any:
         with self._tiled(call):
@@ -123,7 +123,7 @@ class Runs:
 
     @contextmanager
     def _tiled(self, call: NetworkCall) -> Iterator[None]:
-        """Make the decoder split a large picture into tiles while the context is open, to save memory."""
+        """Make the decoder work in tiles while the context is open, if the picture is large. This saves memory."""
         network = getattr(self.pipeline, call.name.removesuffix(".decode"))
         arguments = (*call.args, *call.kwargs.values())
         latents = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
@@ -138,13 +138,13 @@ class Runs:
         finally:
             network.use_tiling = False
 
-    def _error_of(self, task: Task, *, begins: bool = False) -> MMOutError:
-        """Return a failed task's exception as an error of its request, without a traceback that keeps tensors alive."""
+    def _error_of(self, task: Task, *, is_starting: bool = False) -> MMOutError:
+        """Return a failed task's exception as an error of its request. The traceback is dropped to free memory."""
         error = task.error
         if isinstance(error, MMOutError):
             return error
         name = type(self.pipeline).__name__
-        if begins and isinstance(error, _REFUSALS):
+        if is_starting and isinstance(error, _REFUSALS):
             return InputError(f"{name} refuses the request: {message_of(error)}; send what it takes")
         reason = type_and_message(error) if error is not None else "it ended"
         return RequestError(f"{name} failed: {reason}; send another request, or correct the pipeline's folder")

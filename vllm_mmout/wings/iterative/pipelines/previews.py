@@ -39,7 +39,7 @@ def preview_of(pipeline: Any, latents: Tensor | None) -> Tensor | None:
 
 
 def _unpacked(pipeline: Any, latents: Tensor) -> Tensor:
-    """Reshape Flux's packed latents [1, tokens, channels] of a square picture, so that height and width are axes."""
+    """Reshape Flux's packed latents [1, tokens, channels] of a square picture to [1, channels, height, width]."""
     side = math.isqrt(latents.shape[1])
     unpack = getattr(pipeline, "_unpack_latents", None)
     if unpack is None or side * side != latents.shape[1]:

@@ -39,7 +39,7 @@ def result_of(output: Any, *, coloured: bool) -> Tensor:
 
 
 def _tensor(output: Any) -> Tensor | None:
-    """Return the only result in a pipeline's output, without the batch axis. Return None for other outputs."""
+    """Return the only result in a pipeline's output, without the batch axis, or None unless there is exactly one."""
     if not isinstance(output, Tensor | np.ndarray | list | tuple) or len(output) != 1:
         return None
     result = output[0]
@@ -51,7 +51,7 @@ def _tensor(output: Any) -> Tensor | None:
 
 
 def _planes(result: Any) -> Tensor | None:
-    """Convert a picture, raster or video to a tensor with bands before height and width. Other types give None."""
+    """Convert a picture, raster or video to a tensor [..., bands, height, width]. Return None for any other type."""
     if hasattr(result, "convert"):
         result = np.array(result.convert("RGB"))
     tensor = result if isinstance(result, Tensor) else None

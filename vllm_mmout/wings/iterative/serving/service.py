@@ -65,7 +65,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of the input picture if the result will have the same size, otherwise None.
+        """Return the pixel limit for an input picture, or None. It applies if the result is as large as the input.
 
         There is no limit if the request sets the size of the result, or if the model takes rasters.
         """
@@ -91,7 +91,7 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return a copy of a request for its result ``number`` (from 0). Add ``number`` to the seed if it is set."""
+    """Return a copy of a request for the result with the index ``number``. If a seed is set, add ``number`` to it."""
     seed = work.params.seed
     fields = work.request
     if seed is not None:
@@ -101,7 +101,7 @@ def _with_seed(work: Work, number: int) -> Work:
 
 
 async def _answer(works: Sequence[Work], request: Request) -> Response:
-    """Run requests concurrently, and return a single response with all their results."""
+    """Run requests concurrently, and return one HTTP response with the results of all of them."""
     results = await _results(works)
     entries = [entry for _, made in results for entry in made]
     names = await kept(works[0].service.store, entries) if works[0].request.response_format == "url" else []
@@ -116,7 +116,7 @@ async def _answer(works: Sequence[Work], request: Request) -> Response:
 
 
 async def _result(work: Work) -> tuple[MultimodalRequestOutput, list[Encoded]]:
-    """Run a request. Return its last output, and its results encoded as files."""
+    """Run a request. Return its output, and its results as encoded files."""
     last = await work.last()
     return last, await work.encoded(last)
 
