@@ -122,7 +122,7 @@ class StepRunner:
         total_steps: int,
         preview_steps: Sequence[int] = (),
     ) -> ActiveRequest:
-        """Start a request of ``total`` steps. If its inputs or options are an error, the request counts as failed."""
+        """Start a request of ``total_steps`` steps. If its inputs or options are an error, the request has failed."""
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
         return ActiveRequest(
             fault or self._catch_errors(self._begun, tensors, params, total_steps), total_steps, preview_steps

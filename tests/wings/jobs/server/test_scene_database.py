@@ -444,7 +444,7 @@ class Life(RuleBasedStateMachine):
         one = self.some(data)
         there = self.model.get(one)
         given = there in self.unfinished(server) and startable(there)
-        assert self.both[which].give_up(one, server) is given
+        assert self.both[which].release(one, server) is given
         if given:
             self.model[one] = msgspec.structs.replace(there, server=NOBODY, **ANEW)
 

@@ -16,7 +16,7 @@ from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.serving.response.store import ResultStore
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.database import MOST_STARTS
-from vllm_mmout.wings.jobs.server.kept_request import kept, kept_request
+from vllm_mmout.wings.jobs.server.kept_request import decode_request, encode_request
 
 pytestmark = pytest.mark.engine  # its fields know vLLM's errors
 LIMITS = {"name": "n.tif", "nbytes": 0, "most": 10, "most_bytes": 1000}
@@ -36,8 +36,8 @@ def dies(board):
 def taken(board):
     """The jobs that a server has to run now."""
     found = []
-    while not board.taken.empty():
-        found.append(board.taken.get())
+    while not board.taken_over.empty():
+        found.append(board.taken_over.get())
     return found
 
 
@@ -164,8 +164,8 @@ def test_a_request_comes_back_as_it_was(options):
         user="somebody",
         prompt="a text",
     )
-    text = kept(asked)
-    again = kept_request(text)
+    text = encode_request(asked)
+    again = decode_request(text)
     assert again.options == options
     for name in ("images", "model", "output_format", "output_compression", "background"):
         assert getattr(again, name) == getattr(asked, name)
@@ -175,10 +175,10 @@ def test_a_request_comes_back_as_it_was(options):
 def test_nodata_that_is_nan_comes_back():
     """JSON has no NaN, and without it a second server would use the file's own nodata."""
     asked = ImageRequest(images=("https://host/a.tif",), options=OutputParams(nodata=math.nan))
-    assert math.isnan(kept_request(kept(asked)).options.nodata)
+    assert math.isnan(decode_request(encode_request(asked)).options.nodata)
 
 
 @pytest.mark.parametrize("image", [Upload("a.tif", None, 1), "data:image/png;base64,AAAA"])
 def test_files_are_not_kept(image):
     """Neither those that were uploaded nor those in a text, which may be of any size."""
-    assert kept(ImageRequest(images=("https://host/a.tif", image))) is None
+    assert encode_request(ImageRequest(images=("https://host/a.tif", image))) is None

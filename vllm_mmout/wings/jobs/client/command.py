@@ -29,7 +29,7 @@ _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
 """Pattern for the start of a URL. Such inputs are sent to the server as text, other inputs as files."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Default number of retries. They take about 90 seconds in total, so that a proxy can restart meanwhile."""
+"""Default number of retries. Their pauses add up to about 90 seconds, enough time for a proxy to restart."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def _finish(session: Session, job: Job, target: DownloadTarget | None, options: 
 
 
 def _fetch(session: Session, job: Job, target: DownloadTarget, name: str) -> list[Path]:
-    """Download a job's results to ``target``. Return their paths, which are based on ``name`` in a folder."""
+    """Download a job's results to ``target``. In a folder, the file names begin with ``name``. Return the paths."""
     files = target.files(name, job.outputs)
     for file, output in zip(files, job.outputs, strict=True):
         path = result_path(job.id, output)

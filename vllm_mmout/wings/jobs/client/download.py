@@ -30,7 +30,7 @@ def result_path(job: str, output: JobOutput) -> str:
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Download the rest of a result into ``part``. An interrupted download resumes at the last byte received.
+    """Download the rest of a result into ``part``. If the connection breaks, resume at the last byte received.
 
     Args:
         session: the connection to the server.
@@ -91,7 +91,7 @@ class _PartialDownload(msgspec.Struct):
 
 
 class PartFile:
-    """Partial download ``NAME.part`` of the file NAME, in the same folder. It is locked against other processes.
+    """Partial download in the file ``NAME.part``, beside the final file NAME. Other processes cannot write to it.
 
     ``NAME.part.json`` records the source of its bytes. Bytes that came from another source are discarded.
     """
@@ -148,7 +148,7 @@ class PartFile:
         self._record.unlink(missing_ok=True)
 
     def _lock(self) -> bool:
-        """Lock the file. Return False if another process holds the lock, or has renamed the file in the meantime."""
+        """Lock the file. Return False if another process holds the lock, or moved the file while we waited."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())

@@ -20,7 +20,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 """First and longest pause between two polls of a job, in seconds. The pauses grow, so that long jobs are polled
 rarely."""
 _ANSWER_S = 300.0
-"""Seconds to wait for the response to an upload, because the server may still be writing the upload to disk."""
+"""Seconds to wait for the response to an upload. Large uploads take the server a while to write to disk."""
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """Id of a job. Only characters that are safe in URLs and shell commands are accepted."""
@@ -87,7 +87,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def check_server(session: Session) -> None:
-    """Check, before a large upload, that the server can be reached, accepts the API key and has the job routes."""
+    """Check before a large upload that the server is reachable, accepts the API key, and supports jobs."""
     try:
         session.get(f"{ROUTE}?limit=1", dict[str, Any])
     except ServerError as error:
@@ -100,7 +100,7 @@ def check_server(session: Session) -> None:
 
 
 def submit(session: Session, form: MultipartForm, sent: Callable[[int], None]) -> Job:
-    """Upload a form to create a job. The upload is repeated if the server is full or the connection breaks.
+    """Upload a form to create a job, with retries. ``sent`` is called with the number of bytes sent so far.
 
     Args:
         session: the connection to the server.

@@ -34,9 +34,9 @@ Answer = TypeVar("Answer")
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the API key, in order of preference. vLLM's server also reads VLLM_API_KEY."""
 _LONGEST_ASKED = 600.0
-"""Longest pause in seconds that is accepted from a server's header Retry-After."""
+"""Longest pause in seconds between two attempts that a server can demand with the header Retry-After."""
 _PROXY_FAILED = frozenset({502, 503, 504})
-"""HTTP statuses of a proxy that cannot reach the server."""
+"""HTTP statuses that a proxy sends while it cannot reach the server."""
 _LARGEST_JSON = 16 << 20
 """Maximum number of bytes that are read from a JSON response."""
 _SHOWN = 4000
@@ -68,7 +68,7 @@ class TemporaryError(BrokenError):
 
 @dataclass(slots=True)
 class Waiting:
-    """Retry timer for one task. It pauses between the attempts, until the retries are used up."""
+    """Retry timer of one operation. It pauses between attempts, and gives up when all retries are used."""
 
     retries: Retries
     say: Callable[[str], None]
@@ -106,7 +106,7 @@ class Session:
         self._reached = False
 
     def new_waiting(self) -> Waiting:
-        """Return a new retry timer, for one task."""
+        """Return a new retry timer, for one operation."""
         return Waiting(self._options.new_retries(), self._say)
 
     def get(self, path: str, into: type[Answer]) -> Answer:
@@ -202,7 +202,7 @@ class Session:
         return ServerError(message, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
-        """Return the exception for a broken connection. It is temporary only if the server was reached before."""
+        """Return the exception for a broken connection: a `TemporaryError` if the server was reached before."""
         if (fault := certificate_fault(error)) is not None:
             return ServerError(f"the certificate of {self.server} {fault}")
         message = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)

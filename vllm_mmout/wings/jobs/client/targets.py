@@ -17,7 +17,7 @@ from vllm_mmout.wings.jobs.client.jobs import JobOutput
 
 @dataclass(frozen=True, slots=True)
 class DownloadTarget:
-    """Destination of the results: the file or folder that the argument ``-o`` names."""
+    """Destination of downloaded results: the file or folder that the argument ``-o`` names."""
 
     path: Path
     folder: bool
@@ -101,7 +101,7 @@ class DownloadTarget:
 
 
 def place(part: Path, target: Path, output: JobOutput) -> None:
-    """Rename a complete download to its target. Write the class names and colours of a GeoTIFF to sidecar files."""
+    """Rename a finished download to ``target``. Save the class names and colours of a GeoTIFF in files beside it."""
     sidecars = None
     if output.output_format == "tiff":
         style = qgis_style(output.class_names, output.palette) if output.classes else None

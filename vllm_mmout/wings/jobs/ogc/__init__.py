@@ -1,1 +1,1 @@
-"""Facade over the jobs of scenes, as OGC API - Processes - Part 1: Core 1.0 (OGC 18-062r2) defines it."""
+"""Interface to the jobs of scenes that follows the standard OGC API - Processes - Part 1: Core 1.0 (OGC 18-062r2)."""

@@ -1,4 +1,4 @@
-"""Landing page, conformance classes and API definition of the interface.
+"""Landing page, conformance classes and API definition of the OGC API Processes interface.
 
 The schemas are those that OGC publishes. The definition refers to them.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _TITLE: Final = "vllm_mmout: models as processes"
 _CLASSES: Final = ("core", "ogc-process-description", "json", "oas30", "job-list", "dismiss")
 CONFORMANCE: Final = tuple(f"http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf/{name}" for name in _CLASSES)
-"""URIs of the parts of the standard that are implemented."""
+"""URIs of the standard's conformance classes that this server implements."""
 _SCHEMAS: Final = "https://schemas.opengis.net/ogcapi/processes/part1/1.0/openapi/schemas"
 
 
 def landing_page(request: Request) -> dict[str, Any]:
-    """Return the landing page (``landingPage.yaml``)."""
+    """Return the landing page of the interface, as the standard's schema ``landingPage.yaml`` defines it."""
     rows = (
         ("", "self", "this page", JSON),
         ("/api", "service-desc", "API definition", API),
@@ -68,7 +68,7 @@ def definition(request: Request) -> dict[str, Any]:
 
 
 def _execution(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the operation that executes a process."""
+    """Return the OpenAPI description of the route that executes a process, with its responses ``results``."""
     prefer = {"name": "Prefer", "in": "header", "schema": {"type": "string", "enum": ["respond-async", "respond-sync"]}}
     location = {"Location": {"schema": {"type": "string"}, "description": "URL of the job's status."}}
     created = {"201": {**_json("statusInfo"), "headers": location}}
@@ -123,4 +123,4 @@ _FILTERS: Final = (
     _query("maxDuration", _WHOLE),
     _query("after", {"type": "string"}),
 )
-"""Query parameters that choose the jobs of a list."""
+"""OpenAPI descriptions of the query parameters that filter the list of jobs."""

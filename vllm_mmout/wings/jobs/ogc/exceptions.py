@@ -16,9 +16,9 @@ _URI: Final = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0"
 NO_SUCH_PROCESS: Final = f"{_URI}/no-such-process"
 NO_SUCH_JOB: Final = f"{_URI}/no-such-job"
 RESULT_NOT_READY: Final = f"{_URI}/result-not-ready"
-_OTHERS: Final = {400: "InvalidParameterValue"}
-"""Maps the HTTP status to the type of an exception that the standard does not name. Other statuses say all themselves.
-"""
+_TYPES_BY_STATUS: Final = {400: "InvalidParameterValue"}
+"""Exception type URI by HTTP status, for exceptions that the standard does not name. All other statuses get the type
+"about:blank"."""
 
 
 def exception_response(request: Request, error: Exception) -> JSONResponse:
@@ -27,7 +27,7 @@ def exception_response(request: Request, error: Exception) -> JSONResponse:
     known = api_error(error, name)
     log_failure(name, known.status, known.message)
     document = {
-        "type": known.type if known.type.startswith(_URI) else _OTHERS.get(known.status, "about:blank"),
+        "type": known.type if known.type.startswith(_URI) else _TYPES_BY_STATUS.get(known.status, "about:blank"),
         "title": phrase_of(known.status),
         "status": known.status,
         "detail": error_body(known)["error"]["message"],

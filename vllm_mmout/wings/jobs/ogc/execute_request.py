@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _HOW: Final = 'send {"href": "https://..."}, or the file in base64'
 _MEMBERS: Final = ("inputs", "outputs", "response")
-_QUALIFIED: Final = frozenset({"value", "mediaType", "encoding", "schema"})
-"""Members of ``qualifiedInputValue.yaml``."""
+_WRAPPER_KEYS: Final = frozenset({"value", "mediaType", "encoding", "schema"})
+"""Keys of an object that wraps a value, as in the standard's schema ``qualifiedInputValue.yaml``."""
 
 
 class _Format(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Requested format of an output (``format.yaml``)."""
+    """Requested file format of an output, as in the standard's schema ``format.yaml``."""
 
     media_type: str | None = None
     encoding: str | None = None
@@ -39,14 +39,14 @@ class _Format(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class _Output(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Requested form of an output (``output.yaml``)."""
+    """Requested format of an output, and whether to send it by value or by URL, as in ``output.yaml``."""
 
     format: _Format | None = None
     transmission_mode: Literal["value", "reference"] = "value"
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Value of an image: a link (``link.yaml``), or a file in base64 (``qualifiedInputValue.yaml``)."""
+    """Input file in a JSON request: a link (schema ``link.yaml``), or base64 (``qualifiedInputValue.yaml``)."""
 
     href: str | None = None
     value: str | None = None
@@ -60,7 +60,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class _BBox(msgspec.Struct, forbid_unknown_fields=True):
-    """Bounding box (``bbox.yaml``)."""
+    """Bounding box in a request, as in the standard's schema ``bbox.yaml``."""
 
     bbox: tuple[float, float, float, float]
     crs: Annotated[str, msgspec.Meta(pattern=f"^{CRS84}$")] = CRS84
@@ -68,14 +68,14 @@ class _BBox(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteRequest:
-    """Execute request, checked as far as possible without the model."""
+    """Parsed request to execute a process. It is checked as far as possible without running the model."""
 
     image_request: ImageRequest
     delivery: Delivery
 
 
 async def read_execute_request(request: Request, options: ServingOptions, process: Process) -> ExecuteRequest:
-    """Read the body of an execute request, and check it by the description of its process."""
+    """Read the body of an execute request, and check it against the inputs and outputs of ``process``."""
     if not is_json(request):
         raise await unsupported(request, "application/json")
     body = await parsed(_decoded, await read_body(request, options, MAX_TEXT))
@@ -97,7 +97,7 @@ async def read_execute_request(request: Request, options: ServingOptions, proces
 
 
 def _decoded(body: bytearray) -> Any:
-    """Decode a body. Files in its inputs may be long, and other values may have 8 KB."""
+    """Decode the JSON body of a request. Only values of input files may be long; all others are limited to 8 KB."""
 
     def inputs(_: str, raw: memoryview) -> Any:
         return decoded_fields(raw, {**OF_IMAGES, IMAGE: partial(several, one=_file)})
@@ -106,7 +106,7 @@ def _decoded(body: bytearray) -> Any:
 
 
 def _file(name: str, raw: memoryview) -> str:
-    """Decode the value of an image. Return the URL of a file, or a data URL."""
+    """Decode an input file, which is a JSON string or object. Return its URL, or a data URL with the content."""
     try:
         value = msgspec.json.decode(raw, type=str | _File)
     except msgspec.ValidationError as error:
@@ -129,11 +129,11 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _fields(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs as fields of an image request, with the images as a tuple."""
+    """Convert the inputs of a process to fields of an image request. The input images become a tuple."""
     images = inputs.get(IMAGE)
     if not images:
         raise ApiError(400, f"inputs has no {IMAGE}; {_HOW}", param=IMAGE)
-    values = {name: _plain(name, value) for name, value in inputs.items() if name != IMAGE}
+    values = {name: _unwrapped(name, value) for name, value in inputs.items() if name != IMAGE}
     if isinstance(values.get(BBOX), Mapping):
         if values.get("bbox_crs") is not None:
             message = f"bbox has a crs of its own, and bbox_crs is {shown(values['bbox_crs'])}; send one of them"
@@ -143,17 +143,17 @@ def _fields(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return values | {IMAGE: tuple(images) if isinstance(images, list) else (images,)}
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Return the value of an input other than the image, without the object that qualifies it."""
+def _unwrapped(name: str, value: Any) -> Any:
+    """Return an input's value. If the value is wrapped in an object with a media type or schema, unwrap it."""
     if not isinstance(value, Mapping):
         return value
     if "href" in value:
         raise ApiError(400, f"{name} is sent by reference; send its value", param=name)
-    return value["value"] if "value" in value and value.keys() <= _QUALIFIED else value
+    return value["value"] if "value" in value and value.keys() <= _WRAPPER_KEYS else value
 
 
 def _outputs(value: Any, process: Process) -> dict[str, _Output]:
-    """Return the requested outputs by processor. By default, all outputs of the process are requested."""
+    """Return the requested outputs by processor name. If the request names none, all outputs are returned."""
     outputs: dict[str, _Output] = _converted(_object(value, "outputs"), dict[str, _Output], "outputs")
     for name in outputs:
         if name not in process.outputs:
@@ -162,7 +162,7 @@ def _outputs(value: Any, process: Process) -> dict[str, _Output]:
 
 
 def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
-    """Return the requested format of the results as the field of an image request."""
+    """Return the requested format of the results as ``output_format``, or {} for the default format."""
     chosen: dict[str, str | None] = {}
     for name, output in outputs.items():
         asked = output.format or _Format()

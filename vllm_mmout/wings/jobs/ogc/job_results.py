@@ -1,4 +1,4 @@
-"""Send the results of a job in the form that its execute request asked for.
+"""Send the results of a job by value or by URL, as the request that created the job asked for.
 
 ======== =================== ==============================================
 response transmission        answer
@@ -27,7 +27,7 @@ from vllm_mmout.serving.response.responses import PiecesResponse, close_entries
 from vllm_mmout.serving.response.verbatim import Verbatim
 from vllm_mmout.wings.jobs.ogc.exceptions import RESULT_NOT_READY
 from vllm_mmout.wings.jobs.ogc.links import JSON, RESULTS, header, output_url
-from vllm_mmout.wings.jobs.ogc.processes import TREES
+from vllm_mmout.wings.jobs.ogc.processes import JSON_FORMATS
 from vllm_mmout.wings.jobs.server.job import Delivery
 from vllm_mmout.wings.jobs.server.result_responses import PRIVATE, find_stored, send_stored
 
@@ -65,7 +65,7 @@ async def send_results(request: Request, job: SceneJob, store: ResultStore) -> R
 
 
 def _linked(request: Request, job: SceneJob) -> Response:
-    """Return a response without a body, whose headers ``Link`` refer to the results."""
+    """Return an empty response. Each result has a header ``Link`` with its URL."""
     links = [
         header(output_url(request, job, output), RESULTS, type=output.media_type, title=output.processor)
         for output in job.outputs
@@ -74,7 +74,7 @@ def _linked(request: Request, job: SceneJob) -> Response:
 
 
 def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> PiecesResponse:
-    """Return a JSON document with all results (``results.yaml``)."""
+    """Return a JSON document with all results (schema ``results.yaml``). Results without an entry are URLs."""
     parts: list[Part] = []
     for output in job.outputs:
         parts.append(b"," if parts else b"{")
@@ -82,7 +82,7 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
         entry = entries.get(output.processor)
         if entry is None:
             parts.append(_json({"href": output_url(request, job, output), "type": output.media_type}))
-        elif output.output_format in TREES:
+        elif output.output_format in JSON_FORMATS:
             parts += [b'{"mediaType":' + _json(output.media_type) + b',"value":', Verbatim(entry), b"}"]
         else:
             head = _json({"mediaType": output.media_type, "encoding": "base64"})[:-1]
@@ -91,7 +91,7 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
 
 
 def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> PiecesResponse:
-    """Return all results as parts of one body (RFC 2387). Parts of results by reference are empty."""
+    """Return all results as one multipart body (RFC 2387). A result without an entry is an empty part with a URL."""
     boundary = uuid4().hex
     parts: list[Part] = []
     for output in job.outputs:
@@ -107,7 +107,7 @@ def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) 
 
 
 def _opened(outputs: Sequence[SceneOutput], store: ResultStore) -> dict[str, Encoded]:
-    """Open the stored files of results, by processor. Blocks."""
+    """Open the files of results in the store, and return them by processor name. The call blocks."""
     entries: dict[str, Encoded] = {}
     try:
         for output in outputs:
@@ -119,7 +119,7 @@ def _opened(outputs: Sequence[SceneOutput], store: ResultStore) -> dict[str, Enc
 
 
 def _warnings(job: SceneJob) -> dict[str, str]:
-    """Return the header with the assumptions that were made about the input of a job."""
+    """Return the response header that lists the assumptions that were made about the job's input."""
     return warnings_header(list(dict.fromkeys(text for output in job.outputs for text in output.assumed)))
 
 

@@ -1,4 +1,4 @@
-"""Describe jobs as OGC API Processes does (``statusInfo.yaml``, ``jobList.yaml``), and choose jobs for a list."""
+"""Describe jobs in the standard's JSON form (``statusInfo.yaml``, ``jobList.yaml``), and filter lists of jobs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _STATUSES: Final = {"queued": "accepted", "in_progress": "running", "completed":
 DISMISSED: Final = "dismissed"
 STATUSES: Final = (*_STATUSES.values(), DISMISSED)
 _PAGE: Final = 100
-"""Number of jobs that are read from the database at a time."""
+"""Number of jobs that one query reads from the database."""
 
 
 def status_info(request: Request, job: SceneJob, process_id: str, *, dismissed: bool = False) -> dict[str, Any]:
-    """Return the status of a job (``statusInfo.yaml``)."""
+    """Return the status of a job in the standard's JSON form (``statusInfo.yaml``)."""
     here, results = job_url(request, job), f"{job_url(request, job)}/results"
     links = [link(url(request, f"{ROOT}/jobs"), JOBS, "jobs")]
     if not dismissed:
@@ -52,20 +52,20 @@ def status_info(request: Request, job: SceneJob, process_id: str, *, dismissed: 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Conditions for the jobs of a list, from the query of a request."""
+    """Conditions on jobs, from the query parameters of a request for a list of jobs."""
 
     processes: tuple[str, ...] | None
     statuses: tuple[str, ...] | None
     since: float
-    """Earliest time of creation, in seconds since 1970."""
+    """Earliest creation time of a job, in seconds since 1970."""
     until: float
     least_duration: float
-    """Shortest duration in seconds."""
+    """Minimum duration of a job, in seconds."""
     most_duration: float
 
     @classmethod
     def of(cls, request: Request) -> JobFilter:
-        """Read the conditions in the query of a request. Raise an ApiError (400) if one is malformed."""
+        """Read the conditions from a request's query parameters. Raise an ApiError (400) if one is malformed."""
         query = request.query_params
         kinds = _listed(query, "type")
         for name, values, known in (("type", kinds, ("process",)), ("status", _listed(query, "status"), STATUSES)):
@@ -82,8 +82,8 @@ class JobFilter:
             _seconds(query, "maxDuration", math.inf),
         )
 
-    def takes(self, job: SceneJob, process_id: str) -> bool:
-        """Return whether a job fulfils the conditions."""
+    def accepts(self, job: SceneJob, process_id: str) -> bool:
+        """Return whether a job meets all conditions."""
         if self.processes is not None and process_id not in self.processes:
             return False
         if self.statuses is not None and _STATUSES[job.status] not in self.statuses:
@@ -99,15 +99,15 @@ class JobFilter:
 
 
 def jobs_page(
-    board: SceneBoard, limit: int, after: str | None, takes: Callable[[SceneJob], bool], kind: str
+    board: SceneBoard, limit: int, after: str | None, accepts: Callable[[SceneJob], bool], kind: str
 ) -> tuple[list[SceneJob], bool]:
-    """Return the newest jobs that ``takes`` accepts, at most ``limit``, and whether there are more. Blocks.
+    """Return up to ``limit`` of the newest jobs that ``accepts`` returns True for, and whether there are more.
 
     Args:
         board: the jobs of all servers.
         limit: the maximum number of jobs.
         after: the id of the job after which the list starts, or None to start with the newest job.
-        takes: returns whether a job belongs to the list.
+        accepts: returns whether a job belongs to the list.
         kind: prefix of the ids of the jobs.
 
     """
@@ -117,7 +117,7 @@ def jobs_page(
         if page is None:
             raise ApiError(400, f"there is no job {shown(after)}; list from the start, without after", param="after")
         jobs, more = page
-        taken += filter(takes, jobs)
+        taken += filter(accepts, jobs)
         if len(taken) > limit or not more:
             return taken[:limit], len(taken) > limit
         after = jobs[-1].id
@@ -129,7 +129,7 @@ def _text(seconds: float) -> str:
 
 
 def _listed(query: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    """Return the values of a query parameter that is a list with commas, or None if it is missing."""
+    """Return the values of a comma-separated query parameter, or None if the parameter is missing."""
     text = query.get(name)
     return None if text is None else tuple(text.split(","))
 
@@ -144,7 +144,7 @@ def _seconds(query: Mapping[str, str], name: str, default: float) -> float:
 
 
 def _interval(text: str) -> tuple[float, float]:
-    """Return the start and end of a time or of an interval of times, in seconds since 1970."""
+    """Parse a time or an interval "START/END". Return start and end, in seconds since 1970."""
     start, slash, end = text.partition("/")
     ends = (start, end) if slash else (start, start)
     return _time(ends[0], -math.inf, text), _time(ends[1], math.inf, text)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ROOT: Final = "/ogc"
 JSON: Final = "application/json"
 API: Final = "application/vnd.oai.openapi+json;version=3.0"
-"""Media type of the API definition."""
+"""Media type of an API definition in OpenAPI 3.0."""
 _REL: Final = "http://www.opengis.net/def/rel/ogc/1.0"
 RESULTS: Final = f"{_REL}/results"
 EXCEPTIONS: Final = f"{_REL}/exceptions"
@@ -35,16 +35,16 @@ def link(href: str, rel: str, title: str = "", media_type: str = JSON) -> dict[s
 
 
 def job_url(request: Request, job: SceneJob) -> str:
-    """Return the URL of a job's status."""
+    """Return the URL of a job's status, for clients."""
     return url(request, f"{ROOT}/jobs/{job.id}")
 
 
 def output_url(request: Request, job: SceneJob, output: SceneOutput) -> str:
-    """Return the URL of a result file. It supports byte ranges."""
+    """Return the download URL of a result file, which accepts range requests."""
     return url(request, f"/v1/scenes/{job.id}/content", processor=output.processor)
 
 
 def header(href: str, rel: str, **attributes: str) -> str:
-    """Return a link as the value of the header ``Link`` (RFC 8288)."""
+    """Format a link as the value of an HTTP header ``Link`` (RFC 8288)."""
     more = "".join(f'; {name}="{quote(text, safe=" /;=.,:+")}"' for name, text in attributes.items())
     return f'<{href}>; rel="{rel}"{more}'

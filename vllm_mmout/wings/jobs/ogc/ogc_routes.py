@@ -1,4 +1,4 @@
-"""HTTP routes below ``/ogc``: OGC API - Processes - Part 1: Core 1.0 over the jobs of scenes."""
+"""HTTP routes of OGC API - Processes (Part 1: Core 1.0) below ``/ogc``. They create and show jobs of scenes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vllm_mmout.wings.jobs.ogc.job_status import JobFilter, jobs_page, status_in
 from vllm_mmout.wings.jobs.ogc.links import API, ROOT, header, job_url, link, url
 from vllm_mmout.wings.jobs.ogc.processes import description, process_id_of, process_in, processes, summary
 from vllm_mmout.wings.jobs.server.job import PREFIX
-from vllm_mmout.wings.jobs.server.job_lookup import JobKind, found, removed
+from vllm_mmout.wings.jobs.server.job_lookup import JobKind, find_job, remove_job
 from vllm_mmout.wings.jobs.server.result_responses import whole_number
 from vllm_mmout.wings.jobs.server.scene_work import add_scene
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = Callable[[Request, ForwardService], Awaitable[Response]]
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_MOST: Final = 1000
-"""Maximum number of entries of a list in one response."""
+_MAX_ENTRIES: Final = 1000
+"""Maximum number of entries in one response with a list."""
 _KIND: Final = JobKind(PREFIX, "jobID", "execute the process again", "", lambda job: job.described(), NO_SUCH_JOB)
 
 
 def attach(app: FastAPI) -> None:
-    """Register the routes on the app. Errors on all paths below ``/ogc`` are exceptions of the standard."""
-    known = [
+    """Register the routes on the app. Errors below ``/ogc`` get the standard's error documents."""
+    routes = [
         Route(path, _guarded(work), methods=[method])
         for method, path, work in (
             ("GET", "/", _landing_page),
@@ -58,19 +58,19 @@ def attach(app: FastAPI) -> None:
             ("GET", "/jobs/{jobID}/results", _results),
         )
     ]
-    known.append(Route("/processes/{processID}/execution", _execute, methods=["POST"]))
+    routes.append(Route("/processes/{processID}/execution", _execute, methods=["POST"]))
     root = [Route(ROOT, _guarded(_landing_page), methods=["GET"])]
-    below = Mount(ROOT, routes=[*known, _others("/{rest:path}", known)])
-    app.router.routes += [*root, _others(ROOT, root), below]
+    below = Mount(ROOT, routes=[*routes, _catch_all_route("/{rest:path}", routes)])
+    app.router.routes += [*root, _catch_all_route(ROOT, root), below]
 
 
-def _others(path: str, known: Sequence[Route]) -> Route:
-    """Return the route that answers requests for which no route of ``known`` exists."""
-    return Route(path, _guarded(partial(_nothing, known)), methods=_METHODS)
+def _catch_all_route(path: str, routes: Sequence[Route]) -> Route:
+    """Return a catch-all route. It answers requests that match none of ``routes`` with an error."""
+    return Route(path, _guarded(partial(_refuse, routes)), methods=_METHODS)
 
 
 def _guarded(work: Work) -> Callable[[Request], Awaitable[Response]]:
-    """Return a route handler that checks the API key, and turns exceptions into exception documents."""
+    """Return a route handler that checks the API key before ``work``, and converts exceptions to error documents."""
 
     async def route(request: Request) -> Response:
         try:
@@ -89,7 +89,7 @@ def _check_key(request: Request) -> None:
 
 
 async def _execute(request: Request) -> Response:
-    """Execute a process. The response holds the results, or the status of the job if the client prefers that."""
+    """Create a job. Wait for it and return its results, or return its status if the client prefers that."""
     try:
         _check_key(request)
     except ApiError as error:
@@ -120,7 +120,7 @@ async def _executed(request: Request, service: ForwardService) -> Response:
         runner.cancel(job.id)
         await asyncio.shield(asyncio.to_thread(runner.board.delete, job.id))
         raise
-    job = await _known(runner, job)
+    job = await _current_job(runner, job)
     if not job.finished:  # the engine has died, and another server goes on with the job
         return _accepted(request, job, process.id, {})
     response = await send_results(request, job, runner.board.store)
@@ -129,19 +129,19 @@ async def _executed(request: Request, service: ForwardService) -> Response:
 
 
 def _accepted(request: Request, job: SceneJob, process_id: str, headers: dict[str, str]) -> Response:
-    """Return the response with the status of a job that a client has created."""
+    """Return the response to the creation of a job: status 201 and a description of the job."""
     headers = {"Location": job_url(request, job), **headers}
     return JSONResponse(status_info(request, job, process_id), 201, headers)
 
 
 def _prefers_async(request: Request) -> bool:
-    """Return whether the header ``Prefer`` (RFC 7240) asks for a job in the background."""
+    """Return whether the request header ``Prefer: respond-async`` (RFC 7240) asks for a job in the background."""
     preferences = ",".join(request.headers.getlist("prefer")).split(",")
     return any(each.partition(";")[0].strip().lower() == "respond-async" for each in preferences)
 
 
-async def _known(runner: SceneRunner, job: SceneJob) -> SceneJob:
-    """Return the current state of a job, or raise an ApiError (404) if it was deleted."""
+async def _current_job(runner: SceneRunner, job: SceneJob) -> SceneJob:
+    """Return a job in its current state. Raise an ApiError (404) if the job was deleted."""
     current = await asyncio.to_thread(runner.board.get, job.id)
     if current is None:
         raise ApiError(404, "the job was dismissed before it ended", kind=NO_SUCH_JOB)
@@ -149,25 +149,21 @@ async def _known(runner: SceneRunner, job: SceneJob) -> SceneJob:
 
 
 async def _landing_page(request: Request, service: ForwardService) -> Response:
-    """Return the links to all parts of the interface."""
     del service
     return JSONResponse(api_definition.landing_page(request))
 
 
 async def _conformance(request: Request, service: ForwardService) -> Response:
-    """Return the parts of the standard that this server implements."""
     del request, service
     return JSONResponse({"conformsTo": list(api_definition.CONFORMANCE)})
 
 
 async def _api(request: Request, service: ForwardService) -> Response:
-    """Return the API definition in OpenAPI 3.0."""
     del service
     return JSONResponse(api_definition.definition(request), media_type=API)
 
 
 async def _processes(request: Request, service: ForwardService) -> Response:
-    """Return one page of the processes."""
     limit = _limit(request)
     offset = whole_number(request, "offset", "a whole number from 0", usual="0")
     served = list(processes(service).values())
@@ -179,20 +175,18 @@ async def _processes(request: Request, service: ForwardService) -> Response:
 
 
 async def _process(request: Request, service: ForwardService) -> Response:
-    """Return the description of a process."""
     return JSONResponse(description(request, process_in(request, service)))
 
 
 async def _jobs(request: Request, service: ForwardService) -> Response:
-    """Return one page of the jobs of all servers, the newest first."""
     limit, chosen = _limit(request), JobFilter.of(request)
     served, runner = processes(service), request.app.state.mmout_scenes
 
-    def takes(job: SceneJob) -> bool:
-        return chosen.takes(job, process_id_of(job.model, served))
+    def accepts(job: SceneJob) -> bool:
+        return chosen.accepts(job, process_id_of(job.model, served))
 
     after = request.query_params.get("after")
-    jobs, more = await asyncio.to_thread(jobs_page, runner.board, limit, after, takes, PREFIX)
+    jobs, more = await asyncio.to_thread(jobs_page, runner.board, limit, after, accepts, PREFIX)
     links = [link(str(request.url), "self", "jobs")]
     if more:
         links.append(link(str(request.url.include_query_params(after=jobs[-1].id)), "next", "next jobs"))
@@ -201,30 +195,27 @@ async def _jobs(request: Request, service: ForwardService) -> Response:
 
 
 async def _job(request: Request, service: ForwardService) -> Response:
-    """Return the status of a job."""
-    job = await found(request, request.app.state.mmout_scenes.board, _KIND)
+    job = await find_job(request, request.app.state.mmout_scenes.board, _KIND)
     return JSONResponse(status_info(request, job, process_id_of(job.model, processes(service))))
 
 
 async def _dismiss(request: Request, service: ForwardService) -> Response:
-    """Cancel a job and delete it with its results."""
-    job = await removed(request, request.app.state.mmout_scenes, _KIND)
+    job = await remove_job(request, request.app.state.mmout_scenes, _KIND)
     process_id = process_id_of(job.model, processes(service))
     return JSONResponse(status_info(request, job, process_id, dismissed=True))
 
 
 async def _results(request: Request, service: ForwardService) -> Response:
-    """Return the results of a job in the form that its execute request asked for."""
     del service
     board = request.app.state.mmout_scenes.board
-    return await send_results(request, await found(request, board, _KIND), board.store)
+    return await send_results(request, await find_job(request, board, _KIND), board.store)
 
 
-async def _nothing(known: Sequence[Route], request: Request, service: ForwardService) -> Response:
-    """Raise an ApiError: 405 for another method of a path in ``known``, 404 for other paths."""
+async def _refuse(routes: Sequence[Route], request: Request, service: ForwardService) -> Response:
+    """Raise an ApiError: 405 if the path in the request is one of ``routes``, otherwise 404."""
     del service
     methods = sorted(
-        method for route in known if route.matches(request.scope)[0] is Match.PARTIAL for method in route.methods or ()
+        method for route in routes if route.matches(request.scope)[0] is Match.PARTIAL for method in route.methods or ()
     )
     if methods:
         allowed = ", ".join(methods)
@@ -233,5 +224,5 @@ async def _nothing(known: Sequence[Route], request: Request, service: ForwardSer
 
 
 def _limit(request: Request) -> int:
-    """Return the largest number of entries that a list may have. As in other standards of OGC, `_MOST` is the limit."""
-    return min(_MOST, whole_number(request, "limit", "1 or more", least=1, usual="10"))
+    """Return the query parameter ``limit``, at most `_MOST`. Raise an ApiError (400) if it is invalid."""
+    return min(_MAX_ENTRIES, whole_number(request, "limit", "1 or more", least=1, usual="10"))

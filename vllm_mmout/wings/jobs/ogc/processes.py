@@ -1,4 +1,4 @@
-"""Describe the served models as processes."""
+"""Describe the models of a server as processes of OGC API Processes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ INPUTS: Final = (
     .without(("model",), "the process is the model; leave it out", path="a process")
     .without(("prompt", "user", "safety_identifier", "quality", "n"), _ELSEWHERE, path="a process", apart=(IMAGE,))
 )
-"""Inputs of all processes, except the image."""
-_OF_RASTERS: Final = frozenset({*ReadingOptions.__struct_fields__, "tile", "overlap", "blend"}) - {*OF_MODELS}
-"""Options that apply only to models of rasters."""
+"""Inputs that a process can have besides the image. `inputs_of` returns the subset that a model accepts."""
+_RASTER_OPTIONS: Final = frozenset({*ReadingOptions.__struct_fields__, "tile", "overlap", "blend"}) - {*OF_MODELS}
+"""Names of the options that only models of rasters have."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
-TREES: Final = ("json", "geojson")
-"""Formats of results that a JSON document holds as they are. Others are base64."""
+JSON_FORMATS: Final = ("json", "geojson")
+"""Formats that are embedded in a JSON document as JSON. Files of other formats are embedded as base64."""
 _BBOX: Final = {
     "type": "object",
     "format": "ogc-bbox",
@@ -58,7 +58,7 @@ _BBOX: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A served model as a process."""
+    """Model or LoRA adapter of the server, described as a process of OGC API Processes."""
 
     id: str
     model: str
@@ -67,11 +67,11 @@ class Process:
 
     @property
     def outputs(self) -> Mapping[str, OutputProcessor]:
-        """Return the output processors by name. Each makes one output of the process."""
+        """Output processors by name. Each processor is an output of the process."""
         return self.service.binding.processors
 
     def formats(self, output: str) -> dict[str, str]:
-        """Return the formats that a result can have, by media type. The first is the usual format."""
+        """Return the format names that a result can have, by media type. The first entry is the default."""
         processor, names = self.outputs[output], list[str]()
         for choice in getattr(processor, "outputs", ()) or (None,):
             try:
@@ -86,7 +86,7 @@ class Process:
 
 
 def processes(service: ForwardService) -> dict[str, Process]:
-    """Return the processes of a server by id. They exist only if the model takes files."""
+    """Return the server's processes by id: its models and LoRA adapters, or {} if the model cannot read files."""
     inputs = service.binding.inputs
     if inputs is not None and not inputs.opens_files:
         return {}
@@ -100,12 +100,12 @@ def processes(service: ForwardService) -> dict[str, Process]:
 
 
 def safe_id(model: str) -> str:
-    """Return the name of a model as one segment of a URL's path."""
+    """Return a model's name with unsafe characters replaced, so that it fits into the path of a URL."""
     return _UNSAFE.sub("-", model).strip("-.") or "model"
 
 
 def process_id_of(model: str, served: Mapping[str, Process]) -> str:
-    """Return the id of the process of a job's model, which another server may serve."""
+    """Return the process id of a model. The model may be on another server, which makes the id the same way."""
     return next((process.id for process in served.values() if process.model == model), safe_id(model))
 
 
@@ -120,7 +120,7 @@ def process_in(request: Request, service: ForwardService) -> Process:
 
 
 def summary(request: Request, process: Process) -> dict[str, Any]:
-    """Return the summary of a process (``processSummary.yaml``)."""
+    """Return the short description of a process, as in the standard's schema ``processSummary.yaml``."""
     path = f"{ROOT}/processes/{process.id}"
     binding = process.service.binding
     takes = "pictures" if binding.inputs is None else binding.inputs.takes
@@ -140,7 +140,7 @@ def summary(request: Request, process: Process) -> dict[str, Any]:
 
 
 def description(request: Request, process: Process) -> dict[str, Any]:
-    """Return the description of a process (``process.yaml``)."""
+    """Return the full description of a process, as in the standard's schema ``process.yaml``."""
     fields = inputs_of(process)
     options = {
         name: {
@@ -157,14 +157,14 @@ def description(request: Request, process: Process) -> dict[str, Any]:
 
 
 def inputs_of(process: Process) -> Fields:
-    """Return the inputs that the model of a process takes, except the image."""
+    """Return the options that the model of a process accepts as inputs, besides the image."""
     binding = process.service.binding
     own = next((each for each in process.outputs.values() if isinstance(each, OwnInputsProcessor)), None)
     names = {*INPUTS.options}
     if own is not None:
         names -= {name for name in OutputParams.__struct_fields__ if name not in own.honours}
     elif binding.inputs is None or binding.inputs.rasters is None:
-        names -= _OF_RASTERS
+        names -= _RASTER_OPTIONS
     taken = frozenset[str]() if binding.inputs is None else binding.inputs.options
     names -= {*OF_MODELS, *OF_STEPS} - taken
     if not any(processor.outputs for processor in process.outputs.values()):
@@ -187,7 +187,7 @@ def _image() -> dict[str, Any]:
 
 
 def _schema(process: Process, name: str, schema: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """Return the schema of an option as a schema of OpenAPI 3.0."""
+    """Return an option's schema in the form that OpenAPI 3.0 requires, with its default value."""
     made = {key: value for key, value in schema.items() if key != "description"}
     if name == "output":
         outputs = dict.fromkeys(choice for processor in process.outputs.values() for choice in processor.outputs)
@@ -198,10 +198,10 @@ def _schema(process: Process, name: str, schema: Mapping[str, Any], default: Any
 
 
 def _output_schema(formats: Mapping[str, str]) -> dict[str, Any]:
-    """Return the schema of an output, which may have one of several media types."""
+    """Return the JSON schema of an output. ``formats`` maps its possible media types to format names."""
     schemas = [
         {"type": "object", "contentMediaType": media_type}
-        if name in TREES
+        if name in JSON_FORMATS
         else {"type": "string", "contentEncoding": "base64", "contentMediaType": media_type}
         for media_type, name in (formats or {UNKNOWN: ""}).items()
     ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _INDEX: Final = "index.html"
 _FORMATS: Final = b"<!-- formats -->"
-"""Placeholder in index.html that is replaced by the list of result formats."""
+"""Placeholder in index.html. The server replaces it by the HTML list of result formats."""
 _MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -28,7 +28,7 @@ _MEDIA_TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 _EVERY_HOST: Final = (None, "", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
-"""Values of ``--host`` that make the server listen on all network interfaces."""
+"""Values of ``--host`` that make the server listen on all network interfaces. They cannot be used in a URL."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -32,7 +32,7 @@ _WORN_OUT: Final = SceneError(
 
 
 class SceneBoard:
-    """Jobs and results of all servers that share a folder. All methods block and are thread-safe."""
+    """Jobs and their results, of all servers that share a results folder. All methods block and are thread-safe."""
 
     def __init__(self, store: ResultStore, serves: Callable[[str], bool] = lambda _: True) -> None:
         """Open the job database in the folder of ``store``.
@@ -43,16 +43,17 @@ class SceneBoard:
 
         """
         self.store = store
-        self.taken: SimpleQueue[SceneJob] = SimpleQueue()
-        """Queue of jobs that this server has taken over from stopped servers and must start."""
+        self.taken_over: SimpleQueue[SceneJob] = SimpleQueue()
+        """Queue of jobs that were taken over from stopped servers. This server must start them."""
         self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}
-        """Failed jobs of this server whose failure could not be written to the database, e.g. on a full disk."""
+        """Failed jobs of this server, by id, that could not be marked as failed in the database, e.g. on a full
+        disk."""
 
     @property
     def server(self) -> str:
-        """Return the name of this server, which identifies its jobs in the database."""
+        """Name of this server. It identifies the server's jobs in the database."""
         return self.store.shared.server
 
     def add(
@@ -67,7 +68,7 @@ class SceneBoard:
         video: VideoSettings | None = None,
         delivery: Delivery | None = None,
     ) -> SceneJob | int:
-        """Add a job that this server will run, unless a limit is reached.
+        """Add a job that this server will run. Return the number of unfinished jobs instead if a limit is reached.
 
         Args:
             model: the name of the model.
@@ -75,7 +76,7 @@ class SceneBoard:
             nbytes: bytes of uploaded files that the server holds until the job ends.
             most: limit of unfinished jobs on all servers.
             most_bytes: limit of ``nbytes`` of all unfinished jobs together.
-            request: the request as JSON, see `kept_request.kept`, if other servers can start the job again.
+            request: the request as JSON, see `kept_request.encode_request`, if other servers can start the job again.
             video: the prompt, size and length if the job makes a video.
             delivery: the form of the results, for a job of OGC API Processes.
 
@@ -118,11 +119,11 @@ class SceneBoard:
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
 
     def running(self) -> dict[str, bool]:
-        """Return the ids of this server's unfinished jobs, with True for each job whose preview a client wants."""
+        """Return the ids of this server's unfinished jobs. The value is True if a client wants a preview of the job."""
         return self._database.running(self.server)
 
     def ask_preview(self, job_id: str) -> None:
-        """Ask the server that runs a job to make a preview of its result."""
+        """Record that a client wants a preview of a job's result. The job's server will make it."""
         self._database.ask_preview(job_id)
 
     def begin(self, job: SceneJob) -> bool:
@@ -130,12 +131,12 @@ class SceneBoard:
         return self._change(job.id, status="in_progress", started_at=time.time(), starts=job.starts + 1)
 
     def progress(self, job_id: str, done: int, total: int) -> bool:
-        """Record how many tiles of a job are done. Return False if the job was deleted."""
+        """Record how many tiles of a job are finished. Return False if the job was deleted."""
         return self._change(job_id, tiles_done=done, tiles_total=total)
 
-    def give_up(self, job_id: str) -> bool:
-        """Put a job of this server back in the shared queue. Return False if it cannot be started again."""
-        return self._database.give_up(job_id, self.server)
+    def release(self, job_id: str) -> bool:
+        """Release a job of this server, for any server to restart. Return False if the job cannot be restarted."""
+        return self._database.release(job_id, self.server)
 
     def _change(self, job_id: str, **values: Any) -> bool:
         return self._database.change(job_id, of=self.server, **values)
@@ -200,7 +201,7 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Try again to record job failures that could not be written to the database before."""
+        """Retry to record those job failures that could not be written to the database before."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)
@@ -240,7 +241,7 @@ class SceneBoard:
         now = time.time()
         taken, stored = self._database.take_over(server, self.server, self._serves)
         for job in taken:
-            self.taken.put(job)
+            self.taken_over.put(job)
         self._remove(stored)
         self._remove(self._database.fail_all(server, _ENDED, now, now + self.store.ttl, worn_out=_WORN_OUT))
         self.store.shared.remove_dead()

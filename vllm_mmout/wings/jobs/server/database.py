@@ -16,15 +16,15 @@ from vllm_mmout.wings.jobs.server.job import Delivery, SceneError, SceneJob, Sce
 
 _COLUMNS: Final = SceneJob.__struct_fields__
 _JSON: Final = ("outputs", "error", "video", "delivery")
-"""Columns whose values are stored as JSON text."""
+"""Names of the columns that hold JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
-"""Maximum number of starts of a job, so that a job that crashes its server cannot crash all servers."""
+"""Maximum number of starts of a job. It keeps a job that crashes its server from crashing all servers."""
 NOBODY: Final = ""
-"""Value of the column ``server`` for a job that its server has released, and that any server may take over."""
+"""Value of the column ``server`` for a released job, which any server may take over."""
 _WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
 _STARTABLE: Final = f"(request IS NOT NULL AND NOT {_WORN_OUT})"
-_ANEW: Final = {
+_QUEUED_VALUES: Final = {
     "status": "queued",
     "tiles_done": 0,
     "tiles_total": None,
@@ -33,7 +33,7 @@ _ANEW: Final = {
     "outputs": (),
     "error": None,
 }
-"""Column values that put a job back in the queue, to run from its beginning."""
+"""Column values of a job that waits in the queue to run from its beginning."""
 
 
 class SceneDatabase:
@@ -49,7 +49,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job, unless that would exceed a limit of unfinished jobs.
+        """Add a job unless a limit of unfinished jobs would be exceeded. Return None if the job was added.
 
         Args:
             job: the job.
@@ -104,7 +104,7 @@ class SceneDatabase:
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str, **values: Any) -> bool:
-        """Set columns of an unfinished job that a given server owns.
+        """Set columns of an unfinished job that a given server owns. Return False if the job was not found.
 
         Args:
             job_id: the id of the job.
@@ -126,12 +126,12 @@ class SceneDatabase:
         return next(iter(_jobs(rows)), None)
 
     def ask_preview(self, job_id: str) -> None:
-        """Record that a client wants a preview of an unfinished job. The job's server polls this flag."""
+        """Record that a client wants a preview of an unfinished job. The job's server polls for such records."""
         with self._using() as connection:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Return the ids of a server's unfinished jobs, with True for a requested preview. Clear the requests."""
+        """Return the ids of a server's unfinished jobs: True if a preview was requested, which is then cleared."""
         with self._using() as connection:
             rows = connection.execute(
                 f"SELECT id, preview_asked FROM scenes WHERE server = ? AND {_UNFINISHED}", (server,)
@@ -146,14 +146,14 @@ class SceneDatabase:
         with self._using() as connection:
             return [row[0] for row in connection.execute(f"SELECT DISTINCT server FROM scenes WHERE {_UNFINISHED}")]
 
-    def give_up(self, job_id: str, server: str) -> bool:
-        """Release a server's job, so that any server may start it again. Return False if that is not possible."""
+    def release(self, job_id: str, server: str) -> bool:
+        """Release a job for any server to restart. Return False if the job cannot be restarted."""
         with self._using() as connection:
             where = f"id = ? AND server = ? AND {_STARTABLE}"
-            return _update(connection, where, {**_ANEW, "server": NOBODY}, job_id, server) > 0
+            return _update(connection, where, {**_QUEUED_VALUES, "server": NOBODY}, job_id, server) > 0
 
     def take_over(self, dead: str, server: str, serves: Callable[[str], bool]) -> tuple[list[SceneJob], list[str]]:
-        """Assign a stopped server's unfinished jobs to another server, if they can be started again there.
+        """Assign a stopped server's unfinished jobs to ``server``, as far as it serves their models.
 
         Args:
             dead: name of the stopped server.
@@ -168,14 +168,14 @@ class SceneDatabase:
             rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED} AND {_STARTABLE}", dead)
             taken = [row for row in rows if serves(row["model"])]
             for row in taken:
-                _update(connection, "id = ?", {**_ANEW, "server": server}, row["id"])
+                _update(connection, "id = ?", {**_QUEUED_VALUES, "server": server}, row["id"])
         used = [name for row in taken for output in _outputs(row) for name in output.files]
-        return [_job({**row, **_as_row({**_ANEW, "server": server})}) for row in taken], used
+        return [_job({**row, **_as_row({**_QUEUED_VALUES, "server": server})}) for row in taken], used
 
     def fail_all(
         self, server: str, error: SceneError, now: float, expires_at: float, *, worn_out: SceneError | None = None
     ) -> list[str]:
-        """Mark the unfinished jobs of a stopped server as failed, unless they can be started again.
+        """Mark the unfinished jobs of a stopped server as failed, except jobs that another server may restart.
 
         A job that can be started again waits for a server of its model. It gets ``expires_at`` at the first call, and
         fails once that time has passed.
@@ -233,7 +233,7 @@ class SceneDatabase:
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection while holding the lock. Reopen it first if the file was removed or replaced."""
+        """Yield the connection while holding the lock. Reconnect first if the database file was replaced."""
         with self._lock:
             if self._connection is None or self._opened != identity(self.path):
                 self._close()
@@ -243,11 +243,11 @@ class SceneDatabase:
             yield self._connection
 
 
-def _update(connection: sqlite3.Connection, where: str, changed: Mapping[str, Any], *values: object) -> int:
-    """Set columns of the unfinished jobs that match ``where``. Return the number of these jobs."""
-    places = ", ".join(f"{name} = ?" for name in changed)
+def _update(connection: sqlite3.Connection, where: str, values_by_column: Mapping[str, Any], *values: object) -> int:
+    """Set the columns ``changed`` of the unfinished jobs that match ``where``. Return the number of these jobs."""
+    places = ", ".join(f"{name} = ?" for name in values_by_column)
     statement = f"UPDATE scenes SET {places} WHERE {where} AND {_UNFINISHED}"
-    return connection.execute(statement, (*_as_row(changed).values(), *values)).rowcount
+    return connection.execute(statement, (*_as_row(values_by_column).values(), *values)).rowcount
 
 
 def _as_row(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _as_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
-    """Return the rows that match ``where``, undecoded. Decoding may fail, and happens after the transaction."""
+    """Return the rows that match ``where``, with JSON columns as text. `_job` decodes a row."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM scenes {where}", values).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
@@ -273,7 +273,7 @@ def _job(values: dict[str, Any]) -> SceneJob:
 
 
 def _outputs(row: dict[str, Any]) -> tuple[SceneOutput, ...]:
-    """Return the results in a row's column ``outputs``, or an empty tuple if the column cannot be decoded."""
+    """Return the decoded results in a row, or an empty tuple if the JSON is invalid."""
     try:
         return msgspec.json.decode(row["outputs"], type=tuple[SceneOutput, ...])
     except msgspec.DecodeError:

@@ -11,7 +11,7 @@ from vllm_mmout.errors import OptionError
 
 _VERSION: Final = 4
 _PATIENCE_S: Final = 60.0
-"""Seconds to wait for a lock that another connection holds on the file."""
+"""Seconds to wait if another connection has locked the database file."""
 _TABLE: Final = """
 CREATE TABLE scenes (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -70,7 +70,7 @@ def connected(path: Path) -> sqlite3.Connection:
 
 
 def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
-    """Connect to the file, and create the table if the file is empty.
+    """Connect to the database file once, and create the table in an empty file.
 
     Returns:
         The connection, and the version and number of tables that the file had before.

@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 LONGER: Final = 768
 """Maximum length of the preview's longer side, in pixels."""
 MOST_BANDS: Final = 32
-"""Maximum number of bands in a preview. Further bands of the input are left out."""
+"""Maximum number of bands in a preview. It contains the input's first bands."""
 _AT_ONCE: Final = 16 << 20
-"""Maximum bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
-_SAME: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
-"""Input dtypes that the preview keeps unchanged."""
-_OTHERS: Final = {"bool": "uint8", "int8": "int16"}
-"""Dtypes that a preview converts to another integer dtype. All further dtypes become float32."""
+"""Maximum bytes of pixels that are read in one go. A single tile or strip of the file may be larger."""
+_SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
+"""Input dtypes that a preview can have as well. The pixels are then not converted."""
+_CONVERTED_DTYPES: Final = {"bool": "uint8", "int8": "int16"}
+"""Integer dtype of the preview for an input dtype that is not in `_SAME_DTYPES`. Any other input becomes float32."""
 _PHOTOMETRIC: Final = 262
-"""Number of the TIFF tag PhotometricInterpretation."""
+"""Number (tag id) of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)
 """Value of the tag PhotometricInterpretation in a file with red, green and blue bands."""
 _WORDS: Final = ("red", "green", "blue")
-_NOT_IT: Final = {"edge", "coastal"}
-"""Words which show that a band is not the plain colour in its name, as in "red edge 1" and "coastal blue"."""
+_OTHER_BAND_WORDS: Final = {"edge", "coastal"}
+"""Words in the name of a band that is not a plain colour, as in "red edge 1" and "coastal blue"."""
 _SPLIT: Final = re.compile(r"[\W_]+")
 
 
@@ -68,9 +68,10 @@ class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.p
     bands: tuple[str, ...]
     """Names of the bands in the preview, "" for a band without a name."""
     nodata: float | None
-    """Value in ``data`` that marks pixels without data. NaN and infinity always mark such pixels."""
+    """Value in ``data`` that marks pixels without data. NaN and infinite values mark such pixels too."""
     usual: tuple[int, ...]
-    """Numbers, from 1, of the bands to draw: three bands as red, green and blue, or a single band in grey."""
+    """Numbers (from 1) of the bands that the page draws at first: three bands as red, green and blue, or one band in
+    grey."""
     data_dtype: str
     """Name of the dtype of ``data``, such as "uint8"."""
     data: bytes
@@ -122,7 +123,7 @@ def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPrevie
 
 
 class _EveryBand(BandChoice):
-    """Band selection that chooses all bands of a file, in their order."""
+    """Band selection that selects all bands of a file, in the file's order."""
 
     def places(self, there: BandList, dates: int = 1) -> list[int]:
         del dates
@@ -130,7 +131,7 @@ class _EveryBand(BandChoice):
 
 
 def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
-    """Return all bands of an input. If it has several dates, return all bands of each date in turn.
+    """Return all bands of an input. Of an input with several dates, these are all bands of the first date, and so on.
 
     With ``picture``, a picture is turned and its colours are converted as an image viewer does.
     """
@@ -157,7 +158,7 @@ def _is_rgb(file: BinaryIO) -> bool:
 def _bands_to_draw(
     raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool
 ) -> tuple[int, ...]:
-    """Return the numbers of the bands to draw, chosen by the input's band names, or else by the model's."""
+    """Return the numbers of the bands to draw. They are found by the input's band names, or else by the model's."""
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):
@@ -168,17 +169,17 @@ def _bands_to_draw(
 
 
 def _preview_dtype(raster: OpenRaster) -> np.dtype[Any]:
-    """Return the preview's dtype for a raster: little-endian, and supported by JavaScript's typed arrays."""
+    """Return the dtype of a raster's preview: little-endian, and one that JavaScript's typed arrays support."""
     name, kind = raster.dtype.name, raster.dtype.kind
     if kind not in "biuf":
         raise InputError(
             f"{raster.name} has pixels of {name}, which cannot be shown; convert them to 32-bit integers or floats"
         )
-    return np.dtype(name if name in _SAME else _OTHERS.get(name, "float32")).newbyteorder("<")
+    return np.dtype(name if name in _SAME_DTYPES else _CONVERTED_DTYPES.get(name, "float32")).newbyteorder("<")
 
 
 def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
-    """Return the nodata value in the preview's dtype, or None if the raster lacks one or the value is not finite."""
+    """Return the nodata value as the preview's dtype stores it. Return None if it is missing or not finite."""
     if raster.nodata is None or not can_hold(raster.dtype, raster.nodata):
         return None
     with np.errstate(over="ignore"):  # an overflow gives infinity
@@ -187,20 +188,20 @@ def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
 
 
 class _AxisRange(NamedTuple):
-    """Range of preview pixels along one axis, and the range of raster pixels that is read for it."""
+    """Range of preview pixels along one axis, with the range of raster pixels that must be read for it."""
 
     shown: slice
-    """Slice of the preview's pixels along the axis."""
+    """Range of preview pixels."""
     first: int
     """Index of the first raster pixel to read."""
     length: int
     """Number of raster pixels to read."""
-    picked: NDArray[np.intp]
-    """Index of the raster pixel that each preview pixel along this axis shows, counted from ``first``."""
+    indices: NDArray[np.intp]
+    """Index of the raster pixel that each preview pixel shows, counted from ``first``."""
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Read bands, numbered from 1, at the reduced ``size``. Return [bands, height, width] in ``dtype``."""
+    """Read the given bands (numbered from 1), reduced to ``size``. Return an array [bands, height, width]."""
     reduced = np.empty((len(bands), *size), dtype)
     rows, cols = ((2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(raster.size, size, strict=True))
     height, width = raster.block
@@ -211,41 +212,41 @@ def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dt
             windows = [Window(down.first, across.first, down.length, across.length) for down in downs]
             with closing(raster.windows(windows, bands)) as parts:
                 for down, part in zip(downs, parts, strict=True):
-                    reduced[:, down.shown, across.shown] = part.array[:, down.picked][:, :, across.picked]
+                    reduced[:, down.shown, across.shown] = part.array[:, down.indices][:, :, across.indices]
     return reduced
 
 
-def _axis_ranges(middles: NDArray[np.intp], block: int, most: int, *, apart: bool) -> list[_AxisRange]:
-    """Split an axis into ranges of raster pixels that are read at once.
+def _axis_ranges(shown_pixels: NDArray[np.intp], block_length: int, most: int, *, apart: bool) -> list[_AxisRange]:
+    """Split an axis into ranges of raster pixels. The pixels of a range are read in one go.
 
     Args:
-        middles: for each preview pixel, the index of its raster pixel.
-        block: length of the file's tiles or strips along the axis, in pixels.
+        shown_pixels: for each preview pixel, the index of its raster pixel.
+        block_length: length of the file's tiles or strips along the axis, in pixels.
         most: limit of a range's length, in pixels. A range has several whole blocks, or a part of a longer block.
         apart: end a range before a block without a preview pixel, so that the block is not read. If this were done
             along both axes, files with small blocks would be read in a window for each pixel.
 
     """
-    blocks = middles // block
-    ends = np.diff(blocks // max(1, most // block)) != 0
+    blocks = shown_pixels // block_length
+    ends = np.diff(blocks // max(1, most // block_length)) != 0
     if apart:
         ends |= np.diff(blocks) > 1
-    if most < block:
-        ends |= np.diff(middles // most) != 0
-    edges = [0, *(np.flatnonzero(ends) + 1).tolist(), len(middles)]
+    if most < block_length:
+        ends |= np.diff(shown_pixels // most) != 0
+    edges = [0, *(np.flatnonzero(ends) + 1).tolist(), len(shown_pixels)]
     return [
         _AxisRange(
             slice(start, end),
-            first := int(middles[start]),
-            int(middles[end - 1]) + 1 - first,
-            middles[start:end] - first,
+            first := int(shown_pixels[start]),
+            int(shown_pixels[end - 1]) + 1 - first,
+            shown_pixels[start:end] - first,
         )
         for start, end in pairwise(edges)
     ]
 
 
 def _bands_by_name(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers, from 1, of the bands to draw, chosen by their names. A missing name is "".
+    """Return the numbers (from 1) of the bands to draw, chosen by band names. A name may be "".
 
     If bands named red, green and blue exist, return these. Else return bands 1, 2 and 3 of a colour picture or of three
     bands. Of more bands return 3, 2 and 1, because most sensors store blue first. Of fewer bands return band 1.
@@ -259,10 +260,10 @@ def _bands_by_name(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
 
 
 def _band_of_colour(names: Sequence[str], colour: int) -> int | None:
-    """Return the index of the first band whose name means a colour (0 red, 1 green, 2 blue), or None."""
+    """Return the index of the first band with the colour 0 (red), 1 (green) or 2 (blue) in its name, or None."""
     sensor = possible_sensors(names)[0]
     band_meanings = meanings([(name.strip(),) for name in names], [sensor] * len(names))
     by_meaning = [meaning == {_WORDS[colour]} for meaning in band_meanings]
     words = [set(_SPLIT.split(name.casefold())) for name in names]
-    by_word = [_WORDS[colour] in band_words and not band_words & _NOT_IT for band_words in words]
+    by_word = [_WORDS[colour] in band_words and not band_words & _OTHER_BAND_WORDS for band_words in words]
     return next((matches.index(True) for matches in (by_meaning, by_word) if True in matches), None)

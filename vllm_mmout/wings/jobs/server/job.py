@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "scene_"
 """Prefix of the ids of jobs that process a scene."""
 AUTO: Final = "auto"
-"""Value that leaves the size or length of a video to the model."""
+"""Value of a video's size or length that leaves the choice to the model."""
 VIDEO_PREFIX: Final = "video_"
 """Prefix of the ids of jobs that make a video."""
 
@@ -49,24 +49,24 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     size: str | None
     """Size in pixels as WIDTHxHEIGHT, or None if the result is not a grid of pixels."""
     classes: tuple[ClassRow, ...] | None
-    """Classes of the result. None if its pixels are not classes."""
+    """Classes of the result, or None if its pixels are not classes."""
     stored: str
     """Name of the result file in the result store, which clients can also get at ``/v1/images/results/NAME``."""
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
-    """One result of a job, with the name of its preview in the server's result store."""
+    """Result of a job as stored in the database: its description for clients, and further fields."""
 
     preview: str | None
-    """Name of the preview file in the result store, or None if the result has only its file."""
+    """Name of the preview file in the result store, or None if a preview was not made."""
     seconds: str | None = None
-    """Length of a video in seconds."""
+    """Length in seconds, if the result is a video."""
     assumed: tuple[str, ...] = ()
     """Assumptions that were made about the input, as sentences."""
 
     @property
     def files(self) -> list[str]:
-        """Return the names of the stored files: the result file, and the preview if it exists."""
+        """Names of the stored files: the result file, and the preview if it exists."""
         return [self.stored] if self.preview is None else [self.stored, self.preview]
 
 
@@ -78,7 +78,7 @@ class SceneError(msgspec.Struct, frozen=True):
 
 
 class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompt, size and length of a requested video, which responses about the job repeat."""
+    """Prompt, size and length that a client requested for a video. Responses about the job repeat them."""
 
     prompt: str = ""
     size: str = AUTO
@@ -88,12 +88,12 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Form of the results that an execute request of OGC API Processes asked for."""
+    """Form of the results of a job that a client of OGC API Processes wants."""
 
     document: bool = False
-    """Whether all results are sent in one JSON document. If False, they are sent as files."""
+    """Whether the client wants one JSON document with all results, instead of files."""
     references: tuple[str, ...] = ()
-    """Processors whose results are sent as URLs, and not as values."""
+    """Names of the processors whose results are sent as URLs. Other results are sent themselves."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Client's name for the input, such as "scene.tif"."""
     nbytes: int
-    """Size of the uploaded files in bytes. The server holds them until the job ends."""
+    """Size of the uploaded files in bytes. The files are kept until the job ends."""
     created_at: float
     status: Literal["queued", "in_progress", "completed", "failed"] = "queued"
     tiles_done: int = 0
@@ -116,7 +116,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Time when the job completed or failed."""
     expires_at: float | None = None
     outputs: tuple[SceneOutput, ...] = ()
-    """Results of a completed job, or the results that are being stored if the job is still in progress."""
+    """Results of a completed job. While a job is in progress, the results that are just being stored."""
     error: SceneError | None = None
     request: str | None = None
     """Client's request as JSON, from which another server can start the job again.
@@ -125,18 +125,18 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     starts: int = 0
     """Number of times that a server has started the job."""
     video: VideoSettings | None = None
-    """Prompt, size and length if the job makes a video, None if it processes a scene."""
+    """Settings of a video job, or None if the job processes a scene."""
     delivery: Delivery | None = None
-    """Form of the results if the job was created by an execute request of OGC API Processes, else None."""
+    """Form of the results, if a client of OGC API Processes created the job. Otherwise None."""
 
     @property
     def finished(self) -> bool:
-        """Return whether the job has completed or failed. Its state then no longer changes."""
+        """Whether the job has completed or failed. Its state then no longer changes."""
         return self.status in ("completed", "failed")
 
     @property
     def stored(self) -> list[str]:
-        """Return the names of all result files and previews of the job in the store."""
+        """Names of all result files and previews of the job in the store."""
         return [name for output in self.outputs for name in output.files]
 
     def described(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def percent(self) -> int:
-        """Return the progress of the job in percent. 100 means completed."""
+        """Progress of the job in percent. 100 means completed."""
         if self.status == "completed":
             return 100
         return min(99, 100 * self.tiles_done // self.tiles_total) if self.tiles_total else 0

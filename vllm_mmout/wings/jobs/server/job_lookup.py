@@ -30,20 +30,20 @@ _REST: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """Kind of jobs, scenes or videos. The routes of each kind find only jobs of that kind."""
+    """Kind of jobs, scenes or videos. Each kind has its own routes, which find only jobs of that kind."""
 
     prefix: str
     """Prefix of the job ids of this kind, such as "video_"."""
     parameter: str
     """Name of the path parameter that holds the job id. Error responses refer to it."""
-    again: str
-    """Advice in the error message for a job that no longer exists, such as "send the scene again"."""
+    advice: str
+    """Advice to a client whose job no longer exists, such as "send the scene again"."""
     deleted: str
-    """Value of the field ``object`` in the response to a deletion, such as "scene.deleted"."""
+    """Value of the field ``object`` in the response to the deletion of a job, such as "scene.deleted"."""
     described: Callable[[SceneJob], dict[str, Any]]
-    """Function that returns the JSON description of a job."""
+    """Function that converts a job to its JSON description."""
     error_type: str | None = None
-    """Type of the error for a job that does not exist. None: vLLM's type for the status 404."""
+    """Error type in the response for a job that does not exist. If None, it is vLLM's type for HTTP status 404."""
 
     def id_of(self, request: Request) -> str:
         """Return the job id in a request's path, or "" if it is not a valid id of this kind."""
@@ -51,8 +51,8 @@ class JobKind:
         return job_id if job_id.startswith(self.prefix) and _REST.fullmatch(job_id[len(self.prefix) :]) else ""
 
 
-def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
-    """Return a route handler whose requests are exempt from the limit on waiting requests.
+def exempt_handler(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
+    """Return a route handler that runs ``work``. Its requests do not count as waiting requests.
 
     The handler calls ``check`` and then ``work``. An exception of either becomes the error response.
     """
@@ -69,7 +69,7 @@ def unplaced(work: Work, check: Callable[[ForwardService], object] = lambda _: N
     return route
 
 
-async def listed(request: Request, board: SceneBoard, kind: JobKind) -> Response:
+async def list_jobs(request: Request, board: SceneBoard, kind: JobKind) -> Response:
     """Return a response with one page of jobs, chosen by the query parameters limit, order and after."""
     limit = result_responses.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
     order = result_responses.one_of(request, "order", "asc", "desc", usual="desc")
@@ -89,16 +89,16 @@ async def listed(request: Request, board: SceneBoard, kind: JobKind) -> Response
     )
 
 
-async def found(request: Request, board: SceneBoard, kind: JobKind) -> SceneJob:
-    """Return the job whose id is in the request's path, or raise an ApiError (404) if it does not exist."""
+async def find_job(request: Request, board: SceneBoard, kind: JobKind) -> SceneJob:
+    """Return the job with the id in the request's path. Raise an ApiError (404) if the job does not exist."""
     job = await asyncio.to_thread(board.get, kind.id_of(request))
     if job is None:
         raise _unknown(board, kind)
     return job
 
 
-async def removed(request: Request, runner: SceneRunner, kind: JobKind) -> SceneJob:
-    """Cancel the job whose id is in the request's path, delete it with its results, and return its last state."""
+async def remove_job(request: Request, runner: SceneRunner, kind: JobKind) -> SceneJob:
+    """Cancel and delete the job with the id in the request's path, with its results. Return its last state."""
     job_id = kind.id_of(request)
     job = await asyncio.to_thread(runner.board.delete, job_id)
     runner.cancel(job_id)
@@ -107,9 +107,9 @@ async def removed(request: Request, runner: SceneRunner, kind: JobKind) -> Scene
     return job
 
 
-async def deleted(request: Request, runner: SceneRunner, kind: JobKind) -> Response:
-    """Delete the job whose id is in the request's path as `removed` does, and return the response."""
-    job = await removed(request, runner, kind)
+async def delete_job(request: Request, runner: SceneRunner, kind: JobKind) -> Response:
+    """Delete the job with the id in the request's path, and return the HTTP response."""
+    job = await remove_job(request, runner, kind)
     return JSONResponse({"id": job.id, "object": kind.deleted, "deleted": True})
 
 
@@ -117,7 +117,7 @@ def _unknown(board: SceneBoard, kind: JobKind) -> ApiError:
     return ApiError(
         404,
         f"there is no such job; finished jobs are kept for {board.store.ttl:g} seconds, and the oldest results are"
-        f" removed when their folder is full; {kind.again}",
+        f" removed when their folder is full; {kind.advice}",
         kind=kind.error_type,
         param=kind.parameter,
     )

@@ -26,9 +26,9 @@ from vllm_mmout.wings.jobs.server import job_schemas, result_figure, result_resp
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
 from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
-from vllm_mmout.wings.jobs.server.job_lookup import JobKind, deleted, found, listed, unplaced
+from vllm_mmout.wings.jobs.server.job_lookup import JobKind, delete_job, exempt_handler, find_job, list_jobs
 from vllm_mmout.wings.jobs.server.job_schemas import SCENES
-from vllm_mmout.wings.jobs.server.kept_request import kept_request
+from vllm_mmout.wings.jobs.server.kept_request import decode_request
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
 from vllm_mmout.wings.jobs.server.scene_work import add_scene, open_inputs, scene_work
 
@@ -51,22 +51,22 @@ class JobRoutes(ServerExtension):
         job_path = "/v1/scenes/{scene_id}"
         for method, path, endpoint, description in (
             ("POST", "/v1/scenes", create, job_schemas.CREATE),
-            ("GET", "/v1/scenes", unplaced(_scenes), job_schemas.LIST),
+            ("GET", "/v1/scenes", exempt_handler(_scenes), job_schemas.LIST),
             ("POST", "/v1/scenes/preview", preview, job_schemas.PREVIEW),
-            ("GET", job_path, unplaced(_scene), job_schemas.GET),
-            ("DELETE", job_path, unplaced(_delete), job_schemas.DELETE),
-            ("GET", f"{job_path}/content", unplaced(_result), job_schemas.CONTENT),
-            ("GET", f"{job_path}/pixel", unplaced(_pixel), job_schemas.PIXEL),
-            ("GET", f"{job_path}/figure", unplaced(_figure), job_schemas.FIGURE),
+            ("GET", job_path, exempt_handler(_scene), job_schemas.GET),
+            ("DELETE", job_path, exempt_handler(_delete), job_schemas.DELETE),
+            ("GET", f"{job_path}/content", exempt_handler(_result), job_schemas.CONTENT),
+            ("GET", f"{job_path}/pixel", exempt_handler(_pixel), job_schemas.PIXEL),
+            ("GET", f"{job_path}/figure", exempt_handler(_figure), job_schemas.FIGURE),
         ):
             app.add_api_route(path, endpoint, methods=[method], tags=["scenes"], openapi_extra=description)
-        app.add_api_route(f"{job_path}/content", unplaced(_result), methods=["HEAD"], include_in_schema=False)
+        app.add_api_route(f"{job_path}/content", exempt_handler(_result), methods=["HEAD"], include_in_schema=False)
         video_routes.attach(app)
         ogc_routes.attach(app)
         page_files.attach(app)
 
     async def start(self, service: Service, state: State) -> None:
-        """Open the job database, start the job runner and log the page's URL, if the model supports jobs."""
+        """Open the job database, start the job runner, and log the URL of the web page."""
         if isinstance(service, ForwardService):
             board = await asyncio.to_thread(SceneBoard, service.store, partial(_serves, service))
             state.mmout_scenes = SceneRunner(board, partial(_again, service))
@@ -87,32 +87,32 @@ async def preview(request: Request) -> Response:
 
 async def _scenes(request: Request, runner: SceneRunner) -> Response:
     """Return one page of the jobs of all servers."""
-    return await listed(request, runner.board, _KIND)
+    return await list_jobs(request, runner.board, _KIND)
 
 
 async def _scene(request: Request, runner: SceneRunner) -> Response:
     """Return the description of one job."""
-    return JSONResponse((await found(request, runner.board, _KIND)).described())
+    return JSONResponse((await find_job(request, runner.board, _KIND)).described())
 
 
 async def _result(request: Request, runner: SceneRunner) -> Response:
     """Send the result of a job, or its preview. The preview of a running job shows the tiles that are done."""
-    return await result_responses.send_result(request, await found(request, runner.board, _KIND), runner)
+    return await result_responses.send_result(request, await find_job(request, runner.board, _KIND), runner)
 
 
 async def _pixel(request: Request, runner: SceneRunner) -> Response:
     """Return the values of one pixel of a result."""
-    return await result_responses.send_pixel(request, await found(request, runner.board, _KIND), runner.board.store)
+    return await result_responses.send_pixel(request, await find_job(request, runner.board, _KIND), runner.board.store)
 
 
 async def _figure(request: Request, runner: SceneRunner) -> Response:
     """Send a figure of a result for reports."""
-    return await result_figure.send_figure(request, await found(request, runner.board, _KIND), runner)
+    return await result_figure.send_figure(request, await find_job(request, runner.board, _KIND), runner)
 
 
 async def _delete(request: Request, runner: SceneRunner) -> Response:
     """Cancel a job and delete it with its results."""
-    return await deleted(request, runner, _KIND)
+    return await delete_job(request, runner, _KIND)
 
 
 async def _created(request: Request, service: ForwardService) -> Response:
@@ -122,14 +122,14 @@ async def _created(request: Request, service: ForwardService) -> Response:
 
 
 def _serves(service: ForwardService, model: str) -> bool:
-    """Return whether this server can currently run jobs of the named model."""
+    """Return whether this server can currently run jobs of a model."""
     models = service.models
     return not service.engine.errored and (models.registry.is_base_model(model) or model in models.lora_requests)
 
 
 def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of a job that another server started. Blocks while files are opened."""
-    request = kept_request(job.request or "")
+    """Rebuild the `Work` and the input of a job that another server started. The call blocks while opening files."""
+    request = decode_request(job.request or "")
     if job.video is not None:
         return video_routes.again(service, job.video, request)
     inputs = keep_inputs(request.images, service.sources)
@@ -156,5 +156,5 @@ async def _previewed(request: Request, service: ForwardService, held: AsyncExitS
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> ImageRequest:
-    """Read a job's request. The exit stack ``held`` closes the uploaded files."""
+    """Read a request for a job. Its uploaded files are closed when the exit stack ``held`` is closed."""
     return edit_request(await read_request(request, service.options, held), SCENES)

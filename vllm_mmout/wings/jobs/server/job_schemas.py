@@ -26,7 +26,7 @@ def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of a msgspec Struct, with references to other schemas replaced by their content."""
+    """Return the JSON schema of a msgspec Struct, without references: referenced schemas are inserted."""
     (root,), components = msgspec.json.schema_components([kind], ref_template="{name}")
 
     def resolved(part: Any) -> Any:
@@ -68,7 +68,7 @@ _SCENE: Final = object_of(
 
 
 def list_of(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of one page of a list of jobs, given the schema ``job`` of a single job."""
+    """Return the JSON schema of one page of a list of jobs. ``job`` is the schema of a single job."""
     return object_of(
         object={"const": "list"},
         data={"type": "array", "items": job},

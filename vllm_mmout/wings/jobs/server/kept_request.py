@@ -1,4 +1,4 @@
-"""Store the request of a job as JSON, from which any server can start the job again."""
+"""Store the request of a job as JSON, so that any server can restart the job."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _OPTIONS: Final = "given"
 """Key in the stored JSON for the options that differ from their default."""
 
 
-def kept(request: ImageRequest) -> str | None:
-    """Encode a request as JSON, so that another server can run it again. Return None if it has uploaded files."""
+def encode_request(request: ImageRequest) -> str | None:
+    """Encode a request as JSON, so that another server can run it. Return None if it has uploaded files."""
     if not all(isinstance(image, str) and image[:5].lower() != "data:" for image in request.images):
         return None
     defaults = OutputParams()
@@ -26,8 +26,8 @@ def kept(request: ImageRequest) -> str | None:
     return json.dumps(msgspec.to_builtins({**values, _OPTIONS: changed}))  # unlike msgspec, json keeps NaN
 
 
-def kept_request(text: str) -> ImageRequest:
-    """Decode a request that `kept` encoded as JSON."""
+def decode_request(text: str) -> ImageRequest:
+    """Decode a request that `encode_request` encoded as JSON."""
     values = json.loads(text)
     options = OutputParams.from_mapping(values.pop(_OPTIONS))
     fields = {name: values[name] for name in _KEPT if name in values}  # a newer release may have stored others

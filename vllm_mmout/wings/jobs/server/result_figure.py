@@ -1,4 +1,4 @@
-"""Figures of jobs' results: a map with legend, scale bar and north arrow, drawn from the stored GeoTIFF."""
+"""Draw a figure of a job's result from the stored GeoTIFF: a map with legend, scale bar and north arrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import open_raster
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.wings.jobs.server.result_responses import PRIVATE, chosen_output, removed, stem
+from vllm_mmout.wings.jobs.server.result_responses import PRIVATE, chosen_output, removed_error, stem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 MOST_PIXELS: Final = 1 << 26
-"""Largest number of pixels of a result that the server draws, since it reads all pixels."""
+"""Maximum number of pixels of a result in a figure. Drawing it reads all of them."""
 
 
 async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send a figure of a job's result as PNG. It is drawn in a thread, and only a few at a time."""
+    """Send a figure of a job's result as PNG. Only a few figures are drawn at once, each in a thread."""
     output = chosen_output(request, job)
     if output.output_format != "tiff" or output.size is None:
         raise ApiError(
@@ -52,19 +52,19 @@ async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> R
 
 
 def _drawn(path: Path, output: SceneOutput, job: SceneJob) -> bytes:
-    """Draw the figure of a stored result. Blocks."""
+    """Draw the figure of a stored result, and return it as PNG. The call blocks."""
     file = BytesIO()
     try:
         _raster(path, output).figure(title=stem(job.name)).savefig(file, format="png")
     except ModuleNotFoundError as error:
         raise ApiError(400, f"this server draws no figures: {error}; ask its operator, or draw in Python") from error
     except (InputError, FileNotFoundError) as error:
-        raise removed() from error
+        raise removed_error() from error
     return file.getvalue()
 
 
 def _raster(path: Path, output: SceneOutput) -> StoredRaster:
-    """Return a stored result with the names and colours of its classes, which are in the database of jobs."""
+    """Return the raster of a stored result, with class names and colours from the job's record."""
     with open_raster(path) as raster:
         known: dict[str, Any] = {
             "nodata": raster.nodata,

@@ -31,7 +31,7 @@ PRIVATE: Final = {"Cache-Control": "private, no-cache"}
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send the file of a job's result, or its preview. The header Range selects a part of the bytes."""
+    """Send a job's result file or its preview. The query parameter ``variant`` selects which."""
     variant = one_of(request, "variant", "result", "preview", usual="result")
     if variant == "preview" and not job.finished:
         return await _unfinished_preview(request, job, runner)
@@ -45,17 +45,17 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
 async def send_stored(
     request: Request, job: SceneJob, output: SceneOutput, store: ResultStore, stored: str
 ) -> PiecesResponse:
-    """Send the file or the preview of a result. ``stored`` is its name in the store."""
+    """Send the file ``stored`` of the result store, which is a result of the job or its preview."""
     entry = await asyncio.to_thread(find_stored, store, stored)
     etag = f"{job.id}-{job.outputs.index(output)}-{'result' if stored == output.stored else 'preview'}"
     return ranged_response(request, entry, etag, PRIVATE, stem(job.name))
 
 
 def find_stored(store: ResultStore, stored: str) -> Encoded:
-    """Open a stored file, or raise an ApiError (404) if it was removed. Blocks."""
+    """Open a file of the result store. Raise an ApiError (404) if it was removed. The call blocks."""
     entry = store.find(stored)
     if entry is None:
-        raise removed()
+        raise removed_error()
     return entry
 
 
@@ -73,7 +73,7 @@ async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Res
 
 
 async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send the latest preview of a running job, and ask the job's server for a newer preview.
+    """Send the latest preview of a running job, and request a newer preview for the next time.
 
     Previews are made only on request, since nobody looks at most jobs while they run.
     """
@@ -91,7 +91,7 @@ async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunn
 
 
 def chosen_output(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the result of the processor that the query names, by default the first result."""
+    """Return the result of the processor in the query parameter ``processor``, or else the job's first result."""
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
         raise ApiError(409, f"there is no result because the job {why}", param="scene_id")
@@ -110,7 +110,7 @@ def chosen_output(request: Request, job: SceneJob) -> SceneOutput:
 def whole_number(
     request: Request, name: str, expected: str, *, least: int = 0, most: int = 10**9, usual: str = ""
 ) -> int:
-    """Return a query parameter as an integer, or raise an ApiError (400). The message contains ``expected``."""
+    """Parse a query parameter as an integer. Raise an ApiError (400) with the text ``expected`` if that fails."""
     text = request.query_params.get(name, usual)
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise ApiError(400, f"{name} must be {expected}, got {shown(text)}", param=name)
@@ -118,7 +118,7 @@ def whole_number(
 
 
 def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
-    """Return a query parameter that has a fixed set of values. Raise an ApiError (400) for any other value."""
+    """Return a query parameter that must be one of ``choices``. Raise an ApiError (400) for any other value."""
     choice = request.query_params.get(name, usual)
     if choice not in choices:
         raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)
@@ -138,7 +138,7 @@ def _pixel_values(path: Path, row: int, col: int) -> dict[str, Any]:
                 )
             pixel = raster.read(Window(row, col, 1, 1))
     except InputError as error:
-        raise removed() from error
+        raise removed_error() from error
     georeference = pixel.georeference
     x = y = None
     if georeference is not None and georeference.transform is not None:
@@ -158,10 +158,10 @@ def _pixel_values(path: Path, row: int, col: int) -> dict[str, Any]:
 
 
 def stem(name: str) -> str:
-    """Return the file name, without suffix, that clients save a result under: the input's name in ASCII."""
+    """Return a file name without suffix for downloads of a job's result: the input's name in ASCII."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.rpartition(".")[0] or name, flags=re.ASCII)[:100] or "result"
 
 
-def removed() -> ApiError:
-    """Return the error for a result whose file was evicted from the store."""
+def removed_error() -> ApiError:
+    """Return the error for a result whose file was removed from the store."""
     return ApiError(404, "the result was removed to make room for newer ones; send the scene again", param="scene_id")

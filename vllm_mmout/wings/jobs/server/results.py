@@ -1,4 +1,4 @@
-"""Encode the results of a job as files, with previews and tables of classes."""
+"""Encode the results of a job as files, make their previews, and list their classes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.encode import ToResponse
 
 _NO_COLOUR: Final = (0, 0, 0)
-"""RGB colour of a class that is missing in the palette."""
+"""RGB colour of classes beyond the end of the palette."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """One result of a job, before it is stored. Its files are closed after they have been stored."""
+    """Result of a job before it is stored: the encoded file, its preview, and its classes."""
 
     file: Encoded
     picture: Encoded | None
-    """Preview as PNG, its longer side at most `PREVIEW` pixels. None if the result cannot be drawn."""
+    """Preview as PNG, or None if the result cannot be drawn. Its longer side has at most `PREVIEW` pixels."""
     classes: tuple[ClassRow, ...] | None
-    """Classes of the result. None if its pixels are not classes."""
+    """Classes of the result, or None if its pixels are not classes."""
     seconds: str | None = None
-    """Length of a video in seconds."""
+    """Length in seconds, if the result is a video."""
     assumed: tuple[str, ...] = ()
     """Assumptions that were made about the input, as sentences."""
 
@@ -56,7 +56,7 @@ def make_result(
     *,
     budget: AnswerBudget | None = None,
 ) -> JobResult:
-    """Encode an output as a file, and make its preview and its table of classes. Blocks.
+    """Encode an output as a file, make its preview, and list its classes. The call blocks.
 
     Args:
         output: the output of a processor. It is not closed.
@@ -94,7 +94,7 @@ def _picture(output: Any) -> Encoded | None:
 
 
 def _is_coloured(output: Any) -> bool:
-    """Return whether the picture of an output shows each class in its own colour."""
+    """Return whether the picture of an output has a separate colour for each class."""
     return (
         isinstance(output, RasterOutput)
         and output.count == 1

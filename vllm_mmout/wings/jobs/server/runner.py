@@ -1,4 +1,4 @@
-"""Run this server's jobs in the order of their arrival, a few at a time."""
+"""Run this server's jobs in their order of creation. Several jobs run at once."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Maximum number of jobs that run at once. Several small jobs can share forward passes.
+"""Maximum number of jobs that run at once. Small jobs can share forward passes.
 
 The engine's setting ``max_scenes`` has the same default, so more jobs would wait in the engine."""
 _PREVIEWS: Final = 2
-"""Maximum number of inputs that are reduced to previews at once."""
+"""Maximum number of input previews that are made at once."""
 _POLL_S: Final = 0.25
-"""Seconds between two polls of the database for deletions and preview requests that other servers received."""
+"""Seconds between two checks of the database for jobs that a client deleted or wants a preview of, through any
+server."""
 _SWEEP_S: Final = 5.0
-"""Seconds between two searches for jobs of stopped servers and for expired jobs."""
+"""Seconds between two searches for expired jobs and for jobs of stopped servers."""
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
 
 
@@ -60,10 +61,10 @@ class SceneRunner:
     """Runner of this server's jobs. Each job runs until it finishes or is deleted."""
 
     board: SceneBoard
-    again: Callable[[SceneJob], tuple[Work, SceneInputs]]
-    """Function that rebuilds the `Work` and the input of a job that another server started. It blocks."""
+    rebuild: Callable[[SceneJob], tuple[Work, SceneInputs]]
+    """Function that rebuilds the `Work` and the input of a job that another server started. The call blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
-    """Semaphore that limits how many inputs are reduced to previews at once. Each may need some hundred MiB."""
+    """Semaphore that limits how many input previews are made at once, because each may need some hundred MiB."""
     _running: dict[str, _ActiveJob] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _tending: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class SceneRunner:
             inputs: the input of the job. It is closed when the job ends.
             model: the name of the model.
             options: the limits of the server.
-            request: the request as JSON of `kept`, from which other servers can start the job again.
+            request: the request as JSON of `encode_request`, from which other servers can start the job again.
             video: the prompt, size and length if the job makes a video.
             delivery: the form of the results, for a job of OGC API Processes.
 
@@ -150,12 +151,12 @@ class SceneRunner:
             running.task.cancel()
 
     async def ended(self, job_id: str) -> None:
-        """Wait until this server runs the job no longer, because it is finished, deleted or released."""
+        """Wait until the job no longer runs on this server: it is finished, deleted, or released to other servers."""
         if (running := self._running.get(job_id)) is not None:
             await asyncio.wait({running.task})
 
     def preview(self, server: str, job_id: str) -> Path:
-        """Return the path of the preview file that a server writes while it runs a job."""
+        """Return the path of the preview file that ``server`` writes while it runs a job."""
         return self.board.store.shared.work_of(server) / f"{job_id}.png"
 
     async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, held: ExitStack) -> None:
@@ -170,26 +171,26 @@ class SceneRunner:
         finally:
             await asyncio.shield(asyncio.to_thread(held.close))
 
-    async def _again(self, job: SceneJob, watch: PreviewRequest) -> None:
-        """Run a job again after the server that ran it has stopped."""
+    async def _restart(self, job: SceneJob, watch: PreviewRequest) -> None:
+        """Run a job that another server started and did not finish, because it stopped."""
         logger.warning("job %s is started again, because its server has stopped", job.id)
         try:
-            work, inputs = await in_thread(partial(self.again, job), lambda made: made[1].held.close())
+            work, inputs = await in_thread(partial(self.rebuild, job), lambda made: made[1].held.close())
         except Exception as error:  # noqa: BLE001 - becomes the job's error, which clients can read
             await self._record_error(job, error)
         else:
             await self._run(job, _with_job_id(work, job), watch, inputs.held)
 
     async def _record_error(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
-        """Record the error of a job. If the engine died, another server may start the job again instead."""
+        """Record the error of a job. If the engine died, release the job instead for another server to restart."""
         engine_died = isinstance(error.__cause__, EngineDeadError | AbortedError)
-        if not engine_died or not await asyncio.to_thread(self.board.give_up, job.id):
+        if not engine_died or not await asyncio.to_thread(self.board.release, job.id):
             failure = api_error(error, request_id)
             log_failure(job.id, failure.status, failure.message)
             await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
     async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
-        """Run a job to its end, and store its results."""
+        """Run a job to its end, and store its results. Previews are written meanwhile if clients ask for them."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
                 last, progress = output, output.progress
@@ -217,9 +218,9 @@ class SceneRunner:
                 if loop.time() - swept > _SWEEP_S:
                     swept = loop.time()
                     await asyncio.to_thread(self.board.sweep)
-                while not self.board.taken.empty():
-                    job, watch = self.board.taken.get_nowait(), PreviewRequest()
-                    self._start(job, self._again(job, watch), watch)
+                while not self.board.taken_over.empty():
+                    job, watch = self.board.taken_over.get_nowait(), PreviewRequest()
+                    self._start(job, self._restart(job, watch), watch)
                 if self._running:
                     await self._poll()
             except Exception:  # noqa: BLE001 - the error may be temporary, e.g. of the disk
@@ -227,7 +228,7 @@ class SceneRunner:
             await asyncio.sleep(_POLL_S)
 
     async def _poll(self) -> None:
-        """Poll the database. Stop the jobs that were deleted, and make the previews that clients have asked for.
+        """Poll the database. Cancel jobs that were deleted, and request previews that clients want.
 
         Servers share only the database, so that a server learns of such requests by polling it.
         """
@@ -246,7 +247,7 @@ def _with_job_id(work: Work, job: SceneJob) -> Work:
 
 
 class _Picture:
-    """Preview file of a running job. All servers that share the results folder can read it."""
+    """Preview file of a running job. It is in the shared results folder, so that all servers can send it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -265,7 +266,7 @@ class _Picture:
                 part.rename(self._path)
 
     def remove(self) -> None:
-        """Remove the file, and ignore all later calls of `show`."""
+        """Remove the file, and ignore later calls of `show`."""
         with self._lock:
             self._removed = True
             self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Create the jobs of scenes, for the routes of scenes and of OGC API Processes."""
+"""Create jobs of scenes, for the routes ``/v1/scenes`` and for OGC API Processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.serving.request.request_ids import request_id, trace_headers
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.server.job import SceneInputs, keep_inputs
-from vllm_mmout.wings.jobs.server.kept_request import kept
+from vllm_mmout.wings.jobs.server.kept_request import encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ async def add_scene(
     *,
     delivery: Delivery | None = None,
 ) -> SceneJob:
-    """Check a client's request for a scene, and create its job.
+    """Check a client's request for a scene, and create its job. If that fails, ``unused`` closes the input files.
 
     On success, the job owns the input files and ``unused`` no longer closes them.
     """
@@ -42,13 +42,13 @@ async def add_scene(
     work = scene_work(service, image_request, inputs, request_id(request, "scene"), trace_headers(request))
     model = image_request.model or service.models.registry.model_name()
     runner: SceneRunner = request.app.state.mmout_scenes
-    job = await runner.add(work, inputs, model, service.options, kept(image_request), delivery=delivery)
+    job = await runner.add(work, inputs, model, service.options, encode_request(image_request), delivery=delivery)
     unused.pop_all()
     return job
 
 
 async def open_inputs(image_request: ImageRequest, service: ForwardService, held: AsyncExitStack) -> SceneInputs:
-    """Check the files of a request and keep them open. The exit stack ``held`` closes the files."""
+    """Check the input files of a request and keep them open. Closing the exit stack ``held`` closes them."""
     inputs = await in_thread(
         partial(keep_inputs, image_request.images, service.sources), lambda made: made.held.close()
     )
@@ -63,6 +63,6 @@ def scene_work(
     name: str,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a job's request, and check all that can be checked before it runs."""
+    """Build the `Work` that runs a scene's request. Errors that can be found before the run are raised here."""
     request = msgspec.structs.replace(request, as_file=True)
     return Work.of(service, request, inputs.data, name, trace_headers=headers)

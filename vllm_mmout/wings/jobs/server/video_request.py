@@ -55,19 +55,19 @@ VIDEOS: Final = replace(_PICTURES, options={**_PICTURES.options, **_OWN})
 
 @dataclass(frozen=True, slots=True)
 class VideoRequest:
-    """Request for a video, parsed and checked as far as possible without the model."""
+    """Parsed request for a video. It is checked as far as possible without running the model."""
 
     asked: ImageRequest
-    """All fields except the settings in `video`. ``images`` is empty, or holds the image that the video starts from."""
+    """All fields except those in `video`. ``images`` is empty, or holds the image that the video starts from."""
     video: VideoSettings
 
-    def kept(self, sources: Sources) -> SceneInputs:
-        """Return the input of the job. Its reference image, if any, stays open until the job ends. Blocks."""
-        return kept_reference(self.asked.images, sources)
+    def keep_reference(self, sources: Sources) -> SceneInputs:
+        """Return the input of the job. Its reference image stays open until the job ends. The call blocks."""
+        return keep_reference(self.asked.images, sources)
 
 
-def kept_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
-    """Return the input of a video job. Its reference image, if any, stays open until the job ends. Blocks."""
+def keep_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
+    """Return the input of a video job. Its reference image stays open until the job ends. The call blocks."""
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 
@@ -122,7 +122,7 @@ def _size(text: str) -> str:
 
 
 def _seconds(value: str | float) -> str:
-    """Check the length of the video in seconds, and return it as text, as in OpenAI's API."""
+    """Return the length of a video in seconds as text, as in OpenAI's API. Raise an ApiError if it is invalid."""
     if value == AUTO:
         return AUTO
     try:

@@ -21,11 +21,11 @@ from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
 from vllm_mmout.wings.jobs.server import result_responses, video_schemas
 from vllm_mmout.wings.jobs.server.job import VIDEO_PREFIX, SceneInputs, SceneJob, VideoSettings
-from vllm_mmout.wings.jobs.server.job_lookup import JobKind, deleted, found, listed, unplaced
-from vllm_mmout.wings.jobs.server.kept_request import kept
+from vllm_mmout.wings.jobs.server.job_lookup import JobKind, delete_job, exempt_handler, find_job, list_jobs
+from vllm_mmout.wings.jobs.server.kept_request import encode_request
 from vllm_mmout.wings.jobs.server.video_request import (
     ROUTE,
-    kept_reference,
+    keep_reference,
     read_video_request,
 )
 from vllm_mmout.wings.jobs.server.video_work import check_videos, video_work
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 _POLL: Final = {"openai-poll-after-ms": "500"}
-"""Header that tells OpenAI's clients how often to poll a video, in milliseconds."""
+"""Response header that tells OpenAI's clients how many milliseconds to wait between two polls of a video."""
 _NO_SHEET: Final = "this server does not make spritesheets; ask for variant=thumbnail, or extract frames from the video"
 
 
 def attach(app: FastAPI) -> None:
     """Register the routes of videos on the app."""
     job_path = f"{ROUTE}/{{video_id}}"
-    content = unplaced(_content, check_videos)
+    content = exempt_handler(_content, check_videos)
     for method, path, endpoint, description in (
         ("POST", ROUTE, create_video, video_schemas.CREATE),
-        ("GET", ROUTE, unplaced(_videos, check_videos), video_schemas.LIST),
-        ("GET", job_path, unplaced(_video, check_videos), video_schemas.GET),
-        ("DELETE", job_path, unplaced(_delete_video, check_videos), video_schemas.DELETE),
+        ("GET", ROUTE, exempt_handler(_videos, check_videos), video_schemas.LIST),
+        ("GET", job_path, exempt_handler(_video, check_videos), video_schemas.GET),
+        ("DELETE", job_path, exempt_handler(_delete_video, check_videos), video_schemas.DELETE),
         ("GET", f"{job_path}/content", content, video_schemas.CONTENT),
     ):
         app.add_api_route(path, endpoint, methods=[method], tags=["videos"], openapi_extra=description)
@@ -81,8 +81,8 @@ def described(job: SceneJob) -> dict[str, Any]:
 
 
 def again(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of a video job that another server started. Blocks while reading."""
-    inputs = kept_reference(request.images, service.sources)
+    """Rebuild the `Work` and the input of a video job that another server started. The call blocks."""
+    inputs = keep_reference(request.images, service.sources)
     try:
         return video_work(service, request, video, inputs.data, f"video-{uuid4().hex}"), inputs
     except BaseException:
@@ -104,7 +104,7 @@ async def _created(request: Request, service: ForwardService) -> Response:
         model = video_request.asked.model or service.models.registry.model_name()
         runner: SceneRunner = request.app.state.mmout_scenes
         job = await runner.add(
-            work, inputs, model, service.options, kept(video_request.asked), video=video_request.video
+            work, inputs, model, service.options, encode_request(video_request.asked), video=video_request.video
         )
         unused.pop_all()
     return JSONResponse(described(job), headers=_POLL)
@@ -112,22 +112,22 @@ async def _created(request: Request, service: ForwardService) -> Response:
 
 async def _videos(request: Request, runner: SceneRunner) -> Response:
     """Return one page of the video jobs of all servers."""
-    return await listed(request, runner.board, _KIND)
+    return await list_jobs(request, runner.board, _KIND)
 
 
 async def _video(request: Request, runner: SceneRunner) -> Response:
     """Return the description of one video job."""
-    return JSONResponse(described(await found(request, runner.board, _KIND)), headers=_POLL)
+    return JSONResponse(described(await find_job(request, runner.board, _KIND)), headers=_POLL)
 
 
 async def _delete_video(request: Request, runner: SceneRunner) -> Response:
     """Cancel a video job and delete it with its video."""
-    return await deleted(request, runner, _KIND)
+    return await delete_job(request, runner, _KIND)
 
 
 async def _content(request: Request, runner: SceneRunner) -> Response:
     """Send a video, or the thumbnail of its first frame. The header Range selects a part of the bytes."""
-    job = await found(request, runner.board, _KIND)
+    job = await find_job(request, runner.board, _KIND)
     variant = result_responses.one_of(request, "variant", "video", "thumbnail", "spritesheet", usual="video")
     if variant == "spritesheet":
         raise ApiError(400, _NO_SHEET, param="variant")
@@ -139,5 +139,5 @@ async def _content(request: Request, runner: SceneRunner) -> Response:
         runner.board.store.find, output.stored if variant == "video" else output.preview or ""
     )
     if entry is None:
-        raise ApiError(404, f"the video was removed to make room for newer ones; {_KIND.again}", param="video_id")
+        raise ApiError(404, f"the video was removed to make room for newer ones; {_KIND.advice}", param="video_id")
     return ranged_response(request, entry, f"{job.id}-{variant}", result_responses.PRIVATE, variant)

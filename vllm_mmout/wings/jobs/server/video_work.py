@@ -27,7 +27,7 @@ _IMAGE: Final = "image"
 
 
 def check_videos(service: ForwardService) -> None:
-    """Raise an ApiError (400) if the server's model does not make videos."""
+    """Raise an ApiError (400) if the server's model does not produce videos."""
     if _processor(service).modality != "video":
         raise ApiError(400, service.gives, param="model")
 
@@ -41,7 +41,7 @@ def video_work(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a video job, and check all that can be checked before it runs.
+    """Build the `Work` that runs a video job. Errors that can be found before the run are raised here.
 
     Args:
         service: the model's service, with its input mapper and its processors.
@@ -101,7 +101,7 @@ def _size_and_length(
 
 
 def _input(service: ForwardService, prompt: str, image: Any, extra_inputs: dict[str, int]) -> tuple[Any, Field]:
-    """Return the model's input, and the name of the request field that it comes from: "image" or "prompt".
+    """Return the model's input, and the request field that errors about it should name: "image" or "prompt".
 
     A mapper with named inputs, or any mapper if there are ``extra_inputs``, gets a dict. Any other mapper gets the
     image, or the prompt if there is no image.
