@@ -42,7 +42,7 @@ def manifest(tmp_path):
 def stored(manifest, tmp_path, scene="a.tif"):
     """The record of a scene whose result is a file of five bytes."""
     (tmp_path / "made").write_bytes(b"bytes")
-    record = SceneRecord(scene=scene, files=(manifest.objects.placed(tmp_path / "made", "day/a.tif"),))
+    record = SceneRecord(scene=scene, files=(manifest.objects.move_in(tmp_path / "made", "day/a.tif"),))
     manifest.write(record)
     return record
 
@@ -117,8 +117,8 @@ def test_a_report_has_a_line_for_each_scene(manifest, tmp_path):
     """And what was noted during the run is gone."""
     record = stored(manifest, tmp_path)
     for _ in range(3):
-        manifest.begin("run", "a.tif", {})
-    assert manifest.begun("run", "a.tif", {}) == 3
+        manifest.count_start("run", "a.tif", {})
+    assert manifest.start_count("run", "a.tif", {}) == 3
     report = Path(manifest.report([record]))
     assert msgspec.json.decode(report.read_bytes(), type=SceneRecord) == record
     assert not (tmp_path / "out/.vllm-mmout/runs").exists()
@@ -155,8 +155,8 @@ def test_what_was_begun_before_is_run_alone_and_given_up_in_the_end(manifest):
     """So that a scene which ends whatever runs it takes no other with it, and the run has an end."""
     job = RunSettings("water-index", OutputParams(), (), "scene", manifest, "run")
     for _ in range(MOST_STARTS):
-        manifest.begin("run", "bad.tif", {})
-    manifest.begin("run", "late.tif", {})
+        manifest.count_start("run", "bad.tif", {})
+    manifest.count_start("run", "late.tif", {})
     actor = Ending.of(job)()
     found = actor(batch("a.tif", "bad.tif", "late.tif", "b.tif"))[RECORD]
     records = [msgspec.json.decode(record, type=SceneRecord) for record in found]
@@ -194,7 +194,7 @@ def test_a_joined_scene_has_the_assumptions_about_its_windows(manifest, tmp_path
     parts = [ScenePart(window, window) for window in (Window(0, 0, 1, 1), Window(0, 1, 1, 1))]
     scene = CutScene("a.tif", "a", (1, 2), parts)
     for (_, options), sentences in zip(scene.rows(), (("one.", "two."), ("two.", "three.")), strict=True):
-        scene.take(msgspec.structs.replace(stored(manifest, tmp_path), options=options, assumed=sentences))
+        scene.add_record(msgspec.structs.replace(stored(manifest, tmp_path), options=options, assumed=sentences))
     record = scene.joined(SimpleNamespace(call=lambda _, function, *args: function(*args)), manifest, "run")
     assert record.assumed == ("one.", "two.", "three.")
 

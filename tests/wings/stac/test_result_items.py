@@ -254,4 +254,4 @@ def test_names_with_signs_of_addresses_are_encoded(tmp_path):
     assert [link.href for link in made.get_item_links()] == ["./a%231%3F.json"]
     item = json.loads((tmp_path / "a#1?.json").read_text())
     assert [asset["href"] for asset in item["assets"].values()] == ["./a%231%3F.tif", "./a%231%3F-thumbnail.png"]
-    assert Document({}, f"{tmp_path}/a#1?.json").resolved(item["assets"]["data"]["href"]) == f"{tmp_path}/a#1?.tif"
+    assert Document({}, f"{tmp_path}/a#1?.json").resolve(item["assets"]["data"]["href"]) == f"{tmp_path}/a#1?.tif"

@@ -15,8 +15,8 @@ _DEEPEST: Final = 40
 _MOST_TERMS: Final = 200
 _COMPARING: Final = frozenset({"Max", "Min"})
 _MOST_COMPARED: Final = 8
-"""Maximum number of arguments of ``Max`` and ``Min``. sympy compares all pairs of arguments, so many arguments would
-take long."""
+"""Maximum number of arguments of ``Max`` and ``Min``. sympy compares their arguments in pairs, which takes long for
+many arguments."""
 _ATOMS: Final = frozenset({"Symbol", "Integer", "Float", "Rational"})
 _LARGEST_NUMBER: Final = 2**63
 _LARGEST_POWER: Final = 8

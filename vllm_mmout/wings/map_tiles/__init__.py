@@ -1,4 +1,4 @@
-"""Extension package for map tiles: stored results as layers of web maps and of QGIS."""
+"""Extension package that serves stored results as map tiles, for web maps and QGIS."""
 
 from __future__ import annotations
 

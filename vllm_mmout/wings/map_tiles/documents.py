@@ -1,4 +1,4 @@
-"""Documents that tell map clients where the tiles of a result are: TileJSON, and WMTS capabilities."""
+"""Build documents that tell map clients the URLs of a result's tiles: TileJSON and WMTS capabilities."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _OWS: Final = "http://www.opengis.net/ows/1.1"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
 _SET: Final = "WebMercatorQuad"
 _PIXEL: Final = 0.00028
-"""Side in metres of the standard pixel that defines scales in WMTS (OGC 07-057r7, section 6.1)."""
+"""Side in metres of the pixel from which WMTS computes scale denominators (OGC 07-057r7, section 6.1)."""
 _URN: Final = "urn:ogc:def:crs:EPSG::3857"
 for _prefix, _namespace in (("", _WMTS), ("ows", _OWS), ("xlink", _XLINK)):
     register_namespace(_prefix, _namespace)
 
 
-def tilejson(layer: MapLayer, result: str) -> dict[str, Any]:
-    """Return the TileJSON 3.0 document (github.com/mapbox/tilejson-spec) of a result with the address ``result``.
+def tilejson(layer: MapLayer, result_url: str) -> dict[str, Any]:
+    """Return the TileJSON 3.0 document of a result. ``result_url`` is the URL of the result file.
 
     Clients may read ``attribution`` as HTML, so the text in it is escaped. The legend of the classes is in the key
     ``classes``, which is not part of TileJSON. Results that are not classes have the ``range`` that is drawn from black
@@ -37,7 +37,7 @@ def tilejson(layer: MapLayer, result: str) -> dict[str, Any]:
         "name": layer.made_by or "result",
         "attribution": escape(layer.made_by),
         "scheme": "xyz",
-        "tiles": [f"{result}/tiles/{{z}}/{{x}}/{{y}}.png"],
+        "tiles": [f"{result_url}/tiles/{{z}}/{{x}}/{{y}}.png"],
         "bounds": bounds,
         "center": [(box.west + box.east) / 2, (box.south + box.north) / 2, max(finest - 2, 0)],
         "minzoom": 0,
@@ -46,8 +46,8 @@ def tilejson(layer: MapLayer, result: str) -> dict[str, Any]:
     }
 
 
-def capabilities(layer: MapLayer, result: str) -> bytes:
-    """Return the WMTS 1.0.0 capabilities (OGC 07-057r7) of a result with the address ``result``, whose tiles are REST.
+def capabilities(layer: MapLayer, result_url: str) -> bytes:
+    """Return the WMTS 1.0.0 capabilities (OGC 07-057r7) of a result. ``result_url`` is the URL of the result file.
 
     The tile matrix set is WebMercatorQuad.
     """
@@ -66,7 +66,7 @@ def capabilities(layer: MapLayer, result: str) -> bytes:
     link = SubElement(described, f"{{{_WMTS}}}TileMatrixSetLink")
     _texts(link, _WMTS, TileMatrixSet=_SET)
     limits = SubElement(link, f"{{{_WMTS}}}TileMatrixSetLimits")
-    template = f"{result}/tiles/{{TileMatrix}}/{{TileCol}}/{{TileRow}}.png"
+    template = f"{result_url}/tiles/{{TileMatrix}}/{{TileCol}}/{{TileRow}}.png"
     SubElement(described, f"{{{_WMTS}}}ResourceURL", format="image/png", resourceType="tile", template=template)
     matrices = SubElement(contents, f"{{{_WMTS}}}TileMatrixSet")
     _texts(matrices, _OWS, Identifier=_SET, SupportedCRS=_URN)
@@ -97,13 +97,13 @@ def _matrix(matrices: Element, zoom: int) -> None:
 
 
 def _texts(parent: Element, namespace: str, **texts: str) -> None:
-    """Add an element with text to ``parent`` for each keyword, in order."""
+    """Append a child element to ``parent`` for each keyword: the name is its tag, the value its text."""
     for name, text in texts.items():
         SubElement(parent, f"{{{namespace}}}{name}").text = text
 
 
 def _bounds(layer: MapLayer) -> tuple[float, float, float, float]:
-    """Return west, south, east and north of a layer in degrees.
+    """Return the bounds of a layer in degrees: west, south, east, north.
 
     A layer that crosses 180 degrees gets all longitudes, since TileJSON and WMTS have no other way to say it.
     """

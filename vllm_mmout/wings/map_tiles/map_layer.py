@@ -26,7 +26,7 @@ from vllm_mmout.outputs.rendering import default_palette, render
 from vllm_mmout.wings.map_tiles.web_mercator import CRS, FINEST, HALF, NORTH, SIDE, Box, Metres, Tile
 
 _LARGEST: Final = 4096
-"""Largest height and width in pixels of the smallest overview of a file that is drawn."""
+"""Largest height and width in pixels of an image that is read as a whole. A larger file needs overviews."""
 _GDAL: Final = {
     "GDAL_NUM_THREADS": "1",
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # a stored result is one file
@@ -35,26 +35,26 @@ _GDAL: Final = {
 
 
 class MapLayer:
-    """A stored GeoTIFF as a layer of a web map. Use `opened`."""
+    """Map layer that draws tiles of a stored GeoTIFF. The function `opened` creates it."""
 
     def __init__(self, path: Path, dataset: Any) -> None:
         self._path = path
         self._dataset = dataset
         self.bands = (1, 2, 3) if dataset.count == 3 else (1,)
-        """Numbers of the bands that are drawn, from 1."""
+        """Numbers (from 1) of the bands that are drawn."""
         self._factors = dataset.overviews(1)
         self.boxes = self._boxes()
-        """The area of the result: one box, or two boxes if it crosses 180 degrees."""
+        """Bounding boxes of the result in degrees: one, or two if the result crosses the 180th meridian."""
 
     @property
     def made_by(self) -> str:
-        """Names of the model and of the output processor, or "" if the file does not name them."""
+        """Names of the model and of the output processor, or "" if the file's tags do not contain them."""
         items = self._dataset.tags()
         return " ".join(filter(None, (items.get("MMOUT_MODEL"), items.get("MMOUT_PROCESSOR"))))
 
     @property
     def finest(self) -> int:
-        """Smallest zoom whose tiles show each pixel of the file."""
+        """Smallest zoom level whose tiles show the file at full resolution."""
         _, finer = self._density(*_centre(Metres.of(self.boxes[0])))
         zoom = math.ceil(math.log2(2 * HALF / SIDE * finer) - 0.01) if math.isfinite(finer) and finer > 0 else 0
         return min(max(zoom, 0), FINEST)
@@ -72,7 +72,7 @@ class MapLayer:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Smallest and largest valid value of the drawn bands, by the file's statistics."""
+        """Smallest and largest valid value of the drawn bands, from the file's statistics if it has them."""
         items = [self._dataset.tags(band) for band in self.bands]
         if all("STATISTICS_MINIMUM" in item for item in items):
             lows, highs = ([float(item[f"STATISTICS_{end}"]) for item in items] for end in ("MINIMUM", "MAXIMUM"))
@@ -87,9 +87,9 @@ class MapLayer:
         """Draw a tile as PNG. It is transparent outside of the result and at nodata."""
         array, valid = np.zeros((1, tile.side, tile.side), np.uint8), np.zeros((tile.side, tile.side), np.bool_)
         for box in self.boxes:
-            common = tile.extent.common(Metres.of(box))
-            if common is not None:
-                array, valid = self._warped(tile, self._level(tile, common))
+            intersection = tile.extent.intersection(Metres.of(box))
+            if intersection is not None:
+                array, valid = self._warped(tile, self._level(tile, intersection))
                 break
         palette = self._palette()
         limits = None if palette is not None or not valid.any() else self.limits
@@ -128,7 +128,7 @@ class MapLayer:
         return names
 
     def _palette(self) -> NDArray[np.uint8] | None:
-        """Return the colours of the classes: of the file, or of the package if the file has only names, or None."""
+        """Return the colour of each class, from the file or by default, or None if the pixels are not classes."""
         dataset = self._dataset
         if dataset.count != 1 or np.dtype(dataset.dtypes[0]).kind not in "iu":
             return None
@@ -139,21 +139,21 @@ class MapLayer:
         return default_palette(len(names)) if names else None
 
     def _density(self, x: float, y: float) -> tuple[float, float]:
-        """Return the pixels of the file per Web Mercator metre at a point, along the coarser and the finer axis."""
+        """Return how many file pixels cover a Web Mercator metre at a point: along the coarser and the finer axis."""
         xs, ys = transform(CRS, self._dataset.crs, [x, x + 1, x], [y, y, y + 1])
         a, b, _, d, e, _ = self._dataset.transform[:6]
         steps = np.linalg.solve([[a, b], [d, e]], [np.subtract(xs[1:], xs[0]), np.subtract(ys[1:], ys[0])])
         lengths = np.hypot(*steps).tolist()
         return min(lengths), max(lengths)
 
-    def _level(self, tile: Tile, common: Metres) -> int | None:
-        """Return the number of the coarsest overview that is not coarser than the tile. None is the file itself."""
-        density = self._density(*_centre(common))[0] * tile.pixel
+    def _level(self, tile: Tile, intersection: Metres) -> int | None:
+        """Return the index of the coarsest overview that is fine enough for a tile, or None for full resolution."""
+        density = self._density(*_centre(intersection))[0] * tile.pixel
         fitting = [level for level, factor in enumerate(self._factors) if not factor > density * 1.001]
         return fitting[-1] if fitting else None
 
     def _warped(self, tile: Tile, level: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the drawn bands [bands, height, width] in the tile, and the mask of valid pixels [height, width].
+        """Read a tile's bands [bands, height, width] in Web Mercator, and the mask of its valid pixels [height, width].
 
         Single bands of integers, which may be classes, are resampled by nearest neighbour, and others bilinearly.
         """

@@ -1,4 +1,4 @@
-"""The routes of map tiles, below the address of a stored result."""
+"""HTTP routes of map tiles. Their URLs begin with the URL of a stored result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.service import Service
 
 _AT_ONCE: Final = min(4, os.cpu_count() or 1)
-"""Maximum number of tiles that are drawn at the same time. Each takes a processor, and up to 64 MiB in GDAL."""
+"""Maximum number of tiles that are drawn at the same time. Each uses a CPU core, and up to 64 MiB in GDAL."""
 _NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 _FILE: Final = re.compile(r"(\d{1,9})(@2x)?\.png", re.ASCII)
 _RESULT: Final = "/v1/images/results/{name}"
@@ -60,7 +60,7 @@ class TileRoutes(ServerExtension):
             app.add_api_route(_RESULT + path, endpoint, methods=["GET"], tags=["map tiles"], openapi_extra=described)
 
     async def start(self, service: Service, state: State) -> None:
-        """Create the limit of tiles that are drawn at the same time."""
+        """Create the semaphore that limits how many tiles are drawn at the same time."""
         del service
         state.mmout_tiles = asyncio.Semaphore(_AT_ONCE)
 
@@ -68,26 +68,26 @@ class TileRoutes(ServerExtension):
 async def tile(request: Request) -> Response:
     """Send one tile of a stored result as PNG."""
     try:
-        asked = _asked_tile(request)
+        requested_tile = _requested_tile(request)
         store = store_of(request)
         # A result never changes, and its name is never used again.
         headers = {"Cache-Control": f"private, max-age={int(store.ttl)}, immutable", "ETag": f'"{_etag(request)}"'}
         path = await asyncio.to_thread(_path, store, request)
         if headers["ETag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        content = await _drawn(request, path, lambda layer: layer.tile(asked))
+        content = await _drawn(request, path, lambda layer: layer.tile(requested_tile))
         return Response(content, headers=headers, media_type="image/png")
     except Exception as error:  # noqa: BLE001 - each error is the answer to its own request
         return error_response(error)
 
 
 async def tilejson_of(request: Request) -> Response:
-    """Send the TileJSON document of a stored result. Web maps find the tiles in it."""
+    """Send the TileJSON document of a stored result. It tells web maps the URLs of the tiles."""
     return await _document(request, lambda layer, result: msgspec.json.encode(tilejson(layer, result)), JSON)
 
 
 async def wmts(request: Request) -> Response:
-    """Send the WMTS capabilities of a stored result. QGIS and other programs find the tiles in it."""
+    """Send the WMTS capabilities of a stored result. They tell QGIS and other programs the URLs of the tiles."""
     return await _document(request, capabilities, "application/xml")
 
 
@@ -101,12 +101,12 @@ async def _document(request: Request, document: Callable[[MapLayer, str], bytes]
         return error_response(error)
 
 
-async def _drawn(request: Request, path: Path, work: Callable[[MapLayer], bytes]) -> bytes:
-    """Run ``work`` on a result in a thread, unless the client is gone before a thread is free."""
+async def _drawn(request: Request, path: Path, draw: Callable[[MapLayer], bytes]) -> bytes:
+    """Call ``draw`` with a result's map layer, in a thread. Skip the call if the client disconnects before."""
 
     def opened_and_drawn() -> bytes:
         with opened(path) as layer:
-            return work(layer)
+            return draw(layer)
 
     async def in_turn() -> bytes:
         async with request.app.state.mmout_tiles:
@@ -116,7 +116,7 @@ async def _drawn(request: Request, path: Path, work: Callable[[MapLayer], bytes]
 
 
 def _path(store: ResultStore, request: Request) -> Path:
-    """Return the path of the GeoTIFF that a request names. Raise an ApiError for another or a missing result."""
+    """Return the path of the GeoTIFF in the request's URL. Raise an ApiError if it is missing or not a GeoTIFF."""
     name = str(request.path_params["name"])
     with closing(found_result(store, name)) as entry:
         if entry.format != "tiff":
@@ -128,8 +128,8 @@ def _path(store: ResultStore, request: Request) -> Path:
     return store.folder / name
 
 
-def _asked_tile(request: Request) -> Tile:
-    """Return the tile that a request's path names. Raise an ApiError (400) if the path is malformed."""
+def _requested_tile(request: Request) -> Tile:
+    """Return the tile in the request's URL. Raise an ApiError (400) if the URL is malformed."""
     zoom, column, file = (str(request.path_params[name]) for name in ("z", "x", "file"))
     match = _FILE.fullmatch(file)
     if match is None or not _NUMBER.fullmatch(zoom) or not _NUMBER.fullmatch(column):

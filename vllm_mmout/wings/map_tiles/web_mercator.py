@@ -1,4 +1,4 @@
-"""The tile grid of web maps: the tile matrix set WebMercatorQuad of OGC 17-083r4, annex D.1."""
+"""Tile grid of web maps, which OGC calls the tile matrix set WebMercatorQuad (OGC 17-083r4, annex D.1)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CRS: Final = "EPSG:3857"
 SIDE: Final = 256
 """Height and width of a tile in pixels."""
 FINEST: Final = 24
-"""Largest zoom of a tile. A pixel is 9 mm wide at the equator."""
+"""Largest zoom level of a tile. Its pixels are 9 mm wide at the equator."""
 HALF: Final = 6378137.0 * math.pi
-"""Half of the side of the square world map in Web Mercator metres."""
+"""Half the side length of the square world map, in Web Mercator metres."""
 NORTH: Final = math.degrees(math.atan(math.sinh(math.pi)))
-"""Northern limit of the world map in degrees, some 85.05."""
+"""Northern limit of the world map in degrees of latitude, about 85.05."""
 
 
 class Box(NamedTuple):
@@ -41,8 +41,8 @@ class Metres(NamedTuple):
         """Convert a box in degrees to Web Mercator metres."""
         return cls(*metres(box.west, box.south), *metres(box.east, box.north))
 
-    def common(self, other: Metres) -> Metres | None:
-        """Return the intersection with another box, or None if its area is 0."""
+    def intersection(self, other: Metres) -> Metres | None:
+        """Return the intersection with another box, or None if they do not overlap."""
         lower, upper = map(max, self[:2], other[:2]), map(min, self[2:], other[2:])
         box = Metres(*lower, *upper)
         return box if box.left < box.right and box.bottom < box.top else None
@@ -59,9 +59,9 @@ class Tile:
 
     zoom: int
     column: int
-    """Number of the column, from 0 in the west."""
+    """Column of the tile, counted from 0 in the west."""
     row: int
-    """Number of the row, from 0 in the north."""
+    """Row of the tile, counted from 0 in the north."""
     side: int = SIDE
     """Height and width of the tile's picture in pixels."""
 
@@ -76,14 +76,14 @@ class Tile:
 
     @property
     def extent(self) -> Metres:
-        """Bounding box of the tile."""
+        """Bounding box of the tile in Web Mercator metres."""
         width = 2 * HALF / 2**self.zoom
         left, top = self.column * width - HALF, HALF - self.row * width
         return Metres(left, top - width, left + width, top)
 
     @property
     def pixel(self) -> float:
-        """Side of a pixel in Web Mercator metres."""
+        """Side length of a pixel in Web Mercator metres."""
         side: float = 2 * HALF / 2**self.zoom
         return side / self.side
 
@@ -94,7 +94,7 @@ def metres(longitude: float, latitude: float) -> tuple[float, float]:
 
 
 def tile_range(box: Box, zoom: int) -> tuple[int, int, int, int]:
-    """Return the first and last row, and the first and last column, of the tiles that a box touches."""
+    """Return (first row, last row, first column, last column) of the tiles that a box touches."""
     extent, width, last = Metres.of(box), 2 * HALF / 2**zoom, 2**zoom - 1
     numbers = (HALF - extent.top, HALF - extent.bottom, extent.left + HALF, extent.right + HALF)
     north, south, west, east = (min(max(math.floor(number / width), 0), last) for number in numbers)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 SCENE: Final = "scene"
 """Dataset column with the path or address of a scene."""
 BATCH: Final = 4
-"""Number of scenes that an engine gets as a batch, and cuts into tiles at the same time."""
+"""Number of scenes that an engine processes as one batch."""
 
 
 class Cluster:
-    """Ray cluster that runs scenes. `ClusterRun` uses Ray only through this class, so a subclass can replace Ray.
+    """Ray cluster that runs scenes. `ClusterRun` reaches Ray only through it, so tests can replace it by a subclass.
 
     Args:
         address: address of the cluster; None for RAY_ADDRESS, or for this machine alone if that is not set.
@@ -44,7 +44,7 @@ class Cluster:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Connect to the cluster while the context is open. Ray's own prints go to standard error.
+        """Connect to the cluster while the context is open. Ray's own output goes to standard error.
 
         Raises:
             MMOutError: the cluster does not run, does not accept the token, or ended during the run.
@@ -75,17 +75,17 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
-        """Run scenes, given as rows from `row_of`. Yield the record of each scene when it is done."""
+        """Run scenes, given as rows from `row_of`. Yield each scene's outcome when it is done."""
         for row in dataset_of(rows, job, **self._places).iter_rows():
             yield msgspec.json.decode(row[RECORD], type=SceneRecord)
 
     def call(self, name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function on any node, and return its result. Ray's dashboard shows the call as ``name``."""
+        """Run a function on any node and return its result. ``name`` is the task's name in Ray's dashboard."""
         return on_a_node(name, function, *args, **kwargs)
 
 
 def dataset_of(rows: Sequence[Mapping[str, str]], job: RunSettings, **places: Any) -> Dataset:
-    """Return a Ray dataset that runs the scenes. Its column `RECORD` holds the `SceneRecord` of each scene.
+    """Return a Ray dataset that runs the scenes lazily. Its column `RECORD` holds each scene's outcome as JSON.
 
     ``places`` has the entries ``workers``, ``num_cpus`` and ``num_gpus`` of `vllm_mmout.ray.predict`.
     """
@@ -97,11 +97,11 @@ def dataset_of(rows: Sequence[Mapping[str, str]], job: RunSettings, **places: An
 
 
 def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the dataset row of a scene: its path, the ``name`` of its result, and its own options as JSON."""
+    """Return a scene's dataset row: its path, the ``name`` of its result files, and its options as JSON."""
     return {SCENE: scene, NAME: name, OPTIONS: msgspec.json.encode(options or {}, order="sorted").decode()}
 
 
 def _cause(error: BaseException) -> str:
-    """Return the message of the original error on the node, without its traceback."""
+    """Return the message of the innermost cause of an error, without its traceback."""
     cause = getattr(error, "cause", None) or error.__cause__
     return str(error) if cause is None else _cause(cause)

@@ -16,7 +16,7 @@ from vllm_mmout.geo import address_fault, in_bucket, is_address, key_fault, scen
 from vllm_mmout.models.inputs.input_forms import name_of
 from vllm_mmout.wings.ray.cluster import SCENE, Cluster, row_of
 from vllm_mmout.wings.ray.driver_mark import DriverMark
-from vllm_mmout.wings.ray.join import planned
+from vllm_mmout.wings.ray.join import cut_large_scenes
 from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
 from vllm_mmout.wings.ray.predictor import RunSettings
 from vllm_mmout.wings.ray.setup import setup_key
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ClusterRun:
-    """Run of many scenes on a cluster. If the same command is started again, it runs only the unfinished scenes."""
+    """Run of many scenes on a cluster. When the same command runs again, it skips the scenes that are done."""
 
     def __init__(self, options: argparse.Namespace, params: OutputParams, cluster: Cluster) -> None:
         out = _absolute(options.out)
@@ -79,22 +79,22 @@ class ClusterRun:
         return 1 if failed else 0
 
     def _made(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
-        """Run scenes, and yield the record of each. Large scenes run as windows, whose results are joined."""
+        """Run scenes and yield their outcomes. Large scenes run in windows whose results are joined at the end."""
         if not names:
             return
-        cut = planned(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
+        cut = cut_large_scenes(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
         rows = [row_of(scene, name) for scene, name in names.items() if scene not in cut]
         rows += [row_of(scene.scene, *window) for scene in cut.values() for window in scene.rows()]
         for record in self._cluster.records(rows, self._job):
             scene = cut.get(record.scene)
             if scene is None:
                 yield record
-            elif scene.take(record):
+            elif scene.add_record(record):
                 yield scene.joined(self._cluster, self._manifest, self._job.run)
 
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the scenes that command-line arguments name, with the name of each result in the results folder."""
+    """Return the scenes that the inputs name. Maps each scene to the name of its result files, without suffix."""
     named_scenes = []
     for input_ in inputs:
         if not input_.endswith("/"):
@@ -115,12 +115,12 @@ def names_of(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def _stem(address: str) -> str:
-    """Return a file's name without folder and suffix. Object stores may refuse some of its characters."""
+    """Return a file's name without folder and suffix. `_fault` checks its characters."""
     return PurePosixPath(address.rpartition("/")[2]).stem
 
 
 def _fault(scene: str, name: str) -> str | None:
-    """Return an error message if a scene's address or the name of its result is not allowed, or None."""
+    """Return an error message if an object store would refuse a scene's address or result name, else None."""
     fault = address_fault(scene) if in_bucket(scene) else None
     if fault is None and (why := key_fault(name)) is not None:
         fault = f"{_printable(scene)!r} {why}, which is not allowed in the name of a result; rename the scene"
@@ -128,12 +128,12 @@ def _fault(scene: str, name: str) -> str | None:
 
 
 def _printable(scene: str) -> str:
-    """Return a path or address with escapes in place of invalid UTF-8 bytes, so that JSON can hold it."""
+    """Escape invalid UTF-8 bytes in a path or address, so that it can be stored in JSON."""
     return scene.encode(errors="backslashreplace").decode()
 
 
 def _absolute(path: str, *, only_if_there: bool = False) -> str:
-    """Return a path as an absolute path. Addresses and names of models are returned unchanged."""
+    """Make a path absolute. Return addresses unchanged, and with ``only_if_there`` also missing paths."""
     if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
         return path
     end = "/" if path.endswith("/") else ""
@@ -141,7 +141,7 @@ def _absolute(path: str, *, only_if_there: bool = False) -> str:
 
 
 def _show(record: SceneRecord, out: TextIO) -> None:
-    """Print the main file of a scene's result, or its error."""
+    """Print the path of a scene's main result file, or its error."""
     if record.error is None:
         tqdm.write(record.files[0].address, file=out)
     else:

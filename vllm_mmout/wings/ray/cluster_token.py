@@ -20,11 +20,11 @@ _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
 _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
-"""Pattern that finds error messages from Ray about the token."""
+"""Pattern that matches those error messages from Ray that are about the token."""
 
 
 def token_source() -> str | None:
-    """Return the place where Ray finds a token on this machine, such as "RAY_AUTH_TOKEN", or None."""
+    """Return the name of the variable or file from which Ray gets a token on this machine, or None."""
     if os.environ.get(_TOKEN):
         return _TOKEN
     if path := os.environ.get(_PATH):

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def rows_of(batch: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a batch, which is given as an array per column. Each row is a dict by column name."""
+    """Return the rows of a batch. Each row is a dict from column name to value."""
     return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 
 
 def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return the columns that `vllm_mmout.ray.predict` adds to a batch.
+    """Return the result columns that `vllm_mmout.ray.predict` adds to a batch.
 
     These are ``error``, and ``path`` if files were written, otherwise ``output`` (bytes of a file) and ``format``. With
     several processors, or kinds of output, each name gets the name of one appended, such as ``output_mask``.

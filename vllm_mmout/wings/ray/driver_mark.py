@@ -20,29 +20,29 @@ from vllm_mmout.wings.ray.objects import FOLDER, Objects
 
 NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
-"""Seconds between two renewals of a process's lock file, which show that the process is alive."""
+"""Seconds between two writes of a process's lock file. The writes show that the process is alive."""
 PATIENCE: Final = 4
-"""Number of renewal intervals for which the lock file of another process is watched. If the file is not renewed in this
-time, the other process is considered dead."""
+"""Number of intervals `BEAT_S` to watch the lock file of another process. If the file does not change in this time, the
+other process counts as dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """Content of the lock file: the process that writes results into a folder."""
+    """Content of the lock file: the process that is writing results into the folder."""
 
     token: str
     host: str
     process: int
     begun: str
-    """Start time of the run in UTC, as text."""
+    """Start time of the run, as text in UTC."""
     beats: int = 0
-    """Number of times that this process has written the lock file."""
+    """Number of times that the process has written its lock file."""
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host}, which began at {self.begun}"
 
 
 class DriverMark:
-    """Lock file that reserves a folder or bucket of results for this process.
+    """Lock file that reserves a folder or bucket of results for one process.
 
     If another process's lock file changes within some seconds, that process is alive. Clocks and process numbers are
     not compared: clocks may differ between machines, and process numbers between containers. If two processes begin at
@@ -60,7 +60,7 @@ class DriverMark:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Write the lock file, renew it while the context is open, and remove it at the end.
+        """Hold the lock while the context is open: write the lock file, keep rewriting it, and remove it at the end.
 
         Raises:
             MMOutError: another process is writing results; the message names it.
@@ -105,7 +105,7 @@ class DriverMark:
                 self.renew()
 
     def _watch(self) -> None:
-        """Watch an existing lock file for some seconds. Raise MMOutError if its process renews it."""
+        """Watch the lock file of another process for some seconds. Raise MMOutError if the file changes."""
         first = self._read()
         if first is None:
             return

@@ -25,7 +25,7 @@ PARTS = f"{FOLDER}/parts"
 
 @dataclass
 class CutScene:
-    """Scene that is cut into windows, which run as separate rows of the dataset."""
+    """Large scene that is cut into windows. Each window runs as a row of the dataset."""
 
     scene: str
     name: str
@@ -33,23 +33,23 @@ class CutScene:
     """Height and width of the scene in pixels."""
     parts: list[ScenePart]
     area: PlacedArea | None = None
-    """Area of interest on the scene's pixels, or None. The joined result is masked to it."""
+    """Area of interest in pixels of the scene, or None. Pixels of the joined result outside of it become nodata."""
     records: dict[int, SceneRecord] = field(default_factory=dict)
-    """Records of the windows that are done or have failed, by the index of the window in ``parts``."""
+    """Outcome of each window that has run, by the window's index in ``parts``."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the name and the options of each window, to run it as a row of the dataset."""
+        """Return the result name and the options of each window, to run it as a row of the dataset."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
-    def take(self, record: SceneRecord) -> bool:
-        """Store the record of a window. Return whether all windows have a record now."""
+    def add_record(self, record: SceneRecord) -> bool:
+        """Store the outcome of a window. Return True if it was the last one missing."""
         windows = [_options(part)["window"] for part in self.parts]
         self.records[windows.index(record.options["window"])] = record
         return len(self.records) == len(self.parts)
 
     def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> SceneRecord:
-        """Join the windows' results on any node of the cluster, and return the scene's record."""
+        """Join the windows' results on any node of the cluster, and return the scene's outcome."""
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:
@@ -66,16 +66,16 @@ def _options(part: ScenePart) -> dict[str, Any]:
 
 
 def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
-    """Join the results of a scene's windows. Write and return the record of the whole scene."""
+    """Join the results of a scene's windows. Store and return the outcome of the whole scene."""
     records = [scene.records[number] for number in range(len(scene.parts))]
     facts: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
     try:
-        with manifest.objects.workshop(run) as folder:
+        with manifest.objects.temporary_folder(run) as folder:
             places = [(record.files[0].address, part) for record, part in zip(records, scene.parts, strict=True)]
             raster = joined(places, scene.size, records[0].known, folder, scene.area)
             raster.save(folder / "joined.tif")
             files = [
-                manifest.objects.placed(file, f"{scene.name}{file.name.removeprefix('joined')}")
+                manifest.objects.move_in(file, f"{scene.name}{file.name.removeprefix('joined')}")
                 for file in sorted(folder.glob("joined*"), key=lambda file: len(file.name), reverse=True)
             ]
         assumed = tuple(dict.fromkeys(sentence for record in records for sentence in record.assumed))
@@ -89,8 +89,10 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
     return record
 
 
-def planned(cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int) -> dict[str, CutScene]:
-    """Return the scenes to cut into windows, by address: scenes whose height or width exceeds ``side``.
+def cut_large_scenes(
+    cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int
+) -> dict[str, CutScene]:
+    """Find the scenes whose height or width exceeds ``side``, and cut them into windows. Return them by address.
 
     Scenes that cannot be opened are not cut. Their errors are reported when they run.
     """

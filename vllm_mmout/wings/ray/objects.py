@@ -1,4 +1,4 @@
-"""Read and write the files in a results folder or bucket by their relative names."""
+"""Read and write files in a results folder or bucket, by their names relative to it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FOLDER: Final = ".vllm-mmout"
-"""Folder inside the results folder for internal files."""
+"""Name of the folder for internal files, inside the results folder."""
 RUNS: Final = f"{FOLDER}/runs"
-"""Folder for internal files that are needed only until a run ends."""
+"""Name of the folder for internal files that are deleted when a run ends."""
 
 
 class ResultFile(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class ResultFile(msgspec.Struct, frozen=True):
 
 
 class Objects:
-    """Store of files in a local folder or a bucket. Writes are atomic, and all methods block.
+    """Files in a local folder or a bucket, by relative name. Writes are atomic, and all methods block.
 
     Raises:
         SaveError: the folder or bucket cannot be reached; the message says why.
@@ -92,8 +92,8 @@ class Objects:
                 self._store.delete(keys)
 
     @contextmanager
-    def workshop(self, run: str) -> Iterator[Path]:
-        """Yield a temporary folder for result files. `placed` moves them to their final names."""
+    def temporary_folder(self, run: str) -> Iterator[Path]:
+        """Yield a temporary folder for result files. `move_in` moves finished files from there to the results."""
         parent = None
         if self._local is not None:
             parent = self._local / RUNS / run
@@ -101,8 +101,8 @@ class Objects:
         with tempfile.TemporaryDirectory(prefix="work-", dir=parent) as folder:
             yield Path(folder)
 
-    def placed(self, file: Path, name: str) -> ResultFile:
-        """Move a file to its final ``name`` among the results. Return its address, hash and size."""
+    def move_in(self, file: Path, name: str) -> ResultFile:
+        """Move a file from a temporary folder to ``name`` among the results. Return its address, hash and size."""
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         nbytes = file.stat().st_size

@@ -72,12 +72,12 @@ def mapped(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
 ) -> Dataset:
-    """Return the dataset with a model's results added. Actors compute them batch by batch."""
+    """Return the dataset with the model's results as added columns. Actors compute them batch by batch."""
     from ray.data import ActorPoolStrategy
 
     from vllm_mmout.wings.ray.predictor import Predictor
 
-    cpus, gpus, room = _places(num_cpus, num_gpus)
+    cpus, gpus, room = _actor_resources(num_cpus, num_gpus)
     least, most = (1, room) if workers is None else (workers, workers) if isinstance(workers, int) else workers
     return dataset.map_batches(
         Predictor.of(job),
@@ -91,8 +91,8 @@ def mapped(
     )
 
 
-def _places(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, int]:
-    """Return the CPUs and GPUs of each actor, and the number of actors that fit into the cluster."""
+def _actor_resources(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, int]:
+    """Return (CPUs per actor, GPUs per actor, number of actors that fit into the cluster)."""
     import ray
 
     if not ray.is_initialized():

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
 
 OPTIONS: Final = "options"
-"""Dataset column with the options of a single scene as JSON, in addition to the options of the run."""
+"""Dataset column with a scene's own options as JSON. They override the options of the run."""
 NAME: Final = "name"
-"""Dataset column with the name of a scene's result files, relative to the results folder and without suffix."""
+"""Dataset column with the name of a scene's result files, relative to the results folder, without suffix."""
 RECORD: Final = "record"
-"""Dataset column with the `SceneRecord` of a scene as JSON."""
+"""Dataset column with a scene's outcome, a `SceneRecord` as JSON."""
 MOST_STARTS: Final = 4
-"""Maximum number of attempts at a scene in a run. The first attempt runs it in a batch. If its worker crashes, further
-attempts run it alone."""
+"""Maximum number of starts of a scene in a run. A scene that crashed its worker is started alone instead of in a
+batch."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class RunSettings:
     model: str
     params: OutputParams
     engine: Mapping[str, Any] | Sequence[str]
-    """Arguments of ``vllm.LLM`` by name, or flags of the command line."""
+    """Arguments of ``vllm.LLM`` by name, or a list of command-line flags."""
     column: str
     """Name of the dataset column that holds the inputs of ``LLM.generate``."""
     manifest: Manifest | None = None
     run: str = ""
-    """Unique name of the run, new at each start. Empty if ``manifest`` is None."""
+    """Unique name of the run, chosen at each start. Empty if outcomes are not stored."""
 
 
 @dataclass(frozen=True)
 class _ManifestRow:
-    """Row of a run that stores records: a scene, its options, and the name of its result."""
+    """Scene to run, with its options and the name of its result files."""
 
     scene: str
     options: dict[str, Any]
@@ -67,7 +67,7 @@ class _ManifestRow:
 
 
 class Predictor:
-    """Callable for Ray Data that starts an engine, and runs the model on batches of scenes.
+    """Callable for Ray Data that starts an engine, and then runs the model on batches of scenes.
 
     Each actor creates an instance. `of` returns the subclass for the settings of a run.
     """
@@ -82,11 +82,11 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass with the settings of a run. Ray's dashboard lists its actors under the model's name."""
+        """Return a subclass for the settings of a run. It is named after the model, as Ray's dashboard shows it."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run a batch, given as an array per column. Return its columns, with the result columns added."""
+        """Run the model on a batch, a dict from column name to array. Return the batch with result columns added."""
         rows = rows_of(batch)
         options = [msgspec.json.decode(row.get(OPTIONS) or b"{}", type=dict[str, Any]) for row in rows]
         params = [self._params(own) for own in options]
@@ -101,7 +101,7 @@ class Predictor:
         return {**batch, RECORD: np.array(records, object)}
 
     def _params(self, options: Mapping[str, Any]) -> OutputParams:
-        """Return the options of one row: the run's options, overridden by the row's own options."""
+        """Return the options of a row. They are the run's options, overridden by the row's own options."""
         params = self.job.params
         own = OutputParams.from_mapping({**params.to_mapping(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)
@@ -110,10 +110,12 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False)
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the record of each scene. Scenes without a record run in a batch, or alone after a crash."""
+        """Return the outcome of each scene. Scenes without one run as a batch, or alone after they crashed a worker."""
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
-        begun = {place: manifest.begun(self.job.run, entries[place].scene, entries[place].options) for place in left}
+        begun = {
+            place: manifest.start_count(self.job.run, entries[place].scene, entries[place].options) for place in left
+        }
         together = [place for place in left if not begun[place]]
         groups = [together] if together else []
         for group in groups + [[place] for place in left if begun[place]]:
@@ -122,16 +124,16 @@ class Predictor:
                 group_records = [_given_up(group_entries[0], manifest)]
             else:
                 for entry in group_entries:  # counted only now, since a scene that waits cannot crash a worker
-                    manifest.begin(self.job.run, entry.scene, entry.options)
+                    manifest.count_start(self.job.run, entry.scene, entry.options)
                 group_records = self._stored(group_entries, manifest)
             for place, record in zip(group, group_records, strict=True):
                 records[place] = record
         return [record for record in records if record is not None]
 
     def _stored(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Run scenes, move their files to the results, and store and return their records."""
+        """Run scenes as a batch and move their files to the results. Store and return their outcomes."""
         started = time.monotonic()
-        with manifest.objects.workshop(self.job.run) as folder:
+        with manifest.objects.temporary_folder(self.job.run) as folder:
             places = [folder / str(number) for number in range(len(entries))]
             params = [
                 msgspec.structs.replace(entry.params, path=f"{place}{os.sep}")
@@ -151,17 +153,17 @@ class Predictor:
 
 
 def _record(
-    entry: _ManifestRow, result: MultimodalRequestOutput, place: Path, manifest: Manifest, **facts: Any
+    entry: _ManifestRow, result: MultimodalRequestOutput, work_folder: Path, manifest: Manifest, **facts: Any
 ) -> SceneRecord:
-    """Move a scene's files from the folder ``place`` to the results, and return the scene's record."""
+    """Move a scene's result files out of ``work_folder`` to their final names. Return the scene's outcome."""
     facts |= {"scene": entry.scene, "options": entry.options, "node": this_node()}
     if result.error is not None:
         return SceneRecord(**facts, error=str(result.error))
     # The main file, which has the shortest name, is moved last: readers take its presence as the end of the run.
-    made = sorted(place.iterdir(), key=lambda file: len(file.name), reverse=True)
+    made = sorted(work_folder.iterdir(), key=lambda file: len(file.name), reverse=True)
     try:
         files = [
-            manifest.objects.placed(file, entry.name + file.name.removeprefix(name_of(entry.scene))) for file in made
+            manifest.objects.move_in(file, entry.name + file.name.removeprefix(name_of(entry.scene))) for file in made
         ]
     except SaveError as error:
         return SceneRecord(**facts, error=str(error))
@@ -170,7 +172,7 @@ def _record(
 
 
 def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
-    """Write and return an error record for a scene that crashed its worker too often."""
+    """Store and return an error as the outcome of a scene that crashed its worker too often."""
     error = f"whatever ran this scene ended {MOST_STARTS} times before it was done; run it alone to see why"
     record = SceneRecord(scene=entry.scene, options=entry.options, error=error)
     manifest.write(record)

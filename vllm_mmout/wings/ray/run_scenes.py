@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FLAGS: Final = ("ray", "ray_workers", "ray_cpus", "ray_gpus", "ray_split")
 _HERE: Final = "here"
 _READERS: Final = 16
-"""Number of inputs that are looked at in parallel."""
+"""Number of inputs that are checked in parallel."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(options: argparse.Namespace) -> list[str]:
-    """Return the flags for runs on a cluster that are given."""
+    """Return those flags for runs on a cluster that the user set, such as "--ray-split"."""
     return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(options, name) is not None]
 
 
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
 
 
 def _check_inputs(inputs: Sequence[str]) -> None:
-    """Raise OptionError if an input is a list of inputs, since the cluster makes one result of each input."""
+    """Raise OptionError if an input is a list of inputs. The cluster makes exactly one result of each input."""
     with ThreadPoolExecutor(_READERS) as pool:  # inputs may be addresses of documents
         for input_, records in zip(inputs, pool.map(_records, inputs), strict=True):
             if records is not None:
@@ -103,7 +103,7 @@ def _check_inputs(inputs: Sequence[str]) -> None:
 
 
 def _records(input_: str) -> int | None:
-    """Return the number of records in a list of records, or None for any other input."""
+    """Return the length of an input that is a list of inputs. Return None for any other input."""
     if is_folder(input_):
         return None
     found = list(expanded(input_))

@@ -1,4 +1,4 @@
-"""Compute a key from the engine's flags and the model's files, so that records of another setup are not reused."""
+"""Compute a hash of the engine's flags and the model's files. Stored outcomes are reused only if it is equal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pt2", ".gguf")
 _FLAG: Final = re.compile(r"-(?!\d)")
-"""Pattern for the beginning of a flag. A negative number is not a flag."""
+"""Pattern that matches the beginning of a flag, but not of a negative number."""
 
 
 def setup_key(model: str, flags: Sequence[str]) -> str:
-    """Return a hash of the engine's flags, and of the files of a local model.
+    """Return a hash of the engine's flags and of the files of a local model.
 
     Flags in another order or spelling (``--max_num_seqs=4`` for ``--max-num-seqs 4``) have the same key. JSON files of
     the model count by their content, weights by name, size and time of change.
@@ -26,7 +26,7 @@ def setup_key(model: str, flags: Sequence[str]) -> str:
 
 
 def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
-    """Return each flag's name and values, sorted by name. Repeated flags keep their order."""
+    """Return a name and values for each flag, sorted by name, so that order and spelling do not matter."""
     named: list[tuple[str, list[Any]]] = []
     for text in flags:
         if _FLAG.match(text) or not named:
@@ -42,7 +42,7 @@ def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
 
 
 def _value(text: str) -> Any:
-    """Parse a flag's value as JSON if it is an object, so that spaces do not matter. Return other text unchanged."""
+    """Parse a flag's value if it is a JSON object, so that spaces in it do not matter. Return other text unchanged."""
     try:
         return msgspec.json.decode(text) if text.startswith("{") else text
     except msgspec.DecodeError:
@@ -50,7 +50,7 @@ def _value(text: str) -> Any:
 
 
 def _files(model: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the name and content hash (for weights: size and time of change) of each file of a local model."""
+    """Yield the name and content hash of each model file. Weights have size and modification time instead of a hash."""
     for path in sorted(model.rglob("*")) if model.is_dir() else [model] if model.is_file() else []:
         name = path.relative_to(model)
         if any(part.startswith(".") for part in name.parts) or not path.is_file():

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function on any node and return its result. If the node dies, the function runs again on another node.
+    """Run a function on any node and return its result. If the node dies, run the function again on another node.
 
     The task reserves no CPUs, because engines may hold all of them until the last scene is done. Ray's dashboard shows
     it under ``name``.

@@ -1,4 +1,4 @@
-"""Cut a scene into windows, and join their results to the same raster that an uncut run would give.
+"""Cut a scene into windows, and join the windows' results into the raster that an uncut run would give.
 
 Each window owns a part of the result, which no other window has. A window covers all tiles of the scene's grid that
 touch its own part, so each pixel is made from the same tiles as in a single run.
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScenePart:
-    """Window of a scene, and the part of the joined result that is taken from it."""
+    """Window of a scene on which the model runs, and the part of its result that enters the joined result."""
 
     window: Window
-    """Window of the scene that the model runs on, in pixels of the file."""
+    """Window on which the model runs, in pixels of the file."""
     own: Window
-    """Part of the joined result that is taken from this window, in pixels of the scene."""
+    """Part of the scene that the joined result takes from this window, in pixels of the scene."""
 
 
 def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePart]:
-    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is its upper left pixel in the file."""
-    rows = list(_along(grid.rows, grid.height, grid.sides[0], side))
-    cols = list(_along(grid.cols, grid.width, grid.sides[1], side))
+    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is the (row, column) of its first pixel."""
+    rows = list(_windows_along(grid.rows, grid.height, grid.sides[0], side))
+    cols = list(_windows_along(grid.cols, grid.width, grid.sides[1], side))
     return [
         ScenePart(
             Window(origin[0] + top, origin[1] + left, bottom - top, right - left),
@@ -52,8 +52,8 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
     ]
 
 
-def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the range of each window along one axis, and the range of the joined result that is taken from it.
+def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (start, end, own start, own end) of each window along one axis, in pixels.
 
     Each item is (start, end, own start, own end). Windows may overlap. Their own parts, which make up the joined
     result, do not.
@@ -68,7 +68,7 @@ def _along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[t
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """Return metadata of a window's result as JSON values: that which is not read from its GeoTIFF."""
+    """Return the metadata of a window's result that its GeoTIFF does not hold, such as units, as JSON values."""
     if not isinstance(output, RasterOutput):
         raise OptionError(
             f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"
@@ -91,7 +91,7 @@ def joined(
     folder: Path,
     area: PlacedArea | None = None,
 ) -> StoredRaster:
-    """Join the GeoTIFFs of windows into one raster.
+    """Join the GeoTIFFs of a scene's windows into one raster.
 
     Args:
         parts: path or address of each GeoTIFF, and its window. The first window is the upper left one. A result may
@@ -134,12 +134,12 @@ def _put(
     like: RasterOutput,
     scale: tuple[Fraction, Fraction],
     origin: Window,
-    located: tuple[str | Path, ScenePart],
+    source: tuple[str | Path, ScenePart],
     *,
     masked: Callable[[Window], NDArray[np.bool_]] | None,
 ) -> None:
-    """Copy a window's part of the joined result to the canvas, with nodata where ``masked`` is False."""
-    address, part = located
+    """Copy the part of a window's result that belongs to the joined result onto the canvas."""
+    address, part = source
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))
     above, left = _scaled((part.window.row - origin.row, part.window.col - origin.col), scale)
     rows, end = block_limit(like.count), own.row + own.height
@@ -154,7 +154,7 @@ def _put(
 
 
 def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
-    """Return the nodata value of the windows' results, or None. Some results may not declare the value."""
+    """Return the nodata value of the windows' results, or None. Raise InputError if they declare different values."""
     values: dict[str, float] = {}
     for address, _ in parts:
         with open_raster(address) as raster:
@@ -166,7 +166,7 @@ def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
 
 
 def _scaled(lengths: tuple[int, int], scale: tuple[Fraction, Fraction]) -> tuple[int, int]:
-    """Convert rows and columns of the input to result pixels. Raise InputError if they are not whole pixels."""
+    """Convert lengths in input pixels to result pixels. Raise InputError if the lengths are not whole pixels."""
     rows, cols = lengths[0] * scale[0], lengths[1] * scale[1]
     if rows.denominator > 1 or cols.denominator > 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""STAC: items, item collections and searches as inputs, and items and collections that describe results."""
+"""Use STAC items, item collections and searches as inputs, and describe results as STAC items and collections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bands of an item's assets: their names, scale, offset and nodata, in STAC 1.0 and 1.1."""
+"""Read the bands of a STAC item's assets: names, scale, offset and nodata. Supports STAC 1.0 and 1.1."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vllm_mmout.models.inputs.catalogued import StatedBand
 from vllm_mmout.wings.stac.documents import Json, as_number
 from vllm_mmout.wings.stac.sentinel2 import APPLIED, SENTINEL_2, ProductCounts, is_optical
 
-_LISTS: Final = ("bands", "eo:bands", "raster:bands")
-"""Fields of an asset that list its bands: of STAC 1.1, and of the extensions of STAC 1.0."""
+_BAND_LIST_FIELDS: Final = ("bands", "eo:bands", "raster:bands")
+"""Fields of a STAC asset that list its bands. STAC 1.1 uses the first, extensions of STAC 1.0 the others."""
 _MOST: Final = 10_000
 
 
 def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
-    """Return the merged descriptions of an asset's bands, or an empty list if it describes none.
+    """Return a description of each band of a STAC asset, merged from all fields that list bands.
 
     Args:
         name: name of the asset in messages.
@@ -26,7 +26,7 @@ def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
         asset: the asset.
 
     """
-    lists = {field: _list(name, field, asset[field]) for field in _LISTS if asset.get(field)}
+    lists = {field: _list(name, field, asset[field]) for field in _BAND_LIST_FIELDS if asset.get(field)}
     counts = {len(bands) for bands in lists.values()}
     if len(counts) > 1:
         stated = ", ".join(f"{len(bands)} in {field}" for field, bands in lists.items())
@@ -43,7 +43,7 @@ def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
 def stated_band(
     name: str, asset: Json, band: Json, properties: Json, sensor: str | None, *, counts: ProductCounts | None
 ) -> StatedBand:
-    """Return a band with its names and numbers. Fields of the asset ``name`` hold for all of its bands.
+    """Return the names, packing and nodata value of a band. Fields of its asset are defaults for the band's fields.
 
     ``counts`` are facts of an item of a Sentinel-2 product.
     """
@@ -70,7 +70,7 @@ def _packing(scale: float, offset: float, properties: Json, sensor: str | None) 
 
 
 def names_of(band: Json) -> tuple[str, ...]:
-    """Return the names of a band that its description states."""
+    """Return the names and the common names that a band's description contains."""
     texts = [band.get(field) for field in ("name", "eo:common_name", "common_name")]
     return tuple(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
 
@@ -95,7 +95,7 @@ def _number(name: str, field: str, value: Any) -> float | None:
 
 
 def _nodata(name: str, value: Any) -> float | None:
-    """Return a nodata value, which STAC writes as a number, "nan", "inf" or "-inf"."""
+    """Parse a nodata value, which STAC writes as a number or as "nan", "inf" or "-inf"."""
     if value is None:
         return None
     try:

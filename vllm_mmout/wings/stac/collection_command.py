@@ -1,4 +1,4 @@
-"""``vllm-mmout stac``: writes STAC items and a collection for a folder of results."""
+"""Command ``vllm-mmout stac``, which writes STAC items and a STAC collection for a folder of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the collection, and print its path."""
+    """Write the items and the collection, and print the collection's path."""
     from vllm_mmout.wings.stac.folder_collections import NAME, collection
 
     collection(options.folder, id=options.id, description=options.description)

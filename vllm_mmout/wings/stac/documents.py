@@ -1,4 +1,4 @@
-"""Bounded reading of the JSON documents of a catalogue, and resolution of the addresses in them."""
+"""Read JSON documents of a STAC catalogue, up to a maximum size, and resolve the addresses in them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = Mapping[str, Any]
 MOST_BYTES: Final = 32 << 20
-"""Size in bytes of the largest document that is read."""
+"""Maximum size of a JSON document in bytes. Larger documents are refused."""
 _SUFFIXES: Final = (".json", ".geojson")
 _ITEM_ADDRESS: Final = re.compile(r"/items/[^/]+/?$")
-"""End of an item's address in a STAC API, which needs no suffix."""
+"""Pattern that matches the end of an item's address in a STAC API. Such an address lacks the suffix ".json"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A JSON object, and the place that its relative addresses refer to."""
+    """JSON object from a STAC catalogue, with the address against which its relative addresses are resolved."""
 
     content: Json
     base: str = ""
-    """Address or path of the document, or "" if it is unknown."""
+    """Address or path of the document, or "" if unknown."""
 
-    def resolved(self, href: str) -> str:
-        """Return the absolute address or path for an address in the document.
+    def resolve(self, href: str) -> str:
+        """Return an address in the document as an absolute address or path.
 
         Raises:
             InputError: the address is relative and the document has none, or the document came from a network and the
@@ -87,13 +87,13 @@ class Document:
 
 
 def _joined(base: str, href: str) -> str:
-    """Resolve a relative address against that of a document on a server or in a bucket."""
+    """Resolve a relative address against ``base``, the address of a document on a server or in a bucket."""
     scheme, _, rest = base.strip().partition("://")
     return f"{scheme}://{urljoin(f'https://{rest}', href).removeprefix('https://')}"
 
 
 def as_number(value: Any) -> float | None:
-    """Return a value of a document as a finite number, or None if it is something else."""
+    """Return a JSON value as a finite float, or None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -104,7 +104,7 @@ def as_number(value: Any) -> float | None:
 
 
 def may_be_document(data: Any) -> bool:
-    """Return whether a path, an address or an open file may be a JSON document, by its name."""
+    """Return whether the name of a path, address or open file looks like that of a JSON document."""
     name = data if isinstance(data, str | PurePath) else getattr(data, "name", None) if is_open_file(data) else None
     if not isinstance(name, str | PurePath):
         return False
@@ -116,7 +116,7 @@ def may_be_document(data: Any) -> bool:
 
 
 def read_document(data: Any, opener: Opener | None = None) -> Document | None:
-    """Read a JSON object from a path, an address or an open file. Return None if it holds another kind of data.
+    """Read a JSON object from a path, an address or an open file. Return None for data that does not begin with "{".
 
     Raises:
         InputError: the document cannot be read, is too large, or is no JSON although it begins like JSON.
@@ -125,12 +125,12 @@ def read_document(data: Any, opener: Opener | None = None) -> Document | None:
     if is_open_file(data):
         return _parsed(data, str(getattr(data, "name", "")), "")
     text = str(data)
-    with closing((opener or ANY_PLACE).document(text)) as file:
+    with closing((opener or UNRESTRICTED).document(text)) as file:
         return _parsed(file, without_secrets(text), text)
 
 
-class _AnyPlace:
-    """Opener for the user of this process, who may read local files and any address."""
+class _UnrestrictedOpener:
+    """Opener without restrictions, for the user of this process: it opens local files and any address."""
 
     def document(self, address: str) -> BinaryIO:
         """Open a document at an address or a path."""
@@ -144,11 +144,11 @@ class _AnyPlace:
             raise InputError(f"cannot read {address}: {error.strerror}; give the path of an item") from error
 
     def file(self, address: str) -> str:
-        """Return the address itself, which the model's reader opens."""
+        """Return the address unchanged. The model's reader will open it."""
         return address
 
 
-ANY_PLACE: Final = _AnyPlace()
+UNRESTRICTED: Final = _UnrestrictedOpener()
 
 
 def _parsed(file: BinaryIO, name: str, base: str) -> Document | None:

@@ -1,4 +1,4 @@
-"""Import of the packages of the extra "stac", which are needed to search, and to write items."""
+"""Import the optional packages that searches and the writing of STAC items need (extra "stac" of the package)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vllm_mmout.errors import OptionError
 
 
 def stac_package(name: str, purpose: str) -> Any:
-    """Import a package of the extra, or raise OptionError that names the extra. ``purpose`` begins the message."""
+    """Import an optional package. Raise OptionError "``purpose`` needs ``name`` ..." if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Facts about a result for its STAC item, read from a GeoTIFF and its tags."""
+"""Read the metadata for a result's STAC item from its GeoTIFF: dates, footprint, bands and classes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rasterio.io import DatasetReader
 
 _THUMBNAIL: Final = 512
-"""Largest width and height of a thumbnail, in pixels."""
+"""Maximum width and height of a thumbnail, in pixels."""
 _PIECE: Final = 1 << 20
 _SHA_256: Final = "1220"
-"""Prefix of a multihash: SHA-256, 32 bytes."""
+"""Prefix of a SHA-256 hash in the multihash format: the codes of the algorithm and of its length, 32 bytes."""
 _STATISTICS: Final = {
     "minimum": "STATISTICS_MINIMUM",
     "maximum": "STATISTICS_MAXIMUM",
@@ -33,15 +33,15 @@ _STATISTICS: Final = {
     "stddev": "STATISTICS_STDDEV",
     "valid_percent": "STATISTICS_VALID_PERCENT",
 }
-_PLACES: Final = 7
-"""Decimal places of longitudes and latitudes: a centimetre."""
+_DECIMAL_PLACES: Final = 7
+"""Number of decimal places of longitudes and latitudes, which gives a precision of about 1 cm."""
 _TURN: Final = 360.0
-_ON_A_SIDE: Final = 16
-"""Points on each side of a footprint, because straight sides are curves in longitude and latitude."""
+_POINTS_PER_SIDE: Final = 16
+"""Number of points on each side of a footprint. A straight side may be a curve in longitude and latitude."""
 
 
 class ResultFacts:
-    """Facts of a local GeoTIFF that is open in rasterio.
+    """Metadata of a result's GeoTIFF, in the form that STAC items need.
 
     Args:
         path: path of the file.
@@ -53,16 +53,16 @@ class ResultFacts:
         self.path = path
         self._dataset = dataset
         self.tags: Mapping[str, str] = dataset.tags()
-        """Metadata items of the file."""
+        """Metadata tags of the GeoTIFF."""
 
     @property
     def origins(self) -> list[str]:
-        """Addresses of the STAC items of the input."""
+        """Addresses of the STAC items from which the input was read."""
         return [line for line in self.tags.get(DESCRIBED_BY, "").split("\n") if line]
 
     @cached_property
-    def moments(self) -> tuple[datetime, datetime, bool]:
-        """First and last moment of the acquisition, and True; or twice the time of writing, and False."""
+    def acquisition_times(self) -> tuple[datetime, datetime, bool]:
+        """First and last acquisition time, and True. If unknown, twice the file's modification time, and False."""
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:
@@ -78,7 +78,7 @@ class ResultFacts:
 
     @cached_property
     def footprint(self) -> dict[str, Any] | None:
-        """GeoJSON geometry in longitude and latitude, cut at the antimeridian.
+        """GeoJSON geometry of the raster's border in longitude and latitude, cut at the antimeridian.
 
         None without a georeference, or if a corner has no place in longitude and latitude, as on another planet.
         """
@@ -88,23 +88,23 @@ class ResultFacts:
         data = self._dataset
         if data.crs is None or data.transform.is_identity:
             return None
-        ring = self._on_map(_outline(data.width, data.height))
+        ring = self._map_coordinates(_outline(data.width, data.height))
         polygon = {"type": "Polygon", "coordinates": [ring]}
         try:
             shape: dict[str, Any] = transform_geom(
-                data.crs, "EPSG:4326", polygon, antimeridian_cutting=True, precision=_PLACES
+                data.crs, "EPSG:4326", polygon, antimeridian_cutting=True, precision=_DECIMAL_PLACES
             )
         except CPLE_BaseError:
             return None
         if not all(math.isfinite(number) for point in _points(shape) for number in point):
             return None
         if data.crs.is_geographic and shape["type"] == "Polygon":  # GDAL cuts after projections alone
-            shape = _cut(shape["coordinates"][0])
+            shape = _cut_at_antimeridian(shape["coordinates"][0])
         return {"type": shape["type"], "coordinates": _as_lists(shape["coordinates"])}
 
     @property
     def box(self) -> list[float] | None:
-        """West, south, east, north in degrees. West is greater than east if the footprint crosses the antimeridian."""
+        """Bounding box (west, south, east, north) in degrees. West exceeds east if it crosses the antimeridian."""
         shape = self.footprint
         if shape is None:
             return None
@@ -117,7 +117,7 @@ class ResultFacts:
 
     @property
     def projection(self) -> dict[str, Any]:
-        """Fields of the extension "projection"."""
+        """Fields of the STAC extension "projection", such as "proj:code" and "proj:shape"."""
         data = self._dataset
         fields: dict[str, Any] = {"proj:shape": [data.height, data.width]}
         if data.crs is None:
@@ -126,7 +126,7 @@ class ResultFacts:
         fields |= {"proj:code": f"EPSG:{code}"} if code else {"proj:code": None, "proj:wkt2": data.crs.to_wkt()}
         if data.transform.is_identity:
             return fields
-        ring = self._on_map(_outline(data.width, data.height, 1))
+        ring = self._map_coordinates(_outline(data.width, data.height, 1))
         return {
             **fields,
             "proj:transform": list(data.transform),
@@ -134,14 +134,14 @@ class ResultFacts:
             "proj:geometry": {"type": "Polygon", "coordinates": [[list(point) for point in ring]]},
         }
 
-    def _on_map(self, points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-        """Return the coordinates of points that are given in pixels (column, row)."""
+    def _map_coordinates(self, points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Convert points from (column, row) to map coordinates."""
         a, b, c, d, e, f = tuple(self._dataset.transform)[:6]
         return [(a * col + b * row + c, d * col + e * row + f) for col, row in points]
 
     @property
     def bands(self) -> list[dict[str, Any]]:
-        """Band objects of STAC 1.1 with the fields of the extension "raster"."""
+        """Band descriptions as in STAC 1.1, with fields of the STAC extension "raster"."""
         return [self._band(number) for number in self._dataset.indexes]
 
     def _band(self, number: int) -> dict[str, Any]:
@@ -152,19 +152,19 @@ class ResultFacts:
             "data_type": data.dtypes[number - 1],
         }
         if nodata is not None:
-            band["nodata"] = "nan" if math.isnan(nodata) else _plain(nodata)
+            band["nodata"] = "nan" if math.isnan(nodata) else _as_json_number(nodata)
         if unit := data.units[number - 1]:
             band["unit"] = unit
-        statistics = {name: _plain(float(tags[tag])) for name, tag in _STATISTICS.items() if tag in tags}
+        statistics = {name: _as_json_number(float(tags[tag])) for name, tag in _STATISTICS.items() if tag in tags}
         if all(math.isfinite(value) for value in statistics.values()) and statistics:
             band["statistics"] = statistics
         if data.crs is not None and data.crs.is_projected and data.crs.linear_units_factor[1] == 1:
-            band["raster:spatial_resolution"] = _plain(math.hypot(data.transform.a, data.transform.d))
+            band["raster:spatial_resolution"] = _as_json_number(math.hypot(data.transform.a, data.transform.d))
         return band
 
     @cached_property
     def _colours(self) -> dict[int, tuple[int, ...]]:
-        """Colour table, RGBA by value, or an empty dict without a table."""
+        """Colour table of the GeoTIFF, RGBA by pixel value, or an empty dict if the file lacks it."""
         from rasterio.enums import ColorInterp
 
         data = self._dataset
@@ -172,7 +172,7 @@ class ResultFacts:
 
     @property
     def classes(self) -> list[dict[str, Any]]:
-        """Class objects of the extension "classification" with colours, or an empty list without class names."""
+        """Class descriptions of the STAC extension "classification", or an empty list if classes are not named."""
         colours = self._colours
         names = {
             key: text for key, text in self._dataset.tags(1).items() if key.startswith("CLASS_") and key[6:].isdecimal()
@@ -188,7 +188,7 @@ class ResultFacts:
         return classes
 
     def thumbnail(self) -> Image:
-        """Return a picture of the result, at most 512 pixels wide and high, in the colours of its classes."""
+        """Return a picture of the result, at most 512 pixels wide and high. Classes have their colours."""
         data = self._dataset
         longer = max(data.height, data.width, _THUMBNAIL)
         size = [max(1, round(side * _THUMBNAIL / longer)) for side in (data.height, data.width)]
@@ -202,7 +202,7 @@ class ResultFacts:
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file as a multihash in hexadecimal."""
+    """Return the SHA-256 hash of a file in the multihash format, as hexadecimal text."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -215,8 +215,8 @@ def _utc(text: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _outline(width: int, height: int, steps: int = _ON_A_SIDE) -> list[tuple[float, float]]:
-    """Return the ring around a raster in pixels (column, row), counter-clockwise on a map with north at the top."""
+def _outline(width: int, height: int, steps: int = _POINTS_PER_SIDE) -> list[tuple[float, float]]:
+    """Return points along the border of a raster as (column, row), from its first corner around to the same corner."""
     corners = [(0, 0), (0, height), (width, height), (width, 0), (0, 0)]
     ring = [
         (a[0] + (b[0] - a[0]) * step / steps, a[1] + (b[1] - a[1]) * step / steps)
@@ -226,8 +226,8 @@ def _outline(width: int, height: int, steps: int = _ON_A_SIDE) -> list[tuple[flo
     return [*ring, (0.0, 0.0)]
 
 
-def _cut(ring: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Return the GeoJSON geometry of a convex ring of longitudes and latitudes, cut at the antimeridian."""
+def _cut_at_antimeridian(ring: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Convert a convex ring of longitudes and latitudes to a GeoJSON geometry, cut in two at the antimeridian."""
     lons: NDArray[np.float64] = np.asarray(np.unwrap([point[0] for point in ring], period=_TURN), np.float64)
     lons -= _TURN * math.floor((lons.min() + _TURN / 2) / _TURN)
     lats = np.array([point[1] for point in ring])
@@ -245,7 +245,7 @@ def _cut(ring: Sequence[tuple[float, float]]) -> dict[str, Any]:
 
 
 def _half(lons: NDArray[np.float64], lats: NDArray[np.float64], sign: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the part of a closed ring that is west (-1) or east (1) of the antimeridian."""
+    """Return the points of a closed ring on one side of the antimeridian: west if ``sign`` is -1, east if 1."""
     kept: list[tuple[float, float]] = []
     beyond = sign * (lons - _TURN / 2)
     for place in range(len(lons) - 1):
@@ -259,7 +259,7 @@ def _half(lons: NDArray[np.float64], lats: NDArray[np.float64], sign: int) -> tu
 
 
 def _rounded(lons: NDArray[np.float64], lats: NDArray[np.float64]) -> list[tuple[float, float]]:
-    points = np.round(np.stack([lons, lats], axis=1), _PLACES).tolist()
+    points = np.round(np.stack([lons, lats], axis=1), _DECIMAL_PLACES).tolist()
     return [(lon, lat) for lon, lat in points]
 
 
@@ -274,6 +274,6 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _plain(number: float) -> float:
-    """Return a number as an integer if it is one, as JSON shows it."""
+def _as_json_number(number: float) -> float:
+    """Return a number as int if it is whole, so that JSON shows it without a decimal point."""
     return int(number) if float(number).is_integer() else float(number)

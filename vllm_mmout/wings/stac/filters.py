@@ -1,4 +1,4 @@
-"""`Filter`: the conditions of a search, as fields for an API and as a test for items of a static catalogue."""
+"""Conditions of a STAC search. They are sent to a STAC API, or applied to the items of a static catalogue."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ALWAYS: Final = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=U
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The conditions of a search."""
+    """Conditions of a STAC search, such as dates and an area."""
 
     fields: Mapping[str, Any]
-    """Fields of the search of a STAC API."""
+    """Conditions as fields of a search request to a STAC API."""
     period: tuple[datetime, datetime]
     """First and last moment."""
 
@@ -36,7 +36,7 @@ class Filter:
         aoi: Any,
         ids: Sequence[str] | None,
     ) -> Filter:
-        """Check the conditions of a search, drop the missing conditions, and return the others."""
+        """Check the arguments of a search, and return its conditions. Skip arguments that are None."""
         if bbox is not None and aoi is not None:
             raise OptionError("bbox and aoi are both given; give one of them", param="bbox")
         if bbox is not None and (len(bbox) != 4 or not -90 <= bbox[1] <= bbox[3] <= 90):
@@ -52,17 +52,17 @@ class Filter:
         return cls(given, _ALWAYS if period is None else _period(period))
 
     def __str__(self) -> str:
-        """Return the conditions for a message."""
+        """Return the conditions as text for error messages."""
         parts = [f"{name}={str(value)[:80]}" for name, value in self.fields.items()]
         return ", ".join(parts) or "an empty search"
 
     def check_static(self, more: Mapping[str, Any]) -> None:
-        """Raise OptionError for a field that only an API understands."""
+        """Raise OptionError if search fields are given that only a STAC API supports, not a static catalogue."""
         for name in more:
             raise unknown(name, ["collections", "datetime", "bbox", "aoi", "ids"])
 
     def matches(self, item: Json) -> bool:
-        """Return whether an item of a static catalogue matches all conditions."""
+        """Return whether a STAC item of a static catalogue meets all conditions."""
         fields = self.fields
         if "collections" in fields and item.get("collection") not in fields["collections"]:
             return False
@@ -77,7 +77,7 @@ class Filter:
 
 
 def _geometry(aoi: Any) -> dict[str, Any]:
-    """Return an area of interest as one GeoJSON geometry in longitude and latitude."""
+    """Convert an area of interest to one GeoJSON MultiPolygon in longitude and latitude."""
     from rasterio.warp import transform_geom
 
     area = area_of(area_text(aoi))
@@ -115,7 +115,7 @@ def _box_of(item: Json) -> Sequence[float]:
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether two boxes overlap. A box whose west is greater than its east crosses the antimeridian."""
+    """Return whether two boxes in degrees overlap. A box whose west exceeds its east crosses the antimeridian."""
     spans = [[(box[0], box[2])] if box[0] <= box[2] else [(box[0], 180.0), (-180.0, box[2])] for box in (one, other)]
     across = any(a[0] <= b[1] and b[0] <= a[1] for a in spans[0] for b in spans[1])
     return across and one[1] <= other[3] and other[1] <= one[3]
@@ -132,13 +132,13 @@ def _of_item(item: Json) -> tuple[datetime, datetime]:
 
 
 def _moment(text: Any) -> datetime:
-    """Return the moment that a text names, in UTC if the text does not name a zone."""
+    """Parse an ISO 8601 date and time. A text without a time zone is in UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _period(text: str) -> tuple[datetime, datetime]:
-    """Return the first and the last moment of a date, a month, a year, a moment, or an interval of these."""
+    """Parse a year, month, date, time, or interval "START/END". Return its first and last moment."""
     first, slash, last = text.partition("/")
     try:
         begin = _ALWAYS[0] if slash and first in {"", ".."} else _span(first)[0]

@@ -1,4 +1,4 @@
-"""STAC collections of folders with results."""
+"""Write STAC collections for folders of results."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pystac import Collection, Item
 
 _SUFFIXES: Final = (".tif", ".tiff")
-_SUMMED: Final = ("proj:code", "processing:lineage")
+_SUMMARY_PROPERTIES: Final = ("proj:code", "processing:lineage")
 NAME: Final = "collection.json"
-_WRITTEN: Final = frozenset(
+_COLLECTION_FIELDS: Final = frozenset(
     ("type", "id", "stac_version", "stac_extensions", "description", "links", "extent", "license", "summaries")
 )
-"""Fields of the collections that are written here."""
+"""Fields that this package writes into a collection. A file with other fields is not overwritten."""
 
 
 def collection(folder: str | Path, *, id: str | None = None, description: str | None = None) -> Collection:  # noqa: A002 - STAC's word
-    """Write ``collection.json`` into a folder of results, and an item for each GeoTIFF that has none.
+    """Write ``collection.json`` into a folder of results, and a STAC item for each GeoTIFF that lacks an item.
 
     Items that exist are kept, and get the collection's id and links.
 
@@ -53,7 +53,7 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
     if not files:
         raise InputError(f"{folder} is no folder with GeoTIFFs; name the folder of the results")
     _check(place / NAME, files)
-    items = [_item(path) for path in files]
+    items = [_item_beside(path) for path in files]
     name = id or place.resolve().name
     made: Collection = pystac.Collection(
         name,
@@ -74,7 +74,7 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
 
 
 def _check(target: Path, files: Sequence[Path]) -> None:
-    """Raise InputError if a file that was not written for this collection would be overwritten."""
+    """Raise InputError if writing the collection would overwrite a file of another kind, or lose fields."""
     for path in files:
         if path.with_suffix(ITEM_SUFFIX) == target:
             raise InputError(f"the item of {path} would be {target.name}, as the collection is called; rename it")
@@ -90,12 +90,12 @@ def _check(target: Path, files: Sequence[Path]) -> None:
     content = {} if document is None else document.content
     if content.get("type") != "Collection" or "stac_version" not in content:
         raise InputError(f"{target} is no STAC collection, and would be overwritten; rename it")
-    if lost := sorted(content.keys() - _WRITTEN):
+    if lost := sorted(content.keys() - _COLLECTION_FIELDS):
         raise InputError(f"{target} has fields that would be lost: {', '.join(lost)[:200]}; rename it")
 
 
-def _item(path: Path) -> Item:
-    """Return the item beside a GeoTIFF, or write one if it is missing or describes other contents."""
+def _item_beside(path: Path) -> Item:
+    """Return the STAC item beside a GeoTIFF. Write a new item if it is missing or its checksum is outdated."""
     pystac = stac_package("pystac", "a STAC collection")
     beside = path.with_suffix(ITEM_SUFFIX)
     document = read_document(beside) if beside.is_file() else None
@@ -108,7 +108,7 @@ def _item(path: Path) -> Item:
 
 
 def _own_links(document: Document) -> list[Any]:
-    """Return the links of an item without those to collections and catalogues, which are made anew."""
+    """Return the links of a STAC item, except links to itself and its collection. These will be written anew."""
     links = document.content.get("links")
     kept = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
     return [link for link in kept if link.get("rel") not in {"self", "root", "parent", "collection"}]
@@ -130,6 +130,8 @@ def _extent(folder: str | Path, items: Sequence[Item]) -> Any:
 
 
 def _summaries(items: Sequence[Item]) -> dict[str, Any]:
-    """Return the values of some properties of the items, and the bands and classes that all items share."""
-    values = {key: sorted({item.properties[key] for item in items if item.properties.get(key)}) for key in _SUMMED}
+    """Return the values that the items have for the properties in `_SUMMARY_PROPERTIES`, by property."""
+    values = {
+        key: sorted({item.properties[key] for item in items if item.properties.get(key)}) for key in _SUMMARY_PROPERTIES
+    }
     return {key: listed for key, listed in values.items() if listed}

@@ -1,4 +1,4 @@
-"""STAC items as inputs of requests: as an object of pystac, a dict, a file, or an address."""
+"""Accept STAC items as inputs of requests: a pystac object, a dict, a JSON file or an address."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vllm_mmout.geo import DATES, DESCRIBED_BY, RASTER_SUFFIXES, in_bucket, is_a
 from vllm_mmout.models.inputs.catalogued import CataloguedFile, CataloguedInput
 from vllm_mmout.models.inputs.input_forms import as_local_path
 from vllm_mmout.wings.stac.bands import bands_of, names_of, stated_band
-from vllm_mmout.wings.stac.documents import ANY_PLACE, Document, Json, as_number, may_be_document, read_document
-from vllm_mmout.wings.stac.properties import days_of, moments_of, projection, sensor_by
+from vllm_mmout.wings.stac.documents import UNRESTRICTED, Document, Json, as_number, may_be_document, read_document
+from vllm_mmout.wings.stac.properties import acquisition_times_of, days_of, projection, sensor_of_item
 from vllm_mmout.wings.stac.sentinel2 import SENTINEL_2, ProductCounts, check_shifts
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _MOST_ASSETS: Final = 1000
 _MOST_ITEMS: Final = 10_000
 _RASTER_TYPES: Final = ("image/", "application/x-hdf", "application/netcdf", "application/x-netcdf")
-_NOT_DATA: Final = frozenset({"thumbnail", "overview", "visual", "metadata"})
-"""Roles of assets that are pictures of the data, or no rasters."""
+_EXCLUDED_ROLES: Final = frozenset({"thumbnail", "overview", "visual", "metadata"})
+"""Roles of assets that are not used as input: pictures made from the data, and metadata."""
 
 
 def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
-    """Return the input that an item describes, or None for other data. Only the item's JSON is read.
+    """Return the input that a STAC item describes, or None for other data. Image files are not opened.
 
     Args:
         data: an item as pystac's object, a dict, a path, an address or an open JSON file.
@@ -53,7 +53,7 @@ def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
 
 
 def many(data: Any) -> Sequence[Document] | None:
-    """Return the items of an item collection, or None for other data and for data that cannot be read."""
+    """Return the STAC items of an item collection. Return None for any other data, even if it cannot be read."""
     try:
         document = _document(data, None)
         features = None if document is None else _features(document)
@@ -93,7 +93,7 @@ def _is_collection(content: Json) -> bool:
 
 
 def _features(document: Document) -> list[Any] | None:
-    """Return the items of an item collection, or None for another document."""
+    """Return the items of an item collection, or None if the document is not an item collection."""
     content = document.content
     if not _is_collection(content):
         return None
@@ -118,7 +118,7 @@ class _Asset(NamedTuple):
 
     @property
     def order(self) -> tuple[float, bool]:
-        """Sort key of assets with the same band: the finest first, then GeoTIFFs, which are read by parts."""
+        """Sort key for assets with the same band: the finest resolution first, then GeoTIFF before other formats."""
         size = as_number(self.fields.get("gsd"))
         kind = str(self.fields.get("type", ""))
         return (math.inf if size is None else size, "tiff" not in kind)
@@ -133,11 +133,11 @@ def _input_of(document: Document, opener: Opener | None) -> CataloguedInput:
             raise InputError("properties must be an object; correct the item")  # noqa: TRY301 - the message gets the id
         if not document.base:
             document = Document(item, _self_link(item))
-        sensor = sensor_by(name, properties)
+        sensor = sensor_of_item(name, properties)
         counts = ProductCounts.of(item, name, properties, sensor)
         reader = _Reader(document, name, properties, sensor, counts, opener)
-        assets = _chosen(name, _raster_assets(name, item.get("assets")))
-        files = tuple(reader.file(asset, noted) for asset, noted in assets)
+        assets = _one_asset_per_band(name, _raster_assets(name, item.get("assets")))
+        files = tuple(reader.file(asset, notes) for asset, notes in assets)
         if sensor == SENTINEL_2:
             check_shifts(files)
     except InputError as error:
@@ -149,7 +149,7 @@ def _input_of(document: Document, opener: Opener | None) -> CataloguedInput:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reader of the assets of an item."""
+    """Reader of the assets of a STAC item."""
 
     document: Document
     name: str
@@ -161,15 +161,15 @@ class _Reader:
 
     @property
     def _source(self) -> str:
-        """Address or absolute path of the item, or else its id."""
+        """Address or absolute path of the STAC item. If both are unknown, the item's id."""
         place = _self_link(self.document.content) or self.document.base
         if not place:
             return self.name
         is_remote = is_address(place) or in_bucket(place)
         return without_secrets(place) if is_remote else str(as_local_path(place).absolute())
 
-    def file(self, asset: _Asset, noted: tuple[str, ...]) -> CataloguedFile:
-        """Return the file of an asset, with the facts that the item states about it."""
+    def file(self, asset: _Asset, notes: tuple[str, ...]) -> CataloguedFile:
+        """Return an asset as a file with the metadata in the STAC item. ``notes`` are sentences for users."""
         fields, href = asset.fields, asset.fields.get("href")
         called = f"asset {asset.key!r} of STAC item {self.name}"
         if not isinstance(href, str):
@@ -181,19 +181,19 @@ class _Reader:
             bands = [replace(bands[0], names=tuple(dict.fromkeys((*bands[0].names, asset.key))))]
         return CataloguedFile(
             called,
-            self.document.resolved(href),
-            self.opener or ANY_PLACE,
+            self.document.resolve(href),
+            self.opener or UNRESTRICTED,
             f"STAC item {self.name}",
             tuple(bands),
             **projection(called, fields, self.properties),
-            metadata=((DESCRIBED_BY, self._source), (DATES, "\n".join(moments_of(self.properties)))),
+            metadata=((DESCRIBED_BY, self._source), (DATES, "\n".join(acquisition_times_of(self.properties)))),
             days=days_of(self.properties),
-            noted=noted,
+            noted=notes,
         )
 
 
 def _raster_assets(name: str, assets: Any) -> list[_Asset]:
-    """Return the assets that hold data of the item, without pictures of it."""
+    """Return the assets of a STAC item that are rasters with data. Thumbnails and other pictures are left out."""
     if not isinstance(assets, Mapping) or not all(isinstance(asset, Mapping) for asset in assets.values()):
         raise InputError("assets must be an object of objects; correct the item")
     if len(assets) > _MOST_ASSETS:
@@ -201,7 +201,7 @@ def _raster_assets(name: str, assets: Any) -> list[_Asset]:
     rasters = [
         _Asset(key, asset, bands_of(f"asset {key!r} of STAC item {name}", key, asset))
         for key, asset in assets.items()
-        if _is_raster(asset) and not _NOT_DATA & _roles(key, asset)
+        if _is_raster(asset) and not _EXCLUDED_ROLES & _roles(key, asset)
     ]
     if not rasters:
         raise InputError(f"none of its {len(assets)} assets is a raster with data ({', '.join(assets)[:300]})")
@@ -227,8 +227,8 @@ def _is_raster(asset: Json) -> bool:
     return path.suffix.lower() in RASTER_SUFFIXES
 
 
-def _chosen(name: str, assets: list[_Asset]) -> list[tuple[_Asset, tuple[str, ...]]]:
-    """Return one asset for each band, with a sentence if there were others.
+def _one_asset_per_band(name: str, assets: list[_Asset]) -> list[tuple[_Asset, tuple[str, ...]]]:
+    """Return one asset for each band. If there was a choice, add a sentence that tells users which was taken.
 
     A file of several bands that all have a file of their own is a picture of them, and is left out.
     """
@@ -239,12 +239,12 @@ def _chosen(name: str, assets: list[_Asset]) -> list[tuple[_Asset, tuple[str, ..
     chosen = []
     for same in alone.values():
         first, *others = sorted(same, key=lambda asset: asset.order)
-        noted = ""
+        notes = ""
         if others:
             keys = ", ".join(repr(asset.key) for asset in others)
             have = "has" if len(others) == 1 else "have"
-            noted = f"STAC item {name}: asset {first.key!r} was taken; {keys} {have} the same band."
-        chosen.append((first, (noted,) * bool(noted)))
+            notes = f"STAC item {name}: asset {first.key!r} was taken; {keys} {have} the same band."
+        chosen.append((first, (notes,) * bool(notes)))
     several = [asset for asset in assets if len(asset.bands) != 1]
     own = {name for names in alone for name in names}
     pictures = [asset for asset in several if asset.bands and all(own & {*names_of(band)} for band in asset.bands)]
@@ -252,7 +252,7 @@ def _chosen(name: str, assets: list[_Asset]) -> list[tuple[_Asset, tuple[str, ..
 
 
 def _self_link(item: Json) -> str:
-    """Return the address of an item by its own link, or "" without one."""
+    """Return the address in a STAC item's link "self", or "" if it lacks this link."""
     links = item.get("links")
     for link in links if isinstance(links, list) else ():
         href = link.get("href") if isinstance(link, Mapping) and link.get("rel") == "self" else None
@@ -262,6 +262,6 @@ def _self_link(item: Json) -> str:
 
 
 def _as_file_name(name: str) -> str:
-    """Return an item's id as the name of a file without folders."""
+    """Return a STAC item's id with unsafe characters replaced, for use as a file name."""
     plain = "".join(letter if letter.isalnum() or letter in "._- " else "_" for letter in name)
     return plain.strip(". ")[:150] or "item"

@@ -1,4 +1,4 @@
-"""Mosaics of the items of each day."""
+"""Group STAC items by day, as mosaics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def mosaics(items: Sequence[Item], **options: Any) -> list[Mosaic]:
-    """Return a `Mosaic` of the items of each day in UTC, the earliest first. Each is one input with one map.
+    """Return a `Mosaic` for each day (UTC) of the items, the earliest day first. Each mosaic gives one map.
 
     Args:
         items: items, as `search` returns them.

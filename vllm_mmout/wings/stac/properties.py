@@ -1,4 +1,4 @@
-"""Facts of an item and its assets beside the bands: coordinate system, transform, size, days and sensor."""
+"""Read metadata of a STAC item other than bands: coordinate system, transform, size, dates and sensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def projection(name: str, asset: Json, properties: Json) -> dict[str, Any]:
-    """Return coordinate system, transform and size of an asset as fields of a `CataloguedFile`.
+    """Return the coordinate system, transform and size of an asset, as keyword arguments of `CataloguedFile`.
 
     The fields of the item hold for assets that do not have their own.
     """
@@ -58,16 +58,16 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def moments_of(properties: Json) -> list[str]:
-    """Return the moment of an item, or its first and last moment, as texts, or an empty list without any."""
+def acquisition_times_of(properties: Json) -> list[str]:
+    """Return the acquisition times of a STAC item as texts: one, or the first and the last, or an empty list."""
     single = properties.get("datetime")
     texts = [single] if single is not None else [properties.get(f"{end}_datetime") for end in ("start", "end")]
     return [] if None in texts else [str(text) for text in texts]
 
 
 def days_of(properties: Json) -> tuple[date, date] | None:
-    """Return the first and the last day of an item, in UTC, or None if it states no date."""
-    texts = moments_of(properties)
+    """Return the first and the last day of a STAC item in UTC, or None if the item is undated."""
+    texts = acquisition_times_of(properties)
     if not texts:
         return None
     try:
@@ -82,8 +82,8 @@ def _day(text: str) -> date:
     return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
 
 
-def sensor_by(name: str, properties: Json) -> str | None:
-    """Return the sensor of an item by its platform and instruments, else by its id, or None if it is unknown."""
+def sensor_of_item(name: str, properties: Json) -> str | None:
+    """Return a STAC item's sensor, found by its platform and instruments, or else its id. None if unknown."""
     instruments = properties.get("instruments")
     words = [
         properties.get("platform"),

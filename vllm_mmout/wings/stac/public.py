@@ -1,4 +1,4 @@
-"""The public names of ``vllm_mmout.stac``."""
+"""Public names of the module ``vllm_mmout.stac``."""
 
 from __future__ import annotations
 

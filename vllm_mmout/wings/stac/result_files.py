@@ -1,4 +1,4 @@
-"""Writing of the STAC item and the thumbnail of a result beside its file."""
+"""Write the STAC item and the thumbnail of a result beside the result's file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _THUMBNAIL: Final = "-thumbnail.png"
 
 
 def check() -> None:
-    """Raise OptionError if the extra is not installed."""
+    """Raise OptionError if the package pystac is not installed."""
     stac_package("pystac", "stac_item")
 
 
 def spare(path: PurePath) -> None:
-    """Raise SaveError if the item or the thumbnail of a result at ``path`` would overwrite another file."""
+    """Raise SaveError if the STAC item or thumbnail of a result at ``path`` would overwrite some other file."""
     beside, picture = path.with_suffix(ITEM_SUFFIX), _thumbnail_of(path)
     if _exists(beside):
         if not _is_item_of(beside, path):
@@ -66,14 +66,14 @@ def _is_item_of(beside: PurePath, path: PurePath) -> bool:
 
 
 def describes(document: Document, path: PurePath) -> bool:
-    """Return whether a document is the item of a result at ``path``."""
+    """Return whether a document is the STAC item of the result at ``path``."""
     assets = document.content.get("assets")
     asset = assets.get(DATA) if isinstance(assets, Mapping) else None
     return isinstance(asset, Mapping) and asset.get("href") == href_of(path.name)
 
 
 def write(path: str | PurePath, options: OutputParams, inputs: Sequence[str]) -> None:
-    """Write the item and the thumbnail of a result that was just saved.
+    """Write the STAC item and the thumbnail of a result that was just saved.
 
     Args:
         path: path of the result's GeoTIFF, or its address in a bucket.
@@ -85,7 +85,7 @@ def write(path: str | PurePath, options: OutputParams, inputs: Sequence[str]) ->
 
 
 def write_item(path: str | PurePath, *, options: OutputParams | None = None, inputs: Sequence[str] = ()) -> Item:
-    """Write the item of a result, NAME.json, and its thumbnail beside its file, and return the item."""
+    """Write the STAC item and the thumbnail of a result beside the result's file, and return the item."""
     pystac = stac_package("pystac", "a STAC item")
     target = place_of(path)
     spare(target)
@@ -100,6 +100,6 @@ def write_item(path: str | PurePath, *, options: OutputParams | None = None, inp
 
 
 def write_json(path: PurePath, content: dict[str, Any]) -> None:
-    """Write a JSON document, which appears only when it is complete."""
+    """Write a JSON document atomically."""
     with atomic_file(path) as part:
         part.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""STAC items that describe results, made from the files of the results and their tags."""
+"""Create STAC items that describe results, from the results' GeoTIFFs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _EXTENSIONS: Final = {
         ("classification", "classification/v2.0.0"),
     )
 }
-"""Schema of each extension by the prefix of its fields. Schemas refuse items without any of their fields."""
+"""Schema URL of each STAC extension, by the prefix of the extension's fields."""
 _GEOTIFF: Final = "image/tiff; application=geotiff; profile=cloud-optimized"
 _UNDATED: Final = "The input states no date; datetime is when the result was written."
 _NO_PLACE: Final = "The coordinate system has no place on Earth in longitude and latitude, so there is no geometry."
 DATA: Final = "data"
-"""Key of the asset that is the result itself."""
+"""Key, in a STAC item's ``assets``, of the result's GeoTIFF."""
 
 
 def item_of(path: str | PurePath, *, options: OutputParams | None = None, inputs: Sequence[str] = ()) -> Item:
-    """Return a STAC item that describes the GeoTIFF of a result. Its assets have addresses relative to the item.
+    """Return a STAC item that describes the GeoTIFF of a result. Its assets have relative addresses.
 
     Args:
         path: path of the file, or its address in a bucket.
@@ -66,9 +66,9 @@ def item_of(path: str | PurePath, *, options: OutputParams | None = None, inputs
 def described(
     facts: ResultFacts, place: PurePath, *, options: OutputParams | None = None, inputs: Sequence[str] = ()
 ) -> Item:
-    """Return the item of an open result, whose file is called ``place``. See `item_of`."""
+    """Return the STAC item of a result whose GeoTIFF was opened with `opened_result`."""
     pystac = stac_package("pystac", "a STAC item")
-    first, last, is_stated = facts.moments
+    first, last, is_stated = facts.acquisition_times
     classes = facts.classes
     fields: dict[str, Any] = {
         **facts.projection,
@@ -99,18 +99,18 @@ def described(
 
 
 def href_of(name: str) -> str:
-    """Return the address of a file relative to an item in the same folder."""
+    """Return a file name as a relative address, for an item in the same folder."""
     return f"./{as_address(name)}"
 
 
 def as_address(path: str) -> str:
-    """Return a path as an address: with # and ? encoded, since they would begin other parts of the address."""
+    """Convert a path to an address: "#" and "?" are percent-encoded."""
     return quote(path) if "#" in path or "?" in path else path
 
 
 @contextmanager
 def opened_result(path: str | PurePath) -> Iterator[ResultFacts]:
-    """Yield the facts of a result's GeoTIFF. A file in a bucket is downloaded first."""
+    """Open a result's GeoTIFF and yield its metadata. A file in a bucket is downloaded before."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
@@ -134,7 +134,7 @@ def opened_result(path: str | PurePath) -> Iterator[ResultFacts]:
 
 
 def _processing(tags: Mapping[str, str], options: OutputParams | None) -> dict[str, Any]:
-    """Return fields of the extension "processing", from the tags of a result and the options of its request."""
+    """Return fields of the STAC extension "processing", from a result's tags and its request's options."""
     model, processor = tags.get("MMOUT_MODEL"), tags.get("MMOUT_PROCESSOR")
     fields: dict[str, Any] = {}
     if model:
@@ -151,7 +151,7 @@ def _processing(tags: Mapping[str, str], options: OutputParams | None) -> dict[s
 
 
 def _extensions(fields: Iterable[str]) -> list[str]:
-    """Return the schemas of the extensions whose fields are used."""
+    """Return the schemas of the STAC extensions that the given fields belong to."""
     prefixes = {field.partition(":")[0] for field in fields if ":" in field}
     return [schema for prefix, schema in _EXTENSIONS.items() if prefix in prefixes]
 

@@ -1,4 +1,4 @@
-"""The flags of ``vllm-mmout run`` for a search of a STAC catalogue, whose items are the inputs."""
+"""Flags of ``vllm-mmout run`` that search a STAC catalogue. The items that are found become the inputs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _FLAGS: Final = ("stac", "collections", "datetime", "stac_dates", "stac_collection", "max_items")
 _DEGREES: Final = "EPSG:4326"
-_FARTHEST: Final = 1e9
-"""Largest coordinate of a box: more than the circumference of the Earth in any unit."""
+_MAX_COORDINATE: Final = 1e9
+"""Maximum absolute coordinate of a bounding box. No place on Earth exceeds it in any unit."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +53,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(options: argparse.Namespace) -> list[str]:
-    """Return the flags of a search that are given."""
+    """Return those search flags that the user set, such as "--stac"."""
     return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(options, name) is not None]
 
 
 def run(options: argparse.Namespace, params: OutputParams) -> int:
-    """Search, run the model on the items, and return the exit status."""
+    """Search a STAC catalogue, run the model on the items, and return the exit status."""
     if options.stac is None:
         raise OptionError(f"{', '.join(asked(options))} is for a search; add --stac")
     if len(options.inputs) != 1:
@@ -93,13 +93,13 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
 
 
 def _in_degrees(params: OutputParams) -> tuple[float, float, float, float]:
-    """Return the box of a request in degrees."""
+    """Convert the bounding box of a request to degrees."""
     from rasterio.warp import transform_bounds
 
     from vllm_mmout.geo import rasterio_crs
 
     box = cast("tuple[float, float, float, float]", params.bbox)
-    if max(map(abs, box)) > _FARTHEST:  # PROJ would take minutes for such numbers in some systems
+    if max(map(abs, box)) > _MAX_COORDINATE:  # PROJ would take minutes for such numbers in some systems
         raise OptionError(f"bbox must lie on Earth, got {box}; correct it or bbox_crs", param="bbox")
     bounds = transform_bounds(rasterio_crs(params.bbox_crs or _DEGREES), rasterio_crs(_DEGREES), *box)
     west, south, east, north = map(float, bounds)

@@ -1,4 +1,4 @@
-"""Search of items in a STAC API or a static catalogue."""
+"""Search for items in a STAC API or a static STAC catalogue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def search(
     modifier: Callable[..., Any] | None = None,
     **fields: Any,
 ) -> list[Item]:
-    """Search a catalogue, and return its items in the order of their dates. Each item is an input of ``generate``.
+    """Search a STAC catalogue. Return its items sorted by date. Each item can be an input of ``generate``.
 
     Args:
         catalog: address of a STAC API, or address or path of a static catalogue, which is read as a whole.
@@ -52,24 +52,26 @@ def search(
     """
     pystac = stac_package("pystac", "a search")
     names = [collections] if isinstance(collections, str) else collections
-    wanted = Filter.of(names, datetime, bbox, aoi, ids)
-    items = _of_api(catalog, wanted, max_items, modifier, fields) if is_address(catalog) else None
+    conditions = Filter.of(names, datetime, bbox, aoi, ids)
+    items = _search_api(catalog, conditions, max_items, modifier, fields) if is_address(catalog) else None
     if items is None:
-        wanted.check_static(fields)
-        documents = [each for each in items_below(catalog) if wanted.matches(each.content)]
+        conditions.check_static(fields)
+        documents = [each for each in items_below(catalog) if conditions.matches(each.content)]
         items = [pystac.Item.from_dict({**each.content}, href=each.base) for each in documents]
     shown = without_secrets(catalog)
     if not items:
-        raise InputError(f"no item of {shown} matches {wanted}; check collections, datetime and the area")
+        raise InputError(f"no item of {shown} matches {conditions}; check collections, datetime and the area")
     if len(items) > max_items:
-        raise InputError(f"more than {max_items} items of {shown} match {wanted}; search for fewer, or set max_items")
+        raise InputError(
+            f"more than {max_items} items of {shown} match {conditions}; search for fewer, or set max_items"
+        )
     return sorted(items, key=lambda item: (str(item.datetime or item.properties.get("start_datetime")), item.id))
 
 
-def _of_api(
-    address: str, wanted: Filter, most: int, modifier: Callable[..., Any] | None, fields: Mapping[str, Any]
+def _search_api(
+    address: str, conditions: Filter, max_items: int, modifier: Callable[..., Any] | None, fields: Mapping[str, Any]
 ) -> list[Item] | None:
-    """Return the items that an API finds, or None if the address is that of a static catalogue."""
+    """Return the items that a STAC API finds. Return None if the address is that of a static catalogue."""
     client_package = stac_package("pystac_client", "a search")
     shown = without_secrets(address)
     try:
@@ -78,6 +80,6 @@ def _of_api(
             client = client_package.Client.open(address, modifier=modifier)
             if not client.conforms_to("ITEM_SEARCH"):
                 return None
-        return list(client.search(**wanted.fields, max_items=most + 1, **fields).items())
+        return list(client.search(**conditions.fields, max_items=max_items + 1, **fields).items())
     except Exception as error:  # requests, JSON and the API raise errors of unrelated classes
         raise InputError(f"the search of {shown} failed: {type_and_message(error)[:500]}") from error

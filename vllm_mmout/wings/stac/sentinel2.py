@@ -1,4 +1,4 @@
-"""The offset of counts in items of Sentinel-2 products that do not state it for each band."""
+"""Find the offset of pixel values in STAC items of Sentinel-2 products, if it is not stated for each band."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 SENTINEL_2: Final = "Sentinel-2"
 APPLIED: Final = "earthsearch:boa_offset_applied"
-"""Property of Earth Search's items: whether the offset of newer Sentinel-2 products was added to the pixels already,
-although ``raster:bands`` still states it."""
+"""Property of STAC items from Earth Search. True means that the pixel values already include the offset of newer
+Sentinel-2 products, although ``raster:bands`` still states this offset."""
 _BASELINE: Final = "s2:processing_baseline"
 _HIGHER_SINCE: Final = (4, 0)
 _SHIFT: Final = -1000
@@ -28,19 +28,19 @@ _OTHER_PRODUCT: Final = re.compile(r"HLS", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ProductCounts:
-    """Facts of an item of a Sentinel-2 product, level 1C or 2A, that tell whether its counts are 1000 higher."""
+    """Metadata of a Sentinel-2 item (level 1C or 2A) which tells whether its pixel values have an offset of 1000."""
 
     name: str
     """Id of the item."""
     baseline: str | None
-    """Processing baseline of ESA, such as "05.10". None if the item does not state it, or states that of products that
-    others processed (99.99)."""
+    """ESA's processing baseline, such as "05.10". None if it is missing, or is 99.99, which marks products that others
+    processed."""
     applied: bool
-    """Whether the item says that the offset was added to its pixels already."""
+    """Whether the pixel values already include the offset, according to the item."""
 
     @classmethod
     def of(cls, item: Json, name: str, properties: Json, sensor: str | None) -> Self | None:
-        """Return the facts of an item, or None if it is of another product."""
+        """Return the metadata of a STAC item, or None if it is not a Sentinel-2 product of level 1C or 2A."""
         stated = (
             name,
             *(item.get("collection"), properties.get("s2:product_type"), properties.get("processing:level")),
@@ -53,7 +53,7 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Return scale and offset of a band whose item does not state the offset, and the ``scale`` or None."""
+        """Return scale and offset of a band whose item does not state its offset. ``scale`` is the stated scale."""
         known = 1.0 if scale is None else scale
         if self.applied:
             return Packing(known, 0.0, "the STAC item")
@@ -75,12 +75,12 @@ def _text_of(baseline: Any) -> str | None:
 
 
 def is_optical(names: Iterable[str]) -> bool:
-    """Return whether a band with these names holds reflectance, unlike a scene classification."""
+    """Return whether a band with these names holds reflectance. A scene classification, for example, does not."""
     return any(understood(name, SENTINEL_2) for name in names)
 
 
 def check_shifts(files: Sequence[CataloguedFile]) -> None:
-    """Raise InputError if the counts of two optical bands of an item have different offsets."""
+    """Raise InputError if two optical bands of a STAC item have different offsets."""
     shifts: dict[int, str] = {}
     for file in files:
         for band in file.bands:

@@ -1,4 +1,4 @@
-"""Reading of a static catalogue: its items, found by following links."""
+"""Find the items of a static STAC catalogue by following its links."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vllm_mmout.geo import without_secrets
 from vllm_mmout.wings.stac.documents import Document, read_document
 
 _MOST_DOCUMENTS: Final = 20_000
-"""Largest number of documents that one search of a static catalogue reads."""
+"""Maximum number of JSON documents that one search of a static catalogue reads."""
 _DOWN: Final = frozenset({"child", "item"})
 
 
 def items_below(catalog: str) -> Iterator[Document]:
-    """Yield the items of a catalogue, a collection, or an item. Each document is read once, also if links form cycles.
+    """Yield the items that can be reached from a catalogue, collection or item. Each document is read only once.
 
     Raises:
         InputError: a document cannot be read, or the catalogue is too large.
@@ -32,7 +32,7 @@ def items_below(catalog: str) -> Iterator[Document]:
             yield document
             continue
         for link in _links(document):
-            href = document.resolved(link)
+            href = document.resolve(link)
             if href not in seen:
                 seen.add(href)
                 waiting.append(href)
