@@ -168,7 +168,7 @@ def checked_reshape(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_assertion(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raise ValueError if an assertion of the program fails. torch's own check would make the GPU unusable."""
+    """Raise ValueError if an assertion of the program fails. torch's own check would break the GPU context."""
     arguments = _arguments_by_name(op, args, kwargs)
     if not bool(arguments["self"]):
         raise ValueError(f"the program's own condition does not hold: {arguments.get('assert_msg', '')}")

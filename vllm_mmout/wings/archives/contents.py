@@ -52,7 +52,7 @@ class SizeRange:
 
     @property
     def default_size(self) -> int:
-        """Default size: the largest size of the range. Sizes above 1024 are used only if the range requires them."""
+        """Default size: 1024, or the nearest size in the range."""
         return min(self.most, max(_USUAL, self.least))
 
 
@@ -252,7 +252,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Make a program take its inputs as a flat list and return its outputs as a tuple. Changes it in place."""
+    """Make a program take ``inputs`` arguments as a flat list, and return its ``outputs`` results as a tuple."""
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

@@ -22,7 +22,7 @@ _PROCESSORS: Final = {
     "similarity-search": "embedding",
 }
 """Maps each MLM task to the name of its output processor."""
-_PIXELS: Final = 4
+_PIXEL_OUTPUT_AXES: Final = 4
 """Number of axes of an output with a value for each pixel: [batch, classes, height, width]."""
 _VERSION: Final = re.compile(r"/mlm/v?(\d+\.\d+[^/]*)/")
 _OTHER_NAMES: Final = {
@@ -50,7 +50,7 @@ class InputStructure(Struct):
 
 
 class ModelInput(Struct):
-    """Input of a model in an MLM item. An item that sets ``pre_processing_function`` or a field below it is refused."""
+    """Input of a model in an MLM item. Items with a preprocessing function, resizing or normalisation are refused."""
 
     bands: list[str | Band] = []
     variables: list[str | Band] = []
@@ -86,8 +86,7 @@ class ModelOutput(Struct):
     variables: list[str | Band] = []
     classes: list[OutputClass] | None = field(name="classification:classes", default=None)
     classes_of_stac_model: list[OutputClass] | None = field(name="classification_classes", default=None)
-    """Predicted classes under ``classification_classes``, the key that the Python package stac-model writes by
-    mistake."""
+    """Predicted classes under ``classification_classes``, the key that the Python package stac-model writes."""
     post_processing_function: Any = None
 
 
@@ -203,7 +202,7 @@ def _named(band: str | Band) -> str:
 def _mmout_table(properties: Properties, result: ModelOutput, output_ranks: Sequence[int]) -> dict[str, Any]:
     """Return the ``config.json`` table ``mmout`` with the output processor of the task, or {} for other tasks."""
     processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
-    if processor == "classification" and tuple(output_ranks) == (_PIXELS,):
+    if processor == "classification" and tuple(output_ranks) == (_PIXEL_OUTPUT_AXES,):
         processor = "segmentation"  # MLM also calls the classification of pixels "classification"
     if processor is None:
         return {}

@@ -55,7 +55,7 @@ class TensorsMapper:
 
     @property
     def opens_files(self) -> bool:
-        """False, because a text in a request is never a file name for these programs."""
+        """Whether a text in a request can be a file name. It never can."""
         return False
 
 

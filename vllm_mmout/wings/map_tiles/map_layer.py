@@ -139,7 +139,7 @@ class MapLayer:
         return default_palette(len(names)) if names else None
 
     def _density(self, x: float, y: float) -> tuple[float, float]:
-        """Return how many file pixels cover a Web Mercator metre at a point: along the coarser and the finer axis."""
+        """Return the file's pixels per Web Mercator metre at a point, along the coarser and along the finer axis."""
         xs, ys = transform(CRS, self._dataset.crs, [x, x + 1, x], [y, y, y + 1])
         a, b, _, d, e, _ = self._dataset.transform[:6]
         steps = np.linalg.solve([[a, b], [d, e]], [np.subtract(xs[1:], xs[0]), np.subtract(ys[1:], ys[0])])

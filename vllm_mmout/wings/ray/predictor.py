@@ -110,7 +110,7 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False)
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the outcome of each scene. Scenes without one run as a batch, or alone after they crashed a worker."""
+        """Return the outcome of each scene. Run unfinished scenes as a batch, or alone if they crashed a worker."""
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
         begun = {

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
     box = None
     if params.bbox is not None:
         params = msgspec.structs.replace(params, bbox_crs=params.bbox_crs or _DEGREES)
-        box = _in_degrees(params)
+        box = _bbox_in_degrees(params)
     limits: dict[str, Any] = {} if options.max_items is None else {"max_items": options.max_items}
     collections = None if options.collections is None else options.collections.split(",")
     items = search(
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
     return status
 
 
-def _in_degrees(params: OutputParams) -> tuple[float, float, float, float]:
+def _bbox_in_degrees(params: OutputParams) -> tuple[float, float, float, float]:
     """Convert the bounding box of a request to degrees."""
     from rasterio.warp import transform_bounds
 

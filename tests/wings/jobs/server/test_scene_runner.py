@@ -306,7 +306,7 @@ async def test_who_asks_sees_the_picture_grow(board, make_board, by):
 
 async def test_a_job_deleted_while_its_picture_is_made(board, monkeypatch):
     """What a thread writes at that moment does not stay."""
-    writing, goes_on, wrote, original = (*(threading.Event() for _ in range(3)), runner_module._Picture.show)
+    writing, goes_on, wrote, original = (*(threading.Event() for _ in range(3)), runner_module._PreviewFile.show)
 
     def show(self, output):
         writing.set()
@@ -314,7 +314,7 @@ async def test_a_job_deleted_while_its_picture_is_made(board, monkeypatch):
         original(self, output)
         wrote.set()
 
-    monkeypatch.setattr(runner_module._Picture, "show", show)
+    monkeypatch.setattr(runner_module._PreviewFile, "show", show)
     async with started(board) as runner:
         work, given = Work(), inputs()
         job = await added(runner, work, given)

@@ -44,7 +44,7 @@ FIELDS: Final = Fields(
     where=" in data",
 )
 """Fields that the object ``data`` of a request to the plugin may have."""
-_EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
+_UNSET_IF_EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
 """Names of the fields that count as missing if they are empty, as in TerraTorch's plugin."""
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
 """Environment variable from which TerraTorch's plugin reads its ``output_path``, as JSON."""
@@ -201,7 +201,7 @@ def checked_input(data: PluginData, max_bytes: int) -> Any:
 
 def _is_unset(name: Any, value: Any) -> bool:
     """Return whether a field counts as missing. Clients of TerraTorch's plugin send some fields empty."""
-    return value is None or (name in _EMPTY and isinstance(value, str | list | tuple) and not value)
+    return value is None or (name in _UNSET_IF_EMPTY and isinstance(value, str | list | tuple) and not value)
 
 
 def _choice(fields: Mapping[str, Any], name: str, choices: tuple[str, ...], default: str | None) -> Any:

@@ -55,7 +55,7 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """The parts of ``key`` that name the function and its kinds of arguments, without sizes and values."""
+        """Parts of ``key`` that name the function and the kinds of its arguments, without sizes and values."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:

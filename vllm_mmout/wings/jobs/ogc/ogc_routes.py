@@ -224,5 +224,5 @@ async def _refuse(routes: Sequence[Route], request: Request, service: ForwardSer
 
 
 def _limit(request: Request) -> int:
-    """Return the query parameter ``limit``, at most `_MOST`. Raise an ApiError (400) if it is invalid."""
+    """Return the query parameter ``limit``, at most `_MAX_ENTRIES`. Raise an ApiError (400) if it is invalid."""
     return min(_MAX_ENTRIES, whole_number(request, "limit", "1 or more", least=1, usual="10"))

@@ -131,7 +131,7 @@ class SceneDatabase:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Return the ids of a server's unfinished jobs: True if a preview was requested, which is then cleared."""
+        """Return a server's unfinished jobs by id: True if a preview was requested. Clear these requests."""
         with self._using() as connection:
             rows = connection.execute(
                 f"SELECT id, preview_asked FROM scenes WHERE server = ? AND {_UNFINISHED}", (server,)
@@ -152,11 +152,13 @@ class SceneDatabase:
             where = f"id = ? AND server = ? AND {_STARTABLE}"
             return _update(connection, where, {**_QUEUED_VALUES, "server": NOBODY}, job_id, server) > 0
 
-    def take_over(self, dead: str, server: str, serves: Callable[[str], bool]) -> tuple[list[SceneJob], list[str]]:
-        """Assign a stopped server's unfinished jobs to ``server``, as far as it serves their models.
+    def take_over(
+        self, stopped_server: str, server: str, serves: Callable[[str], bool]
+    ) -> tuple[list[SceneJob], list[str]]:
+        """Assign a stopped server's unfinished jobs to ``server``, if it serves their models.
 
         Args:
-            dead: name of the stopped server.
+            stopped_server: name of the stopped server.
             server: name of the server that takes the jobs over.
             serves: returns whether ``server`` serves a model, by its name.
 
@@ -165,7 +167,7 @@ class SceneDatabase:
 
         """
         with self._changing() as connection:
-            rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED} AND {_STARTABLE}", dead)
+            rows = _rows(connection, f"WHERE server = ? AND {_UNFINISHED} AND {_STARTABLE}", stopped_server)
             taken = [row for row in rows if serves(row["model"])]
             for row in taken:
                 _update(connection, "id = ?", {**_QUEUED_VALUES, "server": server}, row["id"])
@@ -244,7 +246,7 @@ class SceneDatabase:
 
 
 def _update(connection: sqlite3.Connection, where: str, values_by_column: Mapping[str, Any], *values: object) -> int:
-    """Set the columns ``changed`` of the unfinished jobs that match ``where``. Return the number of these jobs."""
+    """Set columns of the unfinished jobs that match the condition ``where``. Return the number of these jobs."""
     places = ", ".join(f"{name} = ?" for name in values_by_column)
     statement = f"UPDATE scenes SET {places} WHERE {where} AND {_UNFINISHED}"
     return connection.execute(statement, (*_as_row(values_by_column).values(), *values)).rowcount

@@ -88,7 +88,7 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Form of the results of a job that a client of OGC API Processes wants."""
+    """Form of a job's results, chosen by a client of OGC API Processes."""
 
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""

@@ -69,7 +69,7 @@ class JobRoutes(ServerExtension):
         """Open the job database, start the job runner, and log the URL of the web page."""
         if isinstance(service, ForwardService):
             board = await asyncio.to_thread(SceneBoard, service.store, partial(_serves, service))
-            state.mmout_scenes = SceneRunner(board, partial(_again, service))
+            state.mmout_scenes = SceneRunner(board, partial(_rebuild, service))
             state.mmout_scenes.start()
             if (address := page_files.address(state.args)) is not None:
                 logger.info("the page is at %s", address)
@@ -127,11 +127,11 @@ def _serves(service: ForwardService, model: str) -> bool:
     return not service.engine.errored and (models.registry.is_base_model(model) or model in models.lora_requests)
 
 
-def _again(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
+def _rebuild(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
     """Rebuild the `Work` and the input of a job that another server started. The call blocks while opening files."""
     request = decode_request(job.request or "")
     if job.video is not None:
-        return video_routes.again(service, job.video, request)
+        return video_routes.rebuild(service, job.video, request)
     inputs = keep_inputs(request.images, service.sources)
     try:
         return scene_work(service, request, inputs, f"scene-{uuid4().hex}"), inputs

@@ -43,8 +43,8 @@ The engine's setting ``max_scenes`` has the same default, so more jobs would wai
 _PREVIEWS: Final = 2
 """Maximum number of input previews that are made at once."""
 _POLL_S: Final = 0.25
-"""Seconds between two checks of the database for jobs that a client deleted or wants a preview of, through any
-server."""
+"""Seconds between two polls of the database. They tell this server of deletions and preview requests received by other
+servers."""
 _SWEEP_S: Final = 5.0
 """Seconds between two searches for expired jobs and for jobs of stopped servers."""
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
@@ -160,7 +160,7 @@ class SceneRunner:
         return self.board.store.shared.work_of(server) / f"{job_id}.png"
 
     async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, held: ExitStack) -> None:
-        picture = _Picture(self.preview(self.board.server, job.id))
+        picture = _PreviewFile(self.preview(self.board.server, job.id))
         held.callback(picture.remove)
         try:
             async with self._places:
@@ -172,7 +172,7 @@ class SceneRunner:
             await asyncio.shield(asyncio.to_thread(held.close))
 
     async def _restart(self, job: SceneJob, watch: PreviewRequest) -> None:
-        """Run a job that another server started and did not finish, because it stopped."""
+        """Run a job again from its beginning, because the server that ran it has stopped."""
         logger.warning("job %s is started again, because its server has stopped", job.id)
         try:
             work, inputs = await in_thread(partial(self.rebuild, job), lambda made: made[1].held.close())
@@ -189,7 +189,7 @@ class SceneRunner:
             log_failure(job.id, failure.status, failure.message)
             await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
-    async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _Picture) -> None:
+    async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _PreviewFile) -> None:
         """Run a job to its end, and store its results. Previews are written meanwhile if clients ask for them."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
@@ -246,7 +246,7 @@ def _with_job_id(work: Work, job: SceneJob) -> Work:
     return replace(work, request_id=f"{job.id}-{work.request_id}")
 
 
-class _Picture:
+class _PreviewFile:
     """Preview file of a running job. It is in the shared results folder, so that all servers can send it."""
 
     def __init__(self, path: Path) -> None:

@@ -80,7 +80,7 @@ def described(job: SceneJob) -> dict[str, Any]:
     }
 
 
-def again(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
+def rebuild(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
     """Rebuild the `Work` and the input of a video job that another server started. The call blocks."""
     inputs = keep_reference(request.images, service.sources)
     try:
