@@ -97,7 +97,7 @@ async def _created(request: Request, service: ForwardService) -> Response:
     check_videos(service)
     async with AsyncExitStack() as unused:
         video_request = read_video_request(await read_request(request, service.options, unused))
-        inputs = await in_thread(partial(video_request.kept, service.sources), lambda made: made.held.close())
+        inputs = await in_thread(partial(video_request.keep_reference, service.sources), lambda made: made.held.close())
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
         name, headers = request_id(request, "video"), trace_headers(request)
         work = video_work(service, video_request.asked, video_request.video, inputs.data, name, headers=headers)
