@@ -16,7 +16,8 @@ HEAD = """\
 These are the results of `python -m benchmarks`, the latest run of each benchmark. The page is generated from
 [benchmarks/results.json](benchmarks/results.json): do not edit it. [benchmarks/README.md](../benchmarks/README.md) says
 what each benchmark measures and how to run it. A figure is the median of its rounds, followed by their minimum and
-maximum in brackets. A ratio is the median of the ratios of paired turns.
+maximum in brackets. If two sides are compared, they take turns. Their ratio is computed in each round, and is a figure
+like others. Compare figures of one benchmark only: others ran on other days, with other work on the machine.
 
 ## Targets
 

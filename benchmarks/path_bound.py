@@ -132,11 +132,11 @@ def _tiles(folder: Path, scene: Scene) -> Row:
         late.append(statistics.median(costs[last : last + COUNTED]))
     figures = {
         "tiles": len(costs),
-        f"tile {EARLY} ms": Figure.of(1e3 * seconds for seconds in early),
-        f"tile {last} ms": Figure.of(1e3 * seconds for seconds in late),
+        f"from tile {EARLY} on, ms": Figure.of(1e3 * seconds for seconds in early),
+        f"from tile {last} on, ms": Figure.of(1e3 * seconds for seconds in late),
         "ratio": Figure.ratio(late, early, at_most=ASKED_TILE),
     }
-    return Row(f"a tile of {SMALL_TILE}, medians of {COUNTED}", figures)
+    return Row(f"time of a tile of {SMALL_TILE} x {SMALL_TILE}, median of {COUNTED} tiles", figures)
 
 
 def tile_costs(events: list[dict[str, Any]]) -> list[float]:
