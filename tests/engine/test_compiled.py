@@ -18,7 +18,7 @@ from vllm_mmout import MULTIMODAL_INPUT_REGISTRY
 from vllm_mmout.errors import ModelError, OptionError
 from vllm_mmout.models import compiled as compiling
 from vllm_mmout.models.author import run
-from vllm_mmout.models.compiled import TOLERANCE, CompiledForward, compiled
+from vllm_mmout.models.compiled import TOLERANCE, CompiledForward, compile_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("compiling")]
 
@@ -224,7 +224,7 @@ def test_without_a_compiler_it_runs_as_it_was(said):
 
 def assert_not_compiled(model, said, why):
     network = made(model)
-    assert compiled(network, dummy(), 4, if_faster=False) is None
+    assert compile_model(network, dummy(), 4, if_faster=False) is None
     ((level, message),) = said()
     assert level == "WARNING"
     assert message.startswith(f"{model.__name__} runs as it is, it does not compile: ")
@@ -234,11 +234,11 @@ def assert_not_compiled(model, said, why):
 
 def test_what_does_not_pay_runs_as_it_was(said, monkeypatch):
     """Where it is to be kept only if it is faster; else it is kept."""
-    monkeypatch.setattr(compiling, "PAYS", 1e9)
+    monkeypatch.setattr(compiling, "MIN_SPEEDUP", 1e9)
     network = made(SmallUNet)
-    assert compiled(network, dummy(), 1, if_faster=True) is None
+    assert compile_model(network, dummy(), 1, if_faster=True) is None
     assert "forward" not in vars(network)
-    assert compiled(network, dummy(), 1, if_faster=False) is not None
+    assert compile_model(network, dummy(), 1, if_faster=False) is not None
     (_, first), (_, second) = said()
     says(first, "SmallUNet runs as it is: compiled it was", "times as fast")
     says(second, "SmallUNet is compiled for batches of 1:", "times as fast")

@@ -1,1 +1,1 @@
-"""Run models that need a single forward pass on vLLM."""
+"""Load models that do not generate text, convert their inputs, and run them on vLLM."""

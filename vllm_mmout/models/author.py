@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
-    """Create a model from its ``config.json``. A transformers model gets an instance of its config class."""
+    """Create a model from its ``config.json``. A transformers model gets it as an instance of its config class."""
     from transformers import PreTrainedModel
 
     argument: Any = config
@@ -34,32 +34,32 @@ def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
         ) from error
 
 
-def run(model: nn.Module, alike: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
+def run(model: nn.Module, requests: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
     """Run ``forward`` once for several requests with equal shapes and dtypes, and return its output.
 
-    The tensors in ``alike`` have no axis 0.
+    The tensors in ``requests`` have no axis 0.
     """
     try:
         # stack() copies even a single request, since the model may change its input in place, and in the user's own
         # process that input is the user's memory.
-        output = model(**{name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]})
+        output = model(**{name: torch.stack([tensors[name] for tensors in requests]) for name in requests[0]})
         if hasattr(output, "to_tuple"):  # an output class of transformers
-            output = _batched_outputs(output, len(alike))
+            output = _batched_outputs(output, len(requests))
     except InputError:
         raise
     except BaseException as error:
         raise_interrupt(error)
-        shapes = ", ".join(f"{name} {describe(tensor)}" for name, tensor in alike[0].items())
-        subject = f"{len(alike)} inputs of" if len(alike) > 1 else "an input of"
+        shapes = ", ".join(f"{name} {describe(tensor)}" for name, tensor in requests[0].items())
+        subject = f"{len(requests)} inputs of" if len(requests) > 1 else "an input of"
         raise ModelError(
             f"model {type(model).__name__} failed on {subject} {shapes}: {type_and_message(error)}; correct its"
             " forward, or let its input mapper refuse such inputs"
         ) from error
-    return checked_group(output, len(alike), f"{type(model).__name__}.forward", ModelError)
+    return checked_group(output, len(requests), f"{type(model).__name__}.forward", ModelError)
 
 
 def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the output tensors with ``count`` entries on axis 0. If no tensor has ``count``, return all of them."""
+    """Return the tensors of an output that have length ``count`` on axis 0, or all its tensors if none has."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 
@@ -83,9 +83,9 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy:
     weights = _with_current_names(model, weights)
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     loadable = [name for name in weights if name in own]
-    stored_at = {_memory(own[name]): name for name in loadable if own[name].numel()}
-    missing = [name for name, tensor in own.items() if name not in weights and _memory(tensor) not in stored_at]
-    untied = [name for name in loadable if _differs(weights[name], weights[stored_at.get(_memory(own[name]), name)])]
+    stored_at = {_memory_id(own[name]): name for name in loadable if own[name].numel()}
+    missing = [name for name, tensor in own.items() if name not in weights and _memory_id(tensor) not in stored_at]
+    untied = [name for name in loadable if _differs(weights[name], weights[stored_at.get(_memory_id(own[name]), name)])]
     unexpected = [name for name in weights if name not in own]
     unlike = [
         f"{name} (the model has {describe(own[name])}, the file {describe(weights[name])})"
@@ -123,8 +123,8 @@ def _with_current_names(model: nn.Module, weights: Mapping[str, torch.Tensor]) -
     return renamed | mismatched | {name: weights.get(name, torch.empty(0)) for name in report["unexpected_keys"]}
 
 
-def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return a key of the tensor's memory. Two names of a tied weight have the same key."""
+def _memory_id(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return a key that is equal for the two names of a tied weight, which share their memory."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

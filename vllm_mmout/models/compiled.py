@@ -33,8 +33,8 @@ output.
 
 In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
 """
-PAYS = 1.05
-"""Minimum speedup over eager mode. A slower compiled model is not used, if the compilation is optional."""
+MIN_SPEEDUP = 1.05
+"""Minimum speedup over eager mode. If the compilation is optional, a slower compiled model is not used."""
 _LARGEST = 32
 _ROUNDS = 5
 
@@ -64,16 +64,16 @@ class CompiledForward:
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
-    def run(self, alike: Sequence[Inputs]) -> Raw:
+    def run(self, requests: Sequence[Inputs]) -> Raw:
         """Run the model on requests with equal shapes and dtypes. The output has the requests on axis 0."""
         with torch.compiler.set_stance("eager_on_recompile"):
-            if not self._was_compiled_for(alike[0]):
-                return run(self.model, alike)
+            if not self._was_compiled_for(requests[0]):
+                return run(self.model, requests)
             outputs: list[Raw] = []
             done = 0
-            while done < len(alike):
-                size, count = self._next_batch(len(alike) - done)
-                part = [*alike[done : done + count]]
+            while done < len(requests):
+                size, count = self._next_batch(len(requests) - done)
+                part = [*requests[done : done + count]]
                 outputs.append(each(itemgetter(slice(count)), self._batch(part + part[-1:] * (size - count))))
                 done += count
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
@@ -95,21 +95,21 @@ class CompiledForward:
         """Restore the model's uncompiled ``forward``."""
         vars(self._part).pop("forward", None)
 
-    def _next_batch(self, left: int) -> tuple[int, int]:
-        """Return the size of the next batch, and the number of requests in it. The rest of the batch is padding."""
+    def _next_batch(self, remaining: int) -> tuple[int, int]:
+        """Return the size of the next batch, and how many of the ``remaining`` requests it holds beside padding."""
         for size in self.sizes:
-            if left <= size:
-                return (size, left) if 4 * left >= 3 * size else (size // 2, size // 2)
+            if remaining <= size:
+                return (size, remaining) if 4 * remaining >= 3 * size else (size // 2, size // 2)
         return self.sizes[-1], self.sizes[-1]
 
-    def _batch(self, alike: Sequence[Inputs]) -> Raw:
+    def _batch(self, requests: Sequence[Inputs]) -> Raw:
         if not self._graphs:
-            return run(self.model, alike)
+            return run(self.model, requests)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return each(torch.clone, run(self.model, alike))  # the next batch overwrites the memory of a CUDA graph
+        return each(torch.clone, run(self.model, requests))  # the next batch overwrites the memory of a CUDA graph
 
     def _compile(self, dummy: Inputs) -> float:
-        """Compile for each batch size, compare the output with eager mode, and return the largest batch's speedup."""
+        """Compile for each batch size, compare with eager output, and return the speedup of the largest batch."""
         batches = [[dummy] * size for size in self.sizes]
         eager = [run(self.model, batch) for batch in batches]
         eager_seconds = self._seconds(batches[-1])
@@ -135,8 +135,8 @@ class CompiledForward:
         return statistics.median(seconds)
 
 
-def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
-    """Compile a model. Return None, and log the reason, if that fails or if the required speedup is not reached."""
+def compile_model(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
+    """Compile a model for inputs like ``dummy``. Return None, and log the reason, if that fails or is not worth it."""
     name, started = type(model).__name__, time.perf_counter()
     try:
         forward = CompiledForward(model, dummy, max_batch)
@@ -145,7 +145,7 @@ def compiled(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool
         logger.warning("%s runs as it is, it does not compile: %s", name, reason)
         return None
     seconds = time.perf_counter() - started
-    if if_faster and forward.speedup < PAYS:
+    if if_faster and forward.speedup < MIN_SPEEDUP:
         forward.remove()
         logger.info("%s runs as it is: compiled it was %.2f times as fast (%.0f s)", name, forward.speedup, seconds)
         return None

@@ -52,7 +52,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         self._disable_encoder_decoder()
 
     def _disable_encoder_decoder(self) -> None:
-        """Declare the model as not encoder-decoder, whatever its ``config.json`` says.
+        """Set ``is_encoder_decoder`` to False, whatever ``config.json`` says.
 
         transformers marks every model of the DETR family as an encoder-decoder. vLLM would schedule it like a language
         model with an encoder's output beside the tokens.
@@ -60,7 +60,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
-        """Return an empty configuration, since vLLM would look for the sizes of a language model in it.
+        """Return an empty configuration, since vLLM would look for a language model's sizes in it.
 
         Entries with such names may mean something else in a folder.
         """

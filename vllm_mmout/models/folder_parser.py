@@ -17,7 +17,7 @@ FORMAT = "mmout"
 
 
 class FolderConfigParser(ConfigParserBase):
-    """vLLM config parser that returns the configurations recorded by `take`, instead of reading a file."""
+    """vLLM config parser that returns a configuration recorded by `take`, instead of reading ``config.json``."""
 
     taken: ClassVar[dict[str, dict[str, Any]]] = {}
     """Translated ``config.json`` of each model, by folder or hub id."""
@@ -38,7 +38,7 @@ class FolderConfigParser(ConfigParserBase):
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Record ``entries`` as the ``config.json`` of a model. Return the ``config_format`` to pass to vLLM."""
+    """Record ``entries`` as the ``config.json`` of a model. Return the value to pass as vLLM's ``config_format``."""
     try:
         get_config_parser(FORMAT)
     except ValueError:
@@ -48,7 +48,7 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the ``config.json`` that `take` recorded for ``model``, or None.
+    """Return the ``config.json`` that `take` recorded for ``model``, or None if it recorded none.
 
     Return None also if ``config_format`` names another parser.
     """

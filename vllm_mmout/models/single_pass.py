@@ -20,7 +20,7 @@ from vllm_mmout.errors import InputError, MMOutError, ModelError, message_of, ra
 from vllm_mmout.importing import import_path
 from vllm_mmout.log import logger
 from vllm_mmout.models.author import build, load_strictly, run
-from vllm_mmout.models.compiled import compiled
+from vllm_mmout.models.compiled import compile_model
 from vllm_mmout.models.config import config_json
 from vllm_mmout.models.inputs.engine_input import FIELD, as_tensor, tensors_of, tiles_of
 from vllm_mmout.models.inputs.keywords import Keywords
@@ -199,7 +199,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             )
             return
         with torch.inference_mode():
-            forward = compiled(self.model, dummy, max_batch, if_faster=if_faster)
+            forward = compile_model(self.model, dummy, max_batch, if_faster=if_faster)
         if forward is not None:
             self._forward = forward.run
 

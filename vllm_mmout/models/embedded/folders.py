@@ -23,11 +23,11 @@ def embedded_model(name: str = "water-index") -> str:
 
 
 _MODEL_FILES = ("config.json", "params.json", "model_index.json")
-"""Files that mark a folder as a model's folder. diffusers writes ``model_index.json``."""
+"""Names of the files that mark a folder as a model's folder. diffusers writes ``model_index.json``."""
 
 
 def found_model(model: str) -> str:
-    """Return the folder of a local or embedded model. Hub ids and addresses are returned unchanged, for vLLM."""
+    """Return the folder of a local or embedded model. Return a hub id or an address unchanged, for vLLM to download."""
     path = Path(model)
     if path.is_dir():
         if not any((path / name).is_file() for name in _MODEL_FILES):

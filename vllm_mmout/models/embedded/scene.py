@@ -17,7 +17,7 @@ from vllm_mmout.geo import atomic_file, read_raster
 SCENE: Final = Path(__file__).resolve().parent / "scene.tif"
 """GeoTIFF [6, 512, 512], int16, reflectance times 10000, nodata -9999, EPSG:32632, pixels of 10 m.
 
-``python scripts/scene_generator`` makes this file and the truth.
+``python scripts/scene_generator`` makes this file and `TRUTH`.
 """
 TRUTH: Final = SCENE.with_name("truth.tif")
 """GeoTIFF [1, 512, 512], uint8, on the grid of the scene: `LAND`, `WATER` or `UNOBSERVED`."""
@@ -25,7 +25,7 @@ TRUTH: Final = SCENE.with_name("truth.tif")
 LAND: Final = 0
 WATER: Final = 1
 UNOBSERVED: Final = 255
-"""Value of the truth where the ground is not visible: under clouds, and beyond the edge of the swath."""
+"""Value of the ground truth where the ground is not visible: under clouds, and beyond the edge of the swath."""
 
 
 def embedded_scene(path: str | Path) -> Path:

@@ -31,51 +31,51 @@ class NamedBand:
 class _BandMeaning:
     """Possible meanings of a band, such as red or narrow NIR, according to its names."""
 
-    known: frozenset[str]
-    """Bands of sensors that this band's names may refer to. Empty if all names are unknown."""
-    texts: frozenset[str]
-    """Names of the band in normalized spelling (see `band_key`)."""
+    common: frozenset[str]
+    """Common names, such as "red", that the band's own names may mean. Empty if these are not understood."""
+    keys: frozenset[str]
+    """Names of the band in the normalized spelling of `band_key`."""
     by_colour: bool = False
-    """True if ``known`` comes from the band's colour interpretation instead of its names."""
+    """True if ``common`` is derived from the band's colour interpretation instead of its names."""
 
     def fits(self, other: _BandMeaning) -> bool:
-        """Return whether ``self`` and ``other`` may be the same band."""
-        if self.known and other.known:
-            return bool(self.known & other.known)
-        return bool(self.texts & other.texts)
+        """Return whether ``self`` and ``other`` may be the same band, since a meaning or a name is equal."""
+        if self.common and other.common:
+            return bool(self.common & other.common)
+        return bool(self.keys & other.keys)
 
     def is_near(self, other: _BandMeaning) -> bool:
         """Return whether one of the two bands is broad near infrared and the other narrow near infrared."""
-        return bool(self.known & NIR_BANDS and other.known & NIR_BANDS) and not self.known & other.known
+        return bool(self.common & NIR_BANDS and other.common & NIR_BANDS) and not self.common & other.common
 
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Possible meanings of a model's and an input's band names, under the assumption of a sensor for each."""
+    """Possible meanings of the band names of a model and of an input, if their sensors are ``sensors``."""
 
     sensors: tuple[str, str]
-    """Assumed sensors as (the model's, the input's). An unknown sensor is ""."""
+    """Assumed sensors: that of the model's bands, then that of the input's bands. "" is an unknown sensor."""
     model_bands: tuple[_BandMeaning, ...]
     """Possible meanings of each band that the model takes, in the model's order."""
     input_bands: tuple[_BandMeaning, ...]
     """Possible meanings of each band of the input, in the input's order."""
 
-    def by_name(self, dates: int) -> list[int] | None:
-        """Match bands by their names. Return the indices of the input's bands for the model, date by date.
+    def match_names(self, dates: int) -> list[int] | None:
+        """Return the indices of the input's bands that match the model's bands by name, date after date.
 
         Return None unless each band of the model matches exactly one band of the input per date.
         """
-        rows = [self._found(band, dates) for band in self.model_bands]
+        rows = [self._matches(band, dates) for band in self.model_bands]
         if any(len(row) != dates for row in rows):
             return None
         places = [row[date] for date in range(dates) for row in rows]
         return places if len(set(places)) == len(places) else None
 
-    def found(self, number: int) -> list[int]:
+    def matches(self, number: int) -> list[int]:
         """Return the indices of the input's bands that may be the model's band ``number`` (from 0)."""
-        return self._found(self.model_bands[number], 1)
+        return self._matches(self.model_bands[number], 1)
 
-    def _found(self, model_band: _BandMeaning, count: int) -> list[int]:
+    def _matches(self, model_band: _BandMeaning, count: int) -> list[int]:
         fitting = [place for place, band in enumerate(self.input_bands) if model_band.fits(band)]
         named = [place for place in fitting if not self.input_bands[place].by_colour]
         if named:  # names take precedence over colours
@@ -83,13 +83,13 @@ class NameMeanings:
         if not fitting:
             return [place for place, band in enumerate(self.input_bands) if model_band.is_near(band)]
         if len(fitting) > count:
-            exact = [place for place in fitting if self.input_bands[place].known == model_band.known]
-            broad = [place for place in fitting if "nir" in self.input_bands[place].known & model_band.known]
+            exact = [place for place in fitting if self.input_bands[place].common == model_band.common]
+            broad = [place for place in fitting if "nir" in self.input_bands[place].common & model_band.common]
             fitting = next((places for places in (exact, broad) if len(places) == count), fitting)
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether names show that the input's bands ``places`` are wrong, or in a wrong order, for the model.
+        """Return whether, by their names, the input's bands ``places`` cannot be the model's bands in this order.
 
         ``places`` holds the indices of the input's bands that the model would get, date by date.
         """
@@ -103,11 +103,11 @@ class NameMeanings:
             ]
             if any(model_band.fits(band) for (model_band, _), (_, band) in permutations(pairs, 2)):
                 return True
-            if any(model_band.known and band.known and not band.by_colour for model_band, band in pairs):
+            if any(model_band.common and band.common and not band.by_colour for model_band, band in pairs):
                 return True
         return False
 
-    def near(self, places: Sequence[int]) -> list[tuple[int, int]]:
+    def nir_mismatches(self, places: Sequence[int]) -> list[tuple[int, int]]:
         """Return the pairs (model's band, input's band) that match a broad with a narrow near-infrared band.
 
         Both are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
@@ -115,8 +115,8 @@ class NameMeanings:
         pairs = ((number % len(self.model_bands), place) for number, place in enumerate(places))
         return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
-    def unknown(self, places: Sequence[int]) -> list[int]:
-        """Return the indices among ``places`` of input bands whose names are not understood.
+    def not_understood(self, places: Sequence[int]) -> list[int]:
+        """Return the indices among ``places`` of the input's bands whose names are not understood.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
@@ -124,31 +124,31 @@ class NameMeanings:
         return [
             place
             for model_band, place in pairs
-            if self.input_bands[place].texts
-            and not self.input_bands[place].known
+            if self.input_bands[place].keys
+            and not self.input_bands[place].common
             and not model_band.fits(self.input_bands[place])
         ]
 
-    def coloured(self, places: Sequence[int]) -> bool:
-        """Return whether any of the input's bands ``places`` is known only by its colour interpretation."""
+    def use_colours(self, places: Sequence[int]) -> bool:
+        """Return whether any of the input's bands ``places`` is recognized only by its colour interpretation."""
         return any(self.input_bands[place].by_colour for place in places)
 
 
-def readings(wanted: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:
-    """Yield the possible meanings of all band names, once per possible pair of (model's sensor, input's sensor)."""
-    model_names = [(name,) for name in wanted]
-    input_names = [() if _are_counted(bands) else band.names for band in bands]
+def possible_meanings(band_names: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:
+    """Yield the possible meanings of the model's and the input's band names, for each pair of possible sensors."""
+    model_names = [(name,) for name in band_names]
+    input_names = [() if _are_only_numbered(bands) else band.names for band in bands]
     sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]
-    for model, file in product(possible_sensors(wanted), possible_sensors(sensorless)):
+    for model, file in product(possible_sensors(band_names), possible_sensors(sensorless)):
         model_bands = meanings(model_names, [model] * len(model_names))
         file_bands = meanings(input_names, [file if band.sensor is None else band.sensor for band in bands])
         colours = meanings([_colour(band) for band in bands], [""] * len(bands))
         yield NameMeanings(
             (model, file),
-            tuple(_BandMeaning(known, _texts(names)) for known, names in zip(model_bands, model_names, strict=True)),
+            tuple(_BandMeaning(common, _keys(names)) for common, names in zip(model_bands, model_names, strict=True)),
             tuple(
-                _BandMeaning(known or colour, _texts(names), by_colour=bool(colour) and not known)
-                for known, colour, names in zip(file_bands, colours, input_names, strict=True)
+                _BandMeaning(common or colour, _keys(names), by_colour=bool(colour) and not common)
+                for common, colour, names in zip(file_bands, colours, input_names, strict=True)
             ),
         )
 
@@ -157,8 +157,8 @@ def _colour(band: NamedBand) -> tuple[str, ...]:
     return (band.colour,) if band.colour and all(map(says_nothing, band.names)) else ()
 
 
-def _are_counted(bands: Sequence[NamedBand]) -> bool:
-    """Return whether bands are only numbered b1, b2, b3, ... or b0, b1, b2, ..., which says nothing about them.
+def _are_only_numbered(bands: Sequence[NamedBand]) -> bool:
+    """Return whether the bands are only numbered b1, b2, b3, ... or b0, b1, b2, ..., which says nothing about them.
 
     No sensor has a band 0, so that B0 marks such a numbering too.
     """
@@ -168,5 +168,5 @@ def _are_counted(bands: Sequence[NamedBand]) -> bool:
     return all(names == {f"b{number}"} for number, names in enumerate(numbers))
 
 
-def _texts(names: Sequence[str]) -> frozenset[str]:
+def _keys(names: Sequence[str]) -> frozenset[str]:
     return frozenset(band_key(name) for name in names if not says_nothing(name))

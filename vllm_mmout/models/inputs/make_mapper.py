@@ -113,7 +113,7 @@ class AutoProcessorMapper:
             raise InputError(
                 f"the input has {count} bands, the model's processor takes pictures of 1 or 3; choose with bands=[...],"
                 " which counts from 1; an array must be [bands, height, width], as np.moveaxis(picture, -1, 0)",
-                param=BandChoice("", (), params).said_by,
+                param=BandChoice("", (), params).option,
             )
         if raster.array.dtype != np.uint8 and raster.array.dtype.kind != "f":
             raise InputError(
@@ -190,12 +190,12 @@ _COLOURS = ("red", "green", "blue")
 def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
     """Return the bands that the request chooses. The default is red, green and blue, or all bands except alpha."""
     choice = BandChoice("picture", _COLOURS, params)
-    if choice.asked is None:
+    if choice.requested is None:
         return _in_colours(raster.without_alpha(), choice)
     try:
-        return raster.select(choice.asked)
+        return raster.select(choice.requested)
     except InputError as error:
-        raise InputError(str(error), param=choice.said_by) from None
+        raise InputError(str(error), param=choice.option) from None
 
 
 def _in_colours(raster: Raster, choice: BandChoice) -> Raster:

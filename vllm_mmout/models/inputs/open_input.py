@@ -181,7 +181,7 @@ def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener
         for file in data.files
         for place, band in enumerate(file.bands)
     ]
-    return bands, BandList(data.name, tuple(band.listed for band in bands), numbered=False)
+    return bands, BandList(data.name, tuple(band.listed for band in bands), by_number=False)
 
 
 def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
@@ -190,9 +190,9 @@ def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener)
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
     listed = _listed(raster, _names(raster, data), "")
     by_tags = alpha is not None and listed[alpha].colour != "alpha"
-    usual = tuple(place for place in range(raster.count) if place != alpha)
+    defaults = tuple(place for place in range(raster.count) if place != alpha)
     bands = [_FileBand(raster, place, band) for place, band in enumerate(listed)]
-    return bands, BandList(subject, tuple(listed), usual, alpha=alpha, alpha_by_tags=by_tags)
+    return bands, BandList(subject, tuple(listed), defaults, alpha=alpha, alpha_by_tags=by_tags)
 
 
 def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
@@ -203,7 +203,7 @@ def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) ->
         return _bands_of_one(data[0], "the list of 1 file", opened, open_one)
     bands = [band for file in data for band in _bands_of_file(opened.enter_context(open_one(file)), file)]
     listed = tuple(band.listed for band in bands)
-    return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), given=True)
+    return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), keeps_order=True)
 
 
 def _bands_of_folder(
@@ -212,7 +212,7 @@ def _bands_of_folder(
     """Return the bands of unordered files. If a band exists at several resolutions, only the finest is returned."""
     bands = _finest(_bands_of_files(files, folder, open_one))
     listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
-    return bands, BandList(subject, tuple(listed), numbered=False)
+    return bands, BandList(subject, tuple(listed), by_number=False)
 
 
 def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_FileBand]:

@@ -32,7 +32,7 @@ def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
             f"an array must be [bands, height, width], and {list(shape)} seems to be [height, width, bands]: give"
             " np.moveaxis(array, -1, 0)"
         )
-        if choice.one_for_all and choice.asked is not None:
+        if choice.one_for_all and choice.requested is not None:
             raise InputError(remedy)
         return remedy
     return first_of(images)
