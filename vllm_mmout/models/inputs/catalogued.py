@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, OpenRaster
 
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
-"""Metadata item that gets the date of the catalogue."""
-_SAME_PIXEL: Final = 0.01
-"""Largest distance, in pixels, between two corners that count as equal."""
-_SAME_NUMBER: Final = 1e-6
-"""Largest relative difference of two scales or offsets that count as equal."""
+"""Key of the metadata item that holds the acquisition date, if only the catalogue states it."""
+_CORNER_TOLERANCE: Final = 0.01
+"""Maximum distance, in pixels, between the raster's corners by two transforms that count as equal."""
+_NUMBER_TOLERANCE: Final = 1e-6
+"""Maximum relative difference of two scales or offsets that count as equal."""
 _DAY: Final = timedelta(days=1)
 
 
 class Opener(Protocol):
-    """Opener of the documents and files that a catalogue's records name."""
+    """Interface that opens the documents and files named in a catalogue's records, such as STAC items."""
 
     def document(self, address: str) -> BinaryIO:
         """Open a document of the catalogue at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Open a file of an input. The result is a path, an address, or an open file that is closed elsewhere."""
+        """Open a file of an input. Return a path, an address, or an open file that the caller must not close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StatedBand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CataloguedFile:
-    """A file of an input, as its catalogue describes it. It is opened only if a band of it is chosen."""
+    """A file of an input, as its catalogue describes it. It is opened only if the model gets one of its bands."""
 
     name: str
     """Name of the file in messages, such as "asset 'red' of item S2A_1"."""
@@ -63,14 +63,14 @@ class CataloguedFile:
     size: tuple[int, int] | None = None
     """Height and width in pixels."""
     metadata: tuple[tuple[str, str], ...] = ()
-    """Metadata items that the input's results get."""
+    """Metadata items that are copied to the outputs of this input."""
     days: tuple[date, date] | None = None
     """First and last day of the acquisition."""
     noted: tuple[str, ...] = ()
-    """Sentences about assumptions that the catalogue's reader made."""
+    """Notes for the user about assumptions made when the catalogue was read."""
 
     def opened(self, open_one: Callable[[Any], OpenRaster]) -> OpenRaster:
-        """Open the file, check it against the catalogue, and add the facts that only the catalogue states.
+        """Open the file by ``open_one``, compare it with the catalogue, and add facts that only the catalogue states.
 
         Raises:
             InputError: the file cannot be read, or it contradicts the catalogue. The message has both statements.
@@ -90,7 +90,7 @@ class CataloguedFile:
         noted = list(self.noted)
         facts: dict[str, Any] = {"metadata": self._metadata(raster)}
         place = self._georeference(raster, noted)
-        bands = self._bands_of(raster)
+        bands = self._checked_bands(raster)
         if place is not None:
             facts["georeference"] = place
         if (nodata := self._nodata(raster, bands, noted)) is not None:
@@ -105,15 +105,15 @@ class CataloguedFile:
             " file itself as the input"
         )
 
-    def _bands_of(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the stated bands, one for each band of the file except an undescribed alpha band."""
+    def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
+        """Return the stated bands. Raise InputError if the file has a different number, beside an alpha band."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
         raise self._differs("a number of bands of", count, raster.count)
 
     def _metadata(self, raster: OpenRaster) -> dict[str, str]:
-        """Return the metadata items with the date of the catalogue. The date of the file must not differ."""
+        """Return the metadata items of the file and the catalogue. Raise InputError if their dates contradict."""
         metadata = {**raster.metadata, **dict(self.metadata)}
         if self.days is None:
             return metadata
@@ -126,7 +126,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Return a georeference with the facts that the file lacks, or None if the file lacks nothing."""
+        """Return the file's georeference, completed by a CRS or transform of the catalogue, or None if unchanged."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
@@ -135,7 +135,7 @@ class CataloguedFile:
         if self.crs is not None and own.crs is not None and not same_system(self.crs, own.crs):
             raise self._differs("the coordinate system", self.crs, own.crs)
         mine, its = self.transform, own.transform
-        if mine is not None and its is not None and not _same_place(mine, its, raster.size):
+        if mine is not None and its is not None and not _same_corners(mine, its, raster.size):
             raise self._differs("the transform", mine, its)
         stated = {
             name: getattr(self, name)
@@ -182,7 +182,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return scale and offset of each band, or () if the catalogue states none that the file does not."""
+        """Return the scale and offset of each band, or () if the catalogue states nothing that the file lacks."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):
@@ -203,14 +203,14 @@ class CataloguedInput:
     """One input that a catalogue describes: the files of one scene."""
 
     name: str
-    """Name of the scene, from which the file of a result is named."""
+    """Name of the scene, after which output files are named."""
     files: tuple[CataloguedFile, ...]
     sensor: str | None = None
     """Sensor of the files, as `vllm_mmout.geo.sensor_of` returns it."""
 
 
 class _NoFiles:
-    """Opener for a record in an open file, which may have come from a client: it opens nothing."""
+    """Opener that refuses to open anything. It is used for a record in an open file, which a client may have sent."""
 
     def document(self, address: str) -> BinaryIO:
         """Raise InputError."""
@@ -228,7 +228,7 @@ _NO_FILES = _NoFiles()
 
 
 def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
-    """Return the input that a record of a catalogue describes, or None for data in another form.
+    """Return the input that a catalogue's record, such as a STAC item, describes, or None for any other data.
 
     Args:
         data: the input as it was given, such as a path, an address, or a parsed record.
@@ -249,7 +249,7 @@ def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | Non
 
 
 def with_catalogued(data: Any, opener: Opener | None = None) -> Any:
-    """Return data with records of catalogues replaced by the inputs that they describe, also within lists."""
+    """Return ``data`` with each catalogue record, also within lists, replaced by the input that it describes."""
     if isinstance(data, list | tuple):
         return [with_catalogued(part, opener) for part in data]
     if isinstance(data, CataloguedInput):
@@ -259,7 +259,7 @@ def with_catalogued(data: Any, opener: Opener | None = None) -> Any:
 
 
 def expanded(data: Any) -> Iterator[Any]:
-    """Yield the inputs of a list of records, such as an item collection, or the data itself if it is none."""
+    """Yield the inputs in a collection of catalogue records, such as STAC items. Yield any other data itself."""
     for reader in extensions("inputs"):
         if (inputs := reader.many(data)) is not None:
             yield from inputs
@@ -268,7 +268,7 @@ def expanded(data: Any) -> Iterator[Any]:
 
 
 def _equal(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME_NUMBER, abs_tol=1e-12)
+    return math.isclose(one, other, rel_tol=_NUMBER_TOLERANCE, abs_tol=1e-12)
 
 
 def _numbers(packing: Packing) -> str:
@@ -279,11 +279,11 @@ def _shown(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _same_place(one: Affine, other: Affine, size: tuple[int, int]) -> bool:
-    """Return whether two transforms put the corners of a raster at the same places, up to 0.01 pixels."""
+def _same_corners(one: Affine, other: Affine, size: tuple[int, int]) -> bool:
+    """Return whether two transforms place the corners of a raster within 0.01 pixels of each other."""
     pixel = max(abs(number) for number in (other[0], other[1], other[3], other[4]))
     for row, col in ((0, 0), (0, size[1]), (size[0], 0), size):
         x, y = ((t[0] * col + t[1] * row + t[2], t[3] * col + t[4] * row + t[5]) for t in (one, other))
-        if max(abs(x[0] - y[0]), abs(x[1] - y[1])) > _SAME_PIXEL * pixel:
+        if max(abs(x[0] - y[0]), abs(x[1] - y[1])) > _CORNER_TOLERANCE * pixel:
             return False
     return True

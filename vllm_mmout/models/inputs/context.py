@@ -20,7 +20,7 @@ class InputContext:
     model_config: ModelConfig
     """vLLM's configuration of the model."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cache of the model's ``AutoProcessor``, which is needed for each picture."""
+    """Cache of the model's ``AutoProcessor``, since it is needed for each picture."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
         """Return the model's transformers configuration. Raise InputError if it is not a ``hf_config_type``."""
@@ -59,7 +59,7 @@ class DummyData(NamedTuple):
 
 
 def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:
-    """Call the function that a model registered for dummy data, and return the largest input from its result."""
+    """Call ``factory``, which the model registered for dummy data, and return the largest input in its result."""
     dummy = factory(context, context.model_config.max_model_len, {IMAGE: 1})
     for part in dummy if isinstance(dummy, tuple) else (dummy,):
         inputs = part.get("multi_modal_data", part) if isinstance(part, Mapping) else None
@@ -72,13 +72,13 @@ def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> 
 
 
 def processed(context: InputContext, processor: Callable[..., Any], data: Any) -> Any:
-    """Pass an input through the input processor that a model registered, and return the changed input."""
+    """Return an input as changed by ``processor``, the input processor that a model registered."""
     inputs = processor(context, {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}})
     return inputs["multi_modal_data"][IMAGE]
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """Return the maximum number of tokens of an input, from a registered number or function."""
+    """Return the maximum number of tokens of an input: ``registered``, or its result if it is a function."""
     value = registered(context) if callable(registered) else registered or 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RegistrationError(f"max tokens of {model} must be a number from 0 on, got {value!r}")

@@ -20,13 +20,13 @@ FIELD: Final = "tensors"
 """Key of vLLM's input format that holds all tensors of a request, as a list."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Stand-in for a keyword of ``forward`` that a request leaves out. Real inputs are never empty."""
+"""Empty array that is sent for a keyword of ``forward`` that a request leaves out. Real inputs are never empty."""
 
 
 def as_mm_input(
     tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1, *, tiles: int | None = None
 ) -> MultiModalInput:
-    """Convert the tensors of one input, or of ``tiles`` tiles, to vLLM's input format.
+    """Convert the tensors of one input, or of several tiles, to vLLM's input format.
 
     The tensors are sent as one list, which vLLM leaves unchanged. It would stack plain tensors of all requests in a
     step. If their dtypes differ, this fails or casts some of them; if their keywords differ, only the last request's

@@ -1,4 +1,4 @@
-"""Find the dates of a multi-date input: the files of each date, and their chronological order."""
+"""Find the dates of an input that has several: the files of each date, and their chronological order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by the dates in their names, if the names have exactly ``count`` dates.
+    """Group the files of a folder by the date in their names. Unless there are ``count`` dates, return the files.
 
     If the names of the files have exactly ``count`` different days, the files of a day are one date, as in downloads of
     HLS, which have a file for each band and date. Otherwise each file is a date.
@@ -59,19 +59,18 @@ class Frame:
 
     layers: list[Layer]
     name: str
-    items: date | None
-    """Date in the metadata of the date's first file, or None."""
-    named: date | None
-    """Date in the name of the file or folder, else in the name of the first file in the folder. None if no name has a
-    date."""
-    coarse: date | None
-    """Date from metadata or names, possibly only the month or year that a name states. None if unknown."""
-    written: date | None
-    """Date in TIFFTAG_DATETIME, which may be when the file was written. None if it is not set."""
+    metadata_date: date | None
+    """Date in the metadata of the first file of this date, or None."""
+    name_date: date | None
+    """Date in the name of the file or folder, else in the name of the folder's first file. None if both lack a date."""
+    rough_date: date | None
+    """Date in the metadata or the names. A month or year in a name counts as a date, too. None if unknown."""
+    tiff_date: date | None
+    """Date in TIFFTAG_DATETIME, on which the file may have been written. None if it is not set."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:
-        """Determine the date of some bands from the names and the metadata of their files."""
+        """Create the frame of the bands ``layers``, with dates from the names and the metadata of their files."""
         raster = layers[0].raster
         inside = PurePath(raster.name).name
         name = data.name if isinstance(data, Path | FilesOfDate | CataloguedInput) else inside
@@ -82,15 +81,15 @@ class Frame:
 
 def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -> list[Frame]:
     """Return the dates of a folder in chronological order. Raise InputError if the order is unknown."""
-    items, named = ([getattr(frame, source) for frame in frames] for source in ("items", "named"))
-    if _distinct(items) and _distinct(named) and _ranks(items) != _ranks(named):
+    items, named = ([getattr(frame, source) for frame in frames] for source in ("metadata_date", "name_date"))
+    if _distinct(items) and _distinct(named) and _order_of(items) != _order_of(named):
         raise InputError(
             f"the dates in the names of the files in {folder} have another order than those in their metadata:"
             f" {_listed(frames, named)} by name; {_listed(frames, items)} by metadata. Give the dates in a list, in"
             " their order"
         )
-    dates = [frame.items or frame.named for frame in frames]
-    for days in (dates, [frame.coarse for frame in frames]):
+    dates = [frame.metadata_date or frame.name_date for frame in frames]
+    for days in (dates, [frame.rough_date for frame in frames]):
         if all(days):
             if not _distinct(days):
                 raise InputError(
@@ -98,7 +97,7 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -
                     " date. Remove one, or give those meant in a list, in their order"
                 )
             return _sorted(frames, days)
-    if _distinct(written := [frame.written for frame in frames]):
+    if _distinct(written := [frame.tiff_date for frame in frames]):
         noted.append(
             f"The dates in {folder} were put into the order of TIFFTAG_DATETIME, which may be when the files were"
             f" written: {_listed(_sorted(frames, written), sorted(day for day in written if day))}; give them in a list"
@@ -119,7 +118,7 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -
 
 def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
     """Add a note to ``noted`` if dates that the user listed are not in chronological order."""
-    days = [frame.items or frame.named for frame in frames]
+    days = [frame.metadata_date or frame.name_date for frame in frames]
     known_days = [day for day in days if day is not None]
     if len(known_days) == len(days) and any(day <= before for before, day in pairwise(known_days)):
         noted.append(
@@ -129,7 +128,7 @@ def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
 
 
 def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
-    """Return the error for an input whose number of dates is not ``count``, the number that the model takes."""
+    """Return the error for an input whose number of dates is not ``count``, as the model requires."""
     paths = [frame for frame in dates if isinstance(frame, Path | FilesOfDate)]
     listed = [_shown(frame.name, date_of_name(frame.name, coarse=True)) for frame in paths]
     more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
@@ -145,11 +144,10 @@ def _distinct(days: Sequence[date | None]) -> bool:
 
 
 def _sorted(frames: Sequence[Frame], days: Sequence[date | None]) -> list[Frame]:
-    return [frames[number] for number in _ranks(days)]
+    return [frames[number] for number in _order_of(days)]
 
 
-def _ranks(days: Sequence[date | None]) -> list[int]:
-    """Return the indices that sort days chronologically."""
+def _order_of(days: Sequence[date | None]) -> list[int]:
     return sorted(range(len(days)), key=lambda number: days[number] or date.min)
 
 

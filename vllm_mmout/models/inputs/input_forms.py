@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import BucketPath
 
 NAMELESS = "output"
-"""Name of the result for an input without a name."""
+"""Name of the output files of an unnamed input."""
 
 
 def name_of(data: Any) -> str:
-    """Return a name for the result: the name of the input's folder or file, or of the first of several files."""
+    """Return the name for the output files of an input: that of its folder, its file, or the first of its files."""
     if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
@@ -67,7 +67,7 @@ def paths_of(data: Any) -> list[Path | BucketPath]:
 
 
 def as_folder(data: Any) -> Path | None:
-    """Return the path of the folder of files that an input names, or None for any other input or a Zarr store."""
+    """Return the path if ``data`` is a folder of files. Return None for any other input, including Zarr stores."""
     if not isinstance(data, str | Path):
         return None
     path = as_local_path(data)
@@ -109,7 +109,7 @@ def is_named(data: Any) -> bool:
 
 
 def parts_of(data: Any) -> list[Any]:
-    """Return the items of a list, or the files of a dict of band names and files or of a catalogue's record.
+    """Return the parts of an input: the items of a list, or the files of a dict or of a catalogue's record.
 
     Other inputs give an empty list.
     """

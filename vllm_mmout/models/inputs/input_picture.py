@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
     from vllm_mmout.models.inputs.raster_view import RasterView
 
-_SHOWN: Final = (2, 98)
-"""Percentiles of the values that are shown as black and white in a picture of the input."""
+_STRETCH_PERCENTILES: Final = (2, 98)
+"""Percentiles of the pixel values that are drawn black and white in the picture of an input."""
 _COLOURS: Final = tuple(frozenset({colour}) for colour in ("red", "green", "blue"))
 
 
 def picture_of_planes(array: NDArray[Any], valid: NDArray[np.bool_] | None, bands: Sequence[str]) -> Image:
-    """Render planes [bands, height, width] in RGB from the red, green and blue bands, else the first band in grey."""
+    """Render ``array`` [bands, height, width] in RGB: its red, green and blue bands, or its first band in grey."""
     return _rendered(array[_shown_planes(bands)], valid).convert("RGB")
 
 
 def read_picture(open_input: Callable[[], MappedInput | RasterView]) -> Image | None:
-    """Open an input, and return its picture, transparent where nothing was observed, or None.
+    """Open an input, and return its picture, or None for tensors. Pixels without valid data are transparent.
 
     Its longer side is reduced to at most `PREVIEW` pixels.
     """
@@ -48,7 +48,7 @@ def read_picture(open_input: Callable[[], MappedInput | RasterView]) -> Image | 
 
 
 class _ColourBands:
-    """The bands of an open input that its picture shows, as float32. Pixels without an observation are NaN."""
+    """Bands of an open input that are drawn in its picture, as float32 with NaN at pixels that are not valid."""
 
     def __init__(self, view: RasterView) -> None:
         self._view = view
@@ -59,7 +59,6 @@ class _ColourBands:
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
-        """Yield the pixels of windows of the view in turn."""
         view = self._view
         nodata = None if view.raster.unpacked else view.params.nodata
         for raster in view.raster.windows([view.in_input(window) for window in windows], self._bands):
@@ -70,7 +69,7 @@ class _ColourBands:
 
 
 def _shown_planes(bands: Sequence[str]) -> list[int]:
-    """Return the indices of the red, green and blue bands, else of all three bands, else of the first band."""
+    """Return the indices of the bands to draw: red, green and blue by name, else all three, else the first band."""
     by_name = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
     colours = [by_name.index(colour) for colour in _COLOURS if colour in by_name]
     return colours if len(colours) == 3 else [0, 1, 2] if len(bands) == 3 else [0]
@@ -79,6 +78,6 @@ def _shown_planes(bands: Sequence[str]) -> list[int]:
 def _rendered(shown: NDArray[Any], valid: NDArray[np.bool_] | None) -> Image:
     if shown.dtype != np.uint8 and (valid is None or valid.any()):
         # Without clipping, clouds and glints would leave all else in one grey.
-        low, high = np.percentile(shown if valid is None else shown[:, valid], _SHOWN)
+        low, high = np.percentile(shown if valid is None else shown[:, valid], _STRETCH_PERCENTILES)
         shown = shown.clip(low, high)
     return render(shown, valid, None)

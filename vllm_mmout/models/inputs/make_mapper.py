@@ -72,7 +72,7 @@ def failed(role: str, model: str, error: BaseException) -> str:
 
 
 def called(call: Callable[[], Result], role: str, model: str) -> Result:
-    """Call a function of the model's author. Convert exceptions to InputError, with ``role`` and ``model``."""
+    """Call a function of the model's author. Convert exceptions to an InputError that names ``role`` and ``model``."""
     try:
         return call()
     except MMOutError:
@@ -90,7 +90,7 @@ class AutoProcessorMapper:
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"bands", "indices", "nodata"})
-    """Names of the options about reading that requests may set."""
+    """Names of the options for reading rasters that requests may set."""
 
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
         remedy = "decorate its class with @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)"
@@ -101,7 +101,7 @@ class AutoProcessorMapper:
         self._keeps_extent = keeps_extent(self._pixels)
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Map one input to the tensors of the model's ``forward``."""
+        """Convert one input to the tensors of the model's ``forward``."""
         for option in set(params.reads) - self.reads:
             raise OptionError(
                 f"{option} needs a model of rasters; this one's inputs go through a processor of transformers",
@@ -164,7 +164,7 @@ class FolderImageProcessor:
             )
 
     def __call__(self, context: InputContext, data: Any) -> Any:
-        """Return the tensors of one picture. Their axis 0 counts pictures and has length 1."""
+        """Return the tensors of one picture. They have an axis 0 of length 1, which numbers the pictures."""
         return self._images(images=[data], return_tensors="pt")
 
     def dummy(self) -> Any:
@@ -199,7 +199,7 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 
 
 def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
-    """Return red, green and blue if names identify them among three or more bands. Else return all bands."""
+    """Return the bands named red, green and blue, if there are three or more bands. Else return all bands."""
     if raster.bands < len(_COLOURS):
         return raster
     sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands
@@ -222,7 +222,7 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Open a file as PIL image or array, for input mappers in the style of vLLM's early releases.
+    """Open a file as PIL image or array, for input mappers written for vLLM's early releases.
 
     A file becomes a PIL image or an array. Any other input is returned unchanged.
     """
@@ -259,10 +259,10 @@ def _largest(size: Any) -> tuple[int, int]:
     return int(stated("height") or edge), int(stated("width") or edge)
 
 
-_SHAPES = ((360, 600), (600, 360), (512, 512))
-"""Heights and widths of test pictures that reveal whether a processor crops. Many crop only oblong pictures."""
-_EDGE = 0.015
-"""Tolerance, beyond half a pixel, for the edge values of a processed test gradient from 0 to 1."""
+_TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
+"""Heights and widths of the test pictures of `keeps_extent`. Many processors crop only oblong pictures."""
+_EDGE_TOLERANCE = 0.015
+"""Error allowed at the edges of a test gradient from 0 to 1, in addition to half a pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
@@ -271,7 +271,7 @@ def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
     Such a processor does not crop, pad, turn or split the picture.
     """
     try:
-        return all(_keeps(process, height, width) for height, width in _SHAPES)
+        return all(_keeps(process, height, width) for height, width in _TEST_SHAPES)
     except (ValueError, TypeError, KeyError, IndexError):  # it expects other pictures, or returns something else
         return False
 
@@ -286,7 +286,7 @@ def _keeps(process: Callable[[NDArray[np.uint8]], NDArray[Any]], height: int, wi
         picture = np.broadcast_to(ramp if axis == 2 else ramp[:, None], (3, height, width))
         seen = (process(np.ascontiguousarray(picture)) - black) / span
         first, last = seen.take(0, axis), seen.take(-1, axis)
-        allowed = _EDGE + 0.5 / seen.shape[axis]
+        allowed = _EDGE_TOLERANCE + 0.5 / seen.shape[axis]
         if first.max() > allowed or last.min() < 1 - allowed:
             return False
     return True

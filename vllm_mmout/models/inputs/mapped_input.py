@@ -25,5 +25,5 @@ class MappedInput:
 InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
 """Function that converts a user's input to tensors, or raises InputError. It is called from several threads.
 
-It may have an attribute ``inputs``, which maps each keyword that it returns to its `TensorSpec`.
+Its optional attribute ``inputs`` maps each keyword in its result to the `TensorSpec` of the tensor.
 """
