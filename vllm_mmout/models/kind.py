@@ -31,9 +31,9 @@ class ModelKind:
     """Function, as "module:name", that takes ``config.json`` and returns the engine arguments that such a model
     needs."""
     tokens: str
-    """Function, as "module:name", that returns the number of prompt tokens of a request, one for each step."""
+    """Function, as "module:name", that returns the number of prompt tokens of a request, one for each forward pass."""
     options: tuple[str, ...] = ()
-    """Names of the options about steps that all models of this kind accept. A model class lists further options in its
+    """Names of the request options that all models of this kind accept. A model class lists further options in its
     attribute ``takes``."""
 
     def engine_arguments(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class ModelKind:
         return defaults
 
     def tokens_of(self, model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-        """Return the number of prompt tokens of a request, one per step. Raise an error if the count is not allowed."""
+        """Return the number of prompt tokens of a request, one per forward pass, by the function ``tokens``."""
         count: Any = import_path(self.tokens, "number of steps")
         tokens: int = count(model, config, mapped, params)
         return tokens

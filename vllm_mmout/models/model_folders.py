@@ -79,7 +79,7 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
 
 def names() -> list[str]:
-    """Return the known architectures. Folders of these need no entry for their class in ``config.json``."""
+    """Return the known architectures. A folder with such an architecture need not name its class in ``config.json``."""
     return list(dict.fromkeys([*MULTIMODAL_INPUT_REGISTRY.models(), *_installed()]))
 
 
@@ -156,7 +156,7 @@ class ModelFamily(Protocol):
 
 
 def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
-    """Return the `ModelFamily` for the first architecture in a ``config.json``, or None if it is not supported."""
+    """Return the `ModelFamily` that supports the first architecture in a ``config.json``, or None."""
     architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     families = extensions("model_families", first) if isinstance(first, str) else ()
@@ -166,7 +166,7 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
 def as_ours(
     config: Mapping[str, Any], folder: str, asked: Any = None, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Translate the ``config.json`` of a folder in another format into this package's format.
+    """Translate ``config``, the ``config.json`` of a folder in another format, to this package's format.
 
     Extension packages translate it. Return None if none of them knows the folder's format.
 
@@ -178,7 +178,7 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the name of an extension package that could serve the folder if the user names it, or None."""
+    """Return the extension package that would serve the folder if the user named it as output processor, or None."""
     for wing in wings():
         take = wing.load("folders")
         if take is not None and take(config, folder, asked=wing.name, settings={}) is not None:

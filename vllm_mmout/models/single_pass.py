@@ -53,7 +53,7 @@ def adapter_of(architecture: str) -> type[nn.Module]:
 
 @MULTIMODAL_REGISTRY.register_processor(SinglePassProcessor, info=SinglePassInfo, dummy_inputs=SinglePassDummyInputs)
 class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
-    """Base class of adapters that run a plain PyTorch model in vLLM, once for each input shape in a step."""
+    """Base class of adapters that run a plain PyTorch model in vLLM. Requests with equal input shapes are batched."""
 
     supports_multimodal_raw_input_only = True
     is_pooling_model = True
@@ -132,7 +132,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return PerRequest.of(outcomes, self._device)
 
     def _run_tiles(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
-        """Return the output for the tiles of one request, or the error of the first tile that fails by itself."""
+        """Run the model on the tiles of one request. Return the output, or the error of the first tile that fails."""
         tiles = [{name: tensor[tile] for name, tensor in tensors.items()} for tile in range(count)]
         output = self._run(tiles)
         if not isinstance(output, MMOutError):
@@ -246,7 +246,7 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Wrap a list that holds an output or error for each request."""
+        """Wrap ``parts``, the output or error of each request, in a tensor on ``device``."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped

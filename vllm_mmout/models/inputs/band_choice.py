@@ -80,7 +80,7 @@ class BandChoice:
     """Names of the bands that the model takes, in the model's order."""
     params: OutputParams
     one_for_all: bool = False
-    """True if the only band of an input may serve as every band of the model, such as grey as red, green and blue."""
+    """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
     noted: list[str] = field(default_factory=list)
     """Notes for the user about assumptions made in the choice of bands."""
     unpack: Callable[[Sequence[Layer], OutputParams], list[Layer]] = unpacked_layers

@@ -47,7 +47,7 @@ class StatedBand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CataloguedFile:
-    """A file of an input, as its catalogue describes it. It is opened only if the model gets one of its bands."""
+    """A file of an input, as its catalogue describes it. It is opened only if a band of it is chosen for the model."""
 
     name: str
     """Name of the file in messages, such as "asset 'red' of item S2A_1"."""

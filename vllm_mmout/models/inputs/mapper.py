@@ -110,7 +110,7 @@ class RasterMapper:
 
     @property
     def images_of_bands(self) -> tuple[str, ...]:
-        """The name of each band's image if the model takes several images, otherwise empty."""
+        """Name of the image that each band belongs to, if the model takes several images. Otherwise empty."""
         return ()
 
     @property
@@ -137,7 +137,7 @@ class RasterMapper:
 
     @property
     def one_for_all(self) -> bool:
-        """True if an input with a single band is used for all bands of the model."""
+        """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
         return False
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
@@ -164,7 +164,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Convert an open input to tensors. Raise InputError if it is too large, or lacks valid pixels it must have."""
+        """Convert an open input to tensors. Raise InputError if it is too large, or lacks valid pixels and must not."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
@@ -196,11 +196,11 @@ class RasterMapper:
         return {self.keyword: with_frames(planes, self.num_frames)}
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply the scale and offset of the request, else of the file, to the chosen bands."""
+        """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``."""
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for several tiles, or None if a subclass overrides ``tensors``.
+        """Return the tensors for the pixels ``planes`` of several tiles, or None if a subclass overrides ``tensors``.
 
         ``planes`` is [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
         """
@@ -226,7 +226,7 @@ class RasterMapper:
         return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of tiles for larger inputs. ``asked`` is the tile size in the request, or None."""
+        """Return the (height, width) of the tiles of a large input. ``asked`` is the request's tile size, or None."""
         if asked is not None and not self.fits((asked, asked)):
             sizes = f"{self.min_size} to {self.max_size} pixels"
             if self.multiple_of > 1:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Wrapper of an input that must reach the model's own input mapper unchanged, even if it is a dict."""
+    """Wrapper of an input that is passed to the model's own input mapper unchanged, even if it is a dict."""
 
     value: Any
 
@@ -97,14 +97,14 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """Mapper of rasters that can be cut into tiles, or None if the model has another kind of mapper."""
+        """Mapper that opens rasters, so that they can be cut into tiles, or None for another kind of mapper."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
     @property
     def opens_files(self) -> bool:
-        """True if a string in an input is a file's path. An author's own mapper may take strings for other data."""
+        """True if a string in an input is the path of a file. An author's own mapper may take it for something else."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
@@ -112,7 +112,7 @@ class ModelInputs:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Options about reading that a mapper of pictures accepts. A `RasterMapper` accepts all."""
+        """Names of the options for reading rasters that a mapper of pictures accepts. A `RasterMapper` accepts all."""
         return getattr(self._mapper, "reads", frozenset())
 
     @property
@@ -122,7 +122,7 @@ class ModelInputs:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Keys of a dict input whose values are plain texts, never file names."""
+        """Keys of a dict input whose values are texts, such as prompts, and never file names."""
         return getattr(self._mapper, "words", ())
 
     @property
@@ -162,7 +162,7 @@ class ModelInputs:
 
     @property
     def takes_blocks(self) -> bool:
-        """True if one engine request may hold several tiles, which requires a single forward pass per input."""
+        """True if an engine request may hold several tiles. Only models that need a single forward pass allow this."""
         return self._adapted and self.kind is None
 
     def tiles(self, view: RasterView, planes: NDArray[Any]) -> Iterator[dict[str, Any]]:
@@ -176,7 +176,7 @@ class ModelInputs:
             yield dict(tensors)
             return
         mapped = [first.tensors, *(self.tile(view, pixels).tensors for pixels in planes[1:])]
-        for _, alike in groupby(mapped, _likeness):
+        for _, alike in groupby(mapped, _stacking_key):
             tiles = list(alike)
             yield {name: _stacked([tile[name] for tile in tiles]) for name in tiles[0]}
 
@@ -275,6 +275,6 @@ def _stacked(alike: Sequence[Any]) -> Any:
     return torch.stack([as_tensor(value) for value in alike])
 
 
-def _likeness(tensors: Mapping[str, Any]) -> tuple[tuple[str, Any, str], ...]:
-    """Return the names, shapes and dtypes of tensors, to find tensors that can be stacked."""
+def _stacking_key(tensors: Mapping[str, Any]) -> tuple[tuple[str, Any, str], ...]:
+    """Return the names, shapes and dtypes of tensors. Tensors for which they are equal can be stacked."""
     return tuple((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())

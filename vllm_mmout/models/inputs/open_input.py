@@ -41,15 +41,15 @@ class OpenedPlanes(NamedTuple):
     """Open raster, which the caller must close, and the bands that the model gets from it."""
 
     raster: OpenRaster
-    places: tuple[int, ...]
-    """Band numbers (from 1) in the model's order. If there are several dates, the dates of each band follow one
-    another."""
+    band_numbers: tuple[int, ...]
+    """Numbers (from 1) of the model's bands in the raster, in the model's order. With several dates, all dates of the
+    first band come first."""
     noted: tuple[str, ...]
     """Notes for the user about assumptions made in the choice of bands and dates."""
 
 
 def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> OpenedPlanes:
-    """Open an input for a model and choose its bands. Only the headers of files are read."""
+    """Open an input, and choose the bands for the model that ``mapper`` describes. Only file headers are read."""
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all, unpack=mapper.unpacked)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
@@ -109,7 +109,7 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open one input and return its chosen bands. Files that provide none of the bands are closed."""
+    """Open an input and return the bands that ``choice`` chooses. Their files are closed by ``opened``, others now."""
     open_one = opened_picture if choice.one_for_all else opened_raster
     bands, band_list = _bands(data, opened, open_one)
     images = max((band.file.images for band in bands if isinstance(band.file, OpenRaster)), default=1)
@@ -137,12 +137,13 @@ class _FileBand:
     """Band of an input, with the file that holds it."""
 
     file: OpenRaster | Path | CataloguedFile
-    """Open file, or its path or description if it is opened only when a band of it is chosen."""
+    """Open file, or else the path or the catalogue entry of a file that is opened only when a band of it is chosen."""
     place: int
     """Index (from 0) of the band in the file."""
     listed: NamedBand
     area: float = math.inf
-    """Area of a pixel in square units of the coordinate system. Infinite if unknown."""
+    """Area of a pixel in squared units of the coordinate system, to find the finest of several equal bands. Infinite if
+    unknown."""
 
 
 def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
@@ -172,7 +173,7 @@ def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -
 
 
 def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
-    """Return the bands of a catalogue's record. A single file that the record does not describe is opened."""
+    """Return the bands of a catalogue's record. If the record does not describe its only file, the file is opened."""
     if len(data.files) == 1 and not data.files[0].bands:
         (file,) = data.files
         return _bands_of_one(file.address, f"the file of {data.name}", opened, lambda _: file.opened(open_one))
@@ -185,7 +186,7 @@ def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener
 
 
 def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
-    """Return the bands of an input that is a single file."""
+    """Return the bands of an input that is a single file. Error messages call the input ``subject``."""
     raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
     listed = _listed(raster, _names(raster, data), "")
@@ -209,7 +210,7 @@ def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) ->
 def _bands_of_folder(
     files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
 ) -> tuple[list[_FileBand], BandList]:
-    """Return the bands of unordered files. If a band exists at several resolutions, only the finest is returned."""
+    """Return the bands of files without an order. If a band exists at several resolutions, return only the finest."""
     bands = _finest(_bands_of_files(files, folder, open_one))
     listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
     return bands, BandList(subject, tuple(listed), by_number=False)
@@ -231,7 +232,7 @@ def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> l
 
 
 def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[NamedBand]:
-    """Return the names, sensor and colour of each band. ``names`` are used only if the raster has a single band."""
+    """Return the names, sensor and colour of each band. ``names`` are the names of the band if there is only one."""
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:
@@ -255,7 +256,7 @@ def _bands_of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_Fil
 
 
 def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_FileBand]:
-    """Return the bands of a raster except its alpha band. ``names`` are used only if a single band is left."""
+    """Return the bands of a raster except its alpha band. ``names`` are used only if this leaves a single band."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:

@@ -13,7 +13,7 @@ from vllm_mmout.errors import InputError, ModelError, RegistrationError, raise_i
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, tokens_of
 from vllm_mmout.models.inputs.make_mapper import FolderImageProcessor, called
 from vllm_mmout.models.inputs.placeholders import (
-    STATED,
+    RANGES_KEY,
     PicturePlaceholder,
     derived_places,
     image_token_of,
@@ -34,11 +34,11 @@ class ExpandedPrompt:
     pictures: list[Any]
     """Pictures as returned by the registered input processor. The input mapper gets them."""
     places: list[PicturePlaceholder]
-    """Position of each picture's placeholder tokens in the prompt."""
+    """Range of each picture's placeholder tokens in the prompt."""
 
 
 class PictureInputs:
-    """Caller of the functions that a generating model registers for pictures in prompts. It checks their results."""
+    """Adapter of the functions that a generating model registers for pictures in prompts. It checks their results."""
 
     def __init__(self, model: type, context: InputContext) -> None:
         self._model = model.__name__
@@ -132,7 +132,7 @@ class PictureInputs:
         try:
             after = [int(token) for token in result["prompt_token_ids"]]
             returned = result["multi_modal_data"][IMAGE]
-            stated = (result.get(STATED) or {}).get(IMAGE)
+            stated = (result.get(RANGES_KEY) or {}).get(IMAGE)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the input processor of {self._model} must give a dict with prompt_token_ids and"
@@ -160,10 +160,10 @@ class PictureInputs:
                 f"the input mapper of {self._model} must give tensors by keyword of embed_multimodal, got"
                 f" {_shown(result)}"
             )
-        return {name: self._row(name, value) for name, value in entries.items()}
+        return {name: self._without_axis(name, value) for name, value in entries.items()}
 
-    def _row(self, name: str, value: Any) -> torch.Tensor:
-        """Return a tensor without its axis of pictures, which must have length 1. Floats get the model's dtype."""
+    def _without_axis(self, name: str, value: Any) -> torch.Tensor:
+        """Remove axis 0 of a tensor, which must have length 1 (one picture). Convert floats to the model's dtype."""
         import torch
 
         try:

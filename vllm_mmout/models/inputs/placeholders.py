@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from vllm_mmout.errors import InputError
 
-STATED: Final = "multi_modal_placeholders"
-"""Key for the positions of each picture's tokens in the result of an input processor."""
+RANGES_KEY: Final = "multi_modal_placeholders"
+"""Key under which an input processor may return the position of each picture's tokens."""
 
 _REMEDY: Final = (
-    f'let the input processor return their places as "{STATED}": {{"image": [{{"offset": ..., "length": ...}}]}}'
+    f'let the input processor return their places as "{RANGES_KEY}": {{"image": [{{"offset": ..., "length": ...}}]}}'
 )
 _TOKEN_NAMES: Final = ("image_token_id", "image_token_index")
 
@@ -29,7 +29,7 @@ class PicturePlaceholder:
 
     @property
     def rows(self) -> int:
-        """Number of the picture's tokens that its embedding replaces."""
+        """Number of rows of the picture's embedding, which is the number of tokens that it replaces."""
         return sum(self.embedded)
 
 
@@ -55,7 +55,7 @@ def stated_places(
 
     """
     if len(ranges) != count:
-        raise InputError(f'the input processor gave {len(ranges)} places as "{STATED}" for {count} pictures')
+        raise InputError(f'the input processor gave {len(ranges)} places as "{RANGES_KEY}" for {count} pictures')
     places: list[PicturePlaceholder] = []
     end = 0
     for stated in ranges:
@@ -78,7 +78,7 @@ def derived_places(
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
 ) -> list[PicturePlaceholder]:
-    """Find the tokens of each picture by comparing the prompt before and after the pictures were inserted.
+    """Find the tokens of each picture by comparing the prompts ``before`` and ``after`` the input processor ran.
 
     Args:
         before: the prompt with one image token for each picture.
@@ -120,11 +120,11 @@ def derived_places(
     return places
 
 
-def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: int) -> PicturePlaceholder:
-    """Find the tokens of a prompt's only picture: from the first image token to the last."""
-    if marks > 1 and not (list(before) == list(after) and _is_run(after, token)):
+def _only_place(before: Sequence[int], after: Sequence[int], token: int, count: int) -> PicturePlaceholder:
+    """Return the placeholder of a prompt's only picture, which extends from the first image token to the last."""
+    if count > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
-            f"the prompt has {marks} image tokens (id {token}) for one picture; write one image token for each picture"
+            f"the prompt has {count} image tokens (id {token}) for one picture; write one image token for each picture"
         )
     indices = [index for index, value in enumerate(after) if value == token]
     if not indices:
@@ -135,12 +135,12 @@ def _only_place(before: Sequence[int], after: Sequence[int], token: int, marks: 
     return _place(after[indices[0] : indices[-1] + 1], token, indices[0])
 
 
-def _place(piece: Sequence[int], token: int, offset: int) -> PicturePlaceholder:
-    """Return the placeholder of a picture with the tokens ``piece``, which begin at index ``offset`` of the prompt."""
-    embedded = tuple(value == token for value in piece)
+def _place(tokens: Sequence[int], token: int, offset: int) -> PicturePlaceholder:
+    """Return the placeholder of a picture whose ``tokens`` begin at index ``offset`` of the prompt."""
+    embedded = tuple(value == token for value in tokens)
     if not any(embedded):
         raise InputError(
-            f"the input processor made {len(piece)} tokens for a picture, and none of them is the image token"
+            f"the input processor made {len(tokens)} tokens for a picture, and none of them is the image token"
             f" (id {token}); {_REMEDY}"
         )
     return PicturePlaceholder(offset, embedded)
@@ -171,21 +171,21 @@ def _offset_and_length(stated: Any) -> tuple[int, int]:
         return int(stated.offset), int(stated.length)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f'a place in "{STATED}" must have the numbers offset and length, the input processor gave {stated!r}'
+            f'a place in "{RANGES_KEY}" must have the numbers offset and length, the input processor gave {stated!r}'
         ) from error
 
 
-def _embedded(piece: Sequence[int], image_token: int | None) -> tuple[bool, ...]:
+def _embedded(tokens: Sequence[int], image_token: int | None) -> tuple[bool, ...]:
     """Return a flag for each token of a picture, True if the picture's embedding replaces the token.
 
-    The flag is True for image tokens. If ``piece`` has none, its tokens must be equal, and all flags are True.
+    The flag is True for image tokens. If ``tokens`` has none, its tokens must be equal, and all flags are True.
     """
-    if image_token in piece:
-        return tuple(value == image_token for value in piece)
-    if len(set(piece)) == 1:
-        return (True,) * len(piece)
+    if image_token in tokens:
+        return tuple(value == image_token for value in tokens)
+    if len(set(tokens)) == 1:
+        return (True,) * len(tokens)
     raise InputError(
-        f"the input processor gave a place with the tokens {', '.join(map(str, sorted(set(piece))))}, and the image"
+        f"the input processor gave a place with the tokens {', '.join(map(str, sorted(set(tokens))))}, and the image"
         f' token is unknown; name it in config.json as "{_TOKEN_NAMES[0]}"'
     )
 

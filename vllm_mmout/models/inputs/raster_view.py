@@ -49,14 +49,14 @@ class PlanesMapper(Protocol):
 
     @property
     def one_for_all(self) -> bool:
-        """True if an input with a single band is used for all bands of the model."""
+        """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
 
     @property
     def sizes(self) -> str:
         """Input sizes that fit in one forward pass, as text for error messages."""
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply the scale and offset of the request, else of the file, to the chosen bands."""
+        """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``."""
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether an input of ``size`` (height, width) fits in one forward pass."""
@@ -65,7 +65,7 @@ class PlanesMapper(Protocol):
         """Return whether an input of ``size`` (height, width) is below the model's minimum and must be padded."""
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of tiles for larger inputs. ``asked`` is the tile size in the request, or None."""
+        """Return the (height, width) of the tiles of a large input. ``asked`` is the request's tile size, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
         """Return the tile (height, width) for an input of ``size``, and the treatment of edges ("shift" or "pad")."""
@@ -77,7 +77,7 @@ class PlanesMapper(Protocol):
         """Return the tensors for the pixels ``planes`` of one window, by keyword of ``forward``."""
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for several tiles, or None if each tile must be converted separately."""
+        """Return the tensors for the pixels ``planes`` of several tiles, or None if each tile needs its own call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Pixels:
     array: NDArray[Any]
     """Pixels [bands, height, width], 0 where nodata. With several dates, the dates of each band follow one another."""
     valid: NDArray[np.bool_] | None
-    """Mask [height, width], False at nodata and outside the request's area. None if all pixels are valid."""
+    """Mask [height, width], False at nodata and outside the request's ``aoi``. None if all pixels are valid."""
 
     @property
     def observed(self) -> bool:
@@ -102,8 +102,8 @@ class TilePixels:
     array: NDArray[Any]
     """Pixels [tiles, bands, height, width], 0 where nodata. Values beyond the raster's edge are undefined."""
     valid: Sequence[NDArray[np.bool_] | None]
-    """Mask [height, width] of each tile, False at nodata and outside the request's area. None for a tile that is all
-    valid."""
+    """Mask [height, width] of each tile, False at nodata and outside the request's ``aoi``. None for a tile whose
+    pixels are all valid."""
 
     @property
     def observed(self) -> list[int]:
@@ -124,11 +124,11 @@ class RasterView:
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made in the choice of bands."""
     may_be_empty: bool = False
-    """Whether an input of one forward may lack a valid pixel. Otherwise it is refused."""
+    """True if an input for a single forward pass may lack valid pixels. Otherwise, such an input is refused."""
     window: Window = field(init=False)
-    """Part of the raster that is used, in pixels of the raster."""
+    """Part of the raster that the request uses, as a window of the whole raster."""
     area: PlacedArea | None = field(init=False)
-    """Area of interest of the request, on the pixels of the used part, or None."""
+    """The request's area of interest, on the pixels of ``window``, or None."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
@@ -177,13 +177,13 @@ class RasterView:
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
-        """Yield the pixels of each window of this view. File segments that windows share are decoded only once."""
+        """Yield the pixels of each window of this view. A file block that windows share is decoded only once."""
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows in arrays of up to ``count`` windows of at most ``size`` (height, width) each.
+        """Yield the pixels of windows in batches. A batch is a single array with its windows on axis 0.
 
         Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """
@@ -214,7 +214,7 @@ class RasterView:
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Return whether two views seem to show the same, unchanged file."""
+        """Return whether ``other`` seems to show the same, unchanged file: size, bands, dtype and metadata agree."""
 
         def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster
@@ -239,7 +239,7 @@ class RasterView:
         return placed_area(area_of(self.params.aoi), self.raster.georeference, self.raster.size, self.raster.name)
 
     def _inside(self, valid: NDArray[np.bool_] | None, window: Window) -> NDArray[np.bool_] | None:
-        """Return a mask of a window of this view without the pixels outside the area. The model sees them."""
+        """Return ``valid``, the mask of a window, with False outside the area of interest. Pixels stay as they are."""
         if self.area is None:
             return valid
         inside = self.area.mask(window)
@@ -265,7 +265,7 @@ class RasterView:
         return has_numbers(self.params)
 
     def _per_plane(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """Return an option's values as [planes, 1, 1], one per band and date, or as [1, 1, 1] for a single value."""
+        """Return an option's value for each band and date as [planes, 1, 1], or a value for all as [1, 1, 1]."""
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)

@@ -18,7 +18,7 @@ Sentence: TypeAlias = "Callable[[Packing, Sequence[Layer], OutputParams], str | 
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
-    """Return the scale and the offset of a request, each None unless the request gives it as a number."""
+    """Return the scale and offset of a request, or None for each that it does not give as a number."""
     scale = params.scale
     return None if isinstance(scale, str) else scale, params.offset
 
@@ -34,7 +34,7 @@ def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
-    """Apply the scale and offset of the request, else of the file, to the chosen bands.
+    """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``.
 
     If a file states a scale that is not applied, or the request needs one that the file does not state, a sentence is
     added to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` may be given in place
@@ -70,13 +70,13 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def statement(packing: Packing, bands: Sequence[Layer]) -> str:
-    """Return the beginning of a note for the user: the files of the bands, and the scale and offset they state."""
+    """Return the first part of a note for the user. It tells which files state the scale and offset ``packing``."""
     scale, offset = f"scale {packing.scale:.9g}", f"offset {packing.offset:.9g}"
     return f"{_file_names(bands)}: {scale} and {offset} are stated by {packing.said_by}"
 
 
 def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-    """Return a note for the user about whether a file's scale and offset were applied, or None if that is clear."""
+    """Return a note for the user if it is unclear whether a file's scale and offset must be applied, else None."""
     if not packing.told:
         if params.scale == FILE and bands[0].raster.dtype.kind in "iu":
             return f"{_file_names(bands)}: no scale or offset is stated; the numbers were taken as stored."
@@ -106,7 +106,7 @@ def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -
 
 
 def _file_names(bands: Sequence[Layer]) -> str:
-    """Return the first file name of the bands, and how many more files there are."""
+    """Return the names of the bands' files as text, such as "a.tif and 2 more files"."""
     files = list(dict.fromkeys(PurePath(layer.raster.name).name for layer in bands))
     more = len(files) - 1
     return f"{files[0]}{f' and {more} more file' if more else ''}{'s' * (more > 1)}"
