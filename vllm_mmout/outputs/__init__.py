@@ -57,6 +57,6 @@ _HOMES = {
     "vllm_mmout.outputs.tensor": "TensorOutput",
     "vllm_mmout.outputs.video": "VideoOutput",
 }
-"""Public names by the module that defines them, separated by spaces."""
+"""Maps each module to the public names that it defines, separated by spaces."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

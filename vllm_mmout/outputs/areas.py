@@ -75,7 +75,7 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class of a raster that the caller does not use any more.
+        """Count the pixels of each class of a raster that the caller does not use any more. A stored raster is closed.
 
         A raster on disk, which is on its input already, is closed. ``area`` is the area of interest of its scene, whose
         features are counted. A raster in memory is kept until `placed`, which counts it again.
@@ -91,7 +91,7 @@ class AreasOutput(StructuredOutput):
         return areas
 
     def placed(self, source: Source) -> Self:
-        """Return the areas within the observed part of the input, in square metres if its georeference is known.
+        """Return the areas within the valid part of the input, in square metres if its georeference is known.
 
         If the request has an area of interest of several features, `features` are counted, too.
         """

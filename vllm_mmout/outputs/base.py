@@ -29,7 +29,7 @@ class Savable:
     output_kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds of this output, such as "raster", the most specific first. A file format writes the first that it can."""
     takes_area: ClassVar[bool] = False
-    """True if `placed` leaves out the parts of the result outside `Source.area`."""
+    """True if `placed` removes the parts of the result outside the request's area of interest, `Source.area`."""
     formats: ClassVar[dict[str, str]] = {}
     """Maps file suffixes such as ".tif" to names of formats. The first entry is the default format."""
 
@@ -113,7 +113,7 @@ class Savable:
         return buffer.getvalue()
 
     def _formatted(self, file: BinaryIO, name: str, options: dict[str, Any]) -> None:
-        """Write the result to an open file with the writer that the table `FORMATS` has for the format ``name``."""
+        """Write the result to an open file by the function that `FORMATS` lists for the format ``name``."""
         if name not in FORMATS:
             raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
         FORMATS[name].write(self, file, options)
@@ -175,7 +175,7 @@ ASSUMED = "MMOUT_ASSUMED"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Description of an input: its size, georeference, valid pixels and metadata, which are applied to its outputs.
+    """Description of an input: its size, georeference, valid pixels and metadata. Outputs are adapted to it.
 
     A source is equal only to itself.
     """
@@ -189,13 +189,13 @@ class Source:
     valid: NDArray[np.bool_] | None = None
     """Mask, bool [height, width], False where the input lacks data. None if all pixels are valid."""
     area: PlacedArea | None = None
-    """Area of interest on the input's pixels, or None. ``valid`` is False outside."""
+    """Area of interest on the input's pixels, or None. ``valid`` is False outside the area."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
     """Function that returns the input as an RGB picture of ``size``. It is called to draw an output over its input."""
     input_picture: InputPicture | None = None
-    """Function that reads the picture of the input again, which `lay` copies to the output, or None."""
+    """Function that reads the picture of the input again, or None. `lay` copies the function to the output."""
     assumed: tuple[str, ...] = ()
     """Assumptions made about the input, one sentence each. `lay` copies them to the output."""
 
@@ -223,7 +223,7 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Return the output scaled, masked and georeferenced like this input, with the assumptions about the input.
+        """Return ``output`` fitted to this input: scaled, masked, georeferenced, and with the assumptions about it.
 
         Only outputs with a method ``placed`` are changed so.
 
@@ -265,7 +265,7 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Merge the metadata of an input into a result's ``own`` metadata, except tags that describe the input's file."""
+    """Merge the metadata ``source`` of an input and ``own`` of a result. Tags about the input's file are left out."""
     return {**{name: text for name, text in source.items() if name not in _INPUT_FILE_TAGS}, **own}
 
 

@@ -14,8 +14,8 @@ from vllm_mmout.outputs.class_rows import check_classes, class_rows
 if TYPE_CHECKING:
     from vllm_mmout.outputs.class_rows import ClassRaster
 
-_AT_ONCE = 2**20
-"""Number of pixels counted in a single call. NumPy converts them to int64."""
+_CHUNK_PIXELS = 2**20
+"""Number of pixels that NumPy counts at a time. It converts them to int64, which takes 8 bytes per pixel."""
 
 
 class ClassArea(BaseModel):
@@ -38,7 +38,7 @@ def count_areas(raster: ClassRaster) -> list[ClassArea]:
     check_classes(raster)
     areas = pixel_areas(raster.georeference, raster.height)
     even = areas is None or bool((areas == areas[0]).all())
-    step = max(1, _AT_ONCE // raster.width) if even else 1
+    step = max(1, _CHUNK_PIXELS // raster.width) if even else 1
     counts = np.zeros(np.iinfo(raster.dtype).max + 1, np.int64)
     sums = np.zeros(len(counts))
     row = 0
@@ -55,7 +55,7 @@ def count_areas(raster: ClassRaster) -> list[ClassArea]:
 
 
 def class_table(raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
-    """Return the classes that occur or have a name, given pixels and square metres by class id."""
+    """Return the classes that occur or have a name. The arrays hold the pixels and the area in m² of each class id."""
     names = raster.class_names or ()
     if raster.nodata is not None and raster.nodata in range(len(counts)):
         counts[int(raster.nodata)] = 0

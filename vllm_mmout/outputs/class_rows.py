@@ -1,4 +1,4 @@
-"""Rasters of classes, read by rows."""
+"""Read rasters of classes in blocks of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS = 512
 
 
 class ClassRaster(Protocol):
-    """Raster, as far as its classes are counted."""
+    """Interface of a raster whose classes can be counted."""
 
     nodata: float | None
     georeference: Georeference | None

@@ -41,7 +41,7 @@ def data_array(raster: RasterContent) -> DataArray:
 
 
 def pixel_centres(transform: Affine | None, height: int, width: int) -> dict[str, NDArray[np.floating[Any]]]:
-    """Return the coordinates y and x of pixel centres, or no coordinates without a transform or for a rotated one."""
+    """Return the coordinates y and x of pixel centres. Return {} without a transform, or if it is rotated."""
     if transform is None or transform[1] != 0 or transform[3] != 0:
         return {}
     a, _, c, _, e, f = transform

@@ -114,13 +114,13 @@ def within(detections: Iterable[Detection], width: float, height: float, *, keep
 
 
 def inside(detections: Sequence[Detection], area: PlacedArea) -> list[Detection]:
-    """Return the detections in pixels of the input whose centre is inside an area of interest."""
+    """Return the detections whose centre is inside an area of interest. Boxes must be in pixels of the input."""
     boxes = np.array([item.box for item in detections]).reshape(-1, 2, 2)
     return [item for item, kept in zip(detections, area.contains(boxes.mean(axis=1)), strict=True) if kept]
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:
-    """Clip a box to ``edges``. Return None if no area is left, unless ``keep_flat`` is True."""
+    """Clip a box to the box ``edges``. Return None if no area is left, unless flat boxes are to be kept."""
     left, right = (min(max(x, edges[0]), edges[2]) for x in box[0::2])
     top, bottom = (min(max(y, edges[1]), edges[3]) for y in box[1::2])
     return (left, top, right, bottom) if keep_flat or (left < right and top < bottom) else None

@@ -26,9 +26,9 @@ _LONGEST_TEXT = 200
 """Maximum number of characters of a line or label. Longer text is cut."""
 _SHADE = 0.7
 """Opacity, 0 to 1, of the black background of captions. White text is legible on it over any picture."""
-_MOST_CAPTION, _MOST_LABELS = 0.5, 0.3
-"""Maximum share of the picture's height for a caption, and of its area for labels. The first line and the first label
-are drawn in any case."""
+_MAX_CAPTION, _MAX_LABELS = 0.5, 0.3
+"""Maximum height of a caption, and maximum total area of labels, as fractions of the picture's height and area. The
+first line and the first label are always drawn."""
 _ELLIPSIS = "…"
 
 
@@ -64,7 +64,7 @@ def draw_caption(picture: Image, lines: Sequence[Line]) -> Image:
     font = _font(_text_size(picture))
     step, pad = _line_height(font), max(1, round(font.size / 3))
     drawn = [line for line in lines if line.text.strip()][
-        : max(1, int(picture.height * _MOST_CAPTION - 2 * pad) // step)
+        : max(1, int(picture.height * _MAX_CAPTION - 2 * pad) // step)
     ]
     if not drawn:
         return picture
@@ -99,11 +99,11 @@ def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
         _outline(draw, frame, box.colour, max(1, round(_scale(picture) * 0.003)))
     font = _font(_text_size(picture))
     taken: list[Rectangle] = []
-    room = picture.width * picture.height * _MOST_LABELS
+    room = picture.width * picture.height * _MAX_LABELS
     for box, frame in zip(boxes, frames, strict=True):
         text = _fitted(box.text, font, picture.width - 4)
         size = (math.ceil(font.getlength(text)) + 4, _line_height(font))
-        place = _free_place(frame, size, picture.size, taken)
+        place = _label_place(frame, size, picture.size, taken)
         if text and place is not None and (not taken or room >= size[0] * size[1]):
             taken.append(place)
             room -= size[0] * size[1]
@@ -181,10 +181,10 @@ def _contrast(colour: Colour) -> Colour:
     return _BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else _WHITE
 
 
-def _free_place(
+def _label_place(
     frame: Rectangle, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Rectangle]
 ) -> Rectangle | None:
-    """Return a place for a box's label above, below or inside the box that overlaps no label in ``taken``, or None."""
+    """Return where a label fits above, below or in the box ``frame`` without covering a label in ``taken``, or None."""
     width, height = size
     left = max(0, min(frame[0], picture[0] - width))
     for top in (frame[1] - height, frame[3] + 1, frame[1], frame[3] + 1 - height):

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.class_areas import ClassArea
     from vllm_mmout.outputs.input_picture import InputPicture
 
-_SIDE = 6.0
-"""Largest width and height of the map in inches."""
-_LEGEND = 2.4
+_MAP_SIDE = 6.0
+"""Maximum width and height of the map in inches."""
+_LEGEND_WIDTH = 2.4
 """Width of the legend in inches."""
-_FRAME = 1.1
+_MARGINS = 1.1
 """Height of title, scale bar and footer together, in inches."""
 _STRIP = 512
 """Number of rows of a raster that are read at a time."""
-_MOST_PIXELS = 1600
-"""Largest side of the pictures in a figure, in pixels."""
+_MAX_PIXELS = 1600
+"""Maximum width and height of a picture in a figure, in pixels."""
 _OPACITY = 0.6
-"""Opacity of classes over the picture of their input."""
-_MOST_CLASSES = 24
-"""Largest number of classes in a legend. The smallest are left out, and counted in its last line."""
-_LETTERS = 13
-"""Letters of the footer to an inch."""
-_LINE = 0.13
+"""Default opacity of a map of classes that is drawn over the picture of its input."""
+_MAX_CLASSES = 24
+"""Maximum number of classes in a legend. The smallest classes are left out, and the last line tells their number."""
+_CHARACTERS_PER_INCH = 13
+"""Number of characters of the footer that fit in an inch."""
+_LINE_HEIGHT = 0.13
 """Height of a line of the footer in inches."""
-_MOST_ASSUMED = 5
-"""Largest number of assumptions in a footer. The last line counts the others."""
-_SQUARE_METRES = 1e5
-"""Smallest area in square metres that is shown in square kilometres."""
+_MAX_ASSUMPTIONS = 5
+"""Maximum number of assumptions in a footer. The last line tells the number of the others."""
+_LARGE_AREA = 1e5
+"""Area in square metres from which areas are shown in square kilometres."""
 
 
 class DrawnRaster(Protocol):
-    """Raster, as far as a figure shows it. `RasterOutput` is one."""
+    """Interface of a raster that can be drawn in a figure, such as `RasterOutput`."""
 
     nodata: float | None
     georeference: Georeference | None
@@ -114,7 +114,7 @@ def raster_figure(
     # Pixels may be oblong on the ground, as degrees of longitude are shorter than degrees of latitude.
     lengths = np.ones(2) if steps is None else np.hypot(*steps)
     height, width = _map_size(raster.height * lengths[1], raster.width * lengths[0])
-    figure = new_figure(width + _LEGEND, height + _FRAME)
+    figure = new_figure(width + _LEGEND_WIDTH, height + _MARGINS)
     axes = figure.add_subplot()
     extent = (0, raster.width, raster.height, 0)
     shown: dict[str, Any] = {"extent": extent, "aspect": float(lengths[1] / lengths[0])}
@@ -141,8 +141,8 @@ def areas_figure(
     classes: Sequence[ClassArea], colour_of: Callable[[int], tuple[int, int, int]], *, title: str | None = None
 ) -> Figure:
     """Draw the areas of classes as bars, for `AreasOutput.figure`."""
-    listed = _listed([area for area in classes if area.pixels])
-    figure = new_figure(_SIDE + 1, max(2.0, 0.32 * len(listed) + 1.2))
+    listed = _largest([area for area in classes if area.pixels])
+    figure = new_figure(_MAP_SIDE + 1, max(2.0, 0.32 * len(listed) + 1.2))
     axes = figure.add_subplot()
     values, unit = _in_one_unit(listed)
     bars = axes.barh(range(len(listed)), values, color=[_of_255(colour_of(area.id)) for area in listed])
@@ -157,13 +157,13 @@ def areas_figure(
 
 
 def _map_size(height: float, width: float) -> tuple[float, float]:
-    """Return height and width in inches of a map with this ratio. Each is at least a fifth of the largest."""
-    scale = _SIDE / max(height, width)
-    return max(height * scale, _SIDE / 5), max(width * scale, _SIDE / 5)
+    """Return the size in inches of a map with the ratio of ``height`` and ``width``. A narrow map is widened."""
+    scale = _MAP_SIDE / max(height, width)
+    return max(height * scale, _MAP_SIDE / 5), max(width * scale, _MAP_SIDE / 5)
 
 
 def _background(raster: DrawnRaster, picture: Any) -> Image | None:
-    """Return the picture below the map: ``picture`` if it is given, else the picture of the input, or None."""
+    """Return the picture to draw below the map: ``picture`` if it is given, else the picture of the input, or None."""
     if picture is False:
         return None
     if picture is None or picture is True:
@@ -193,7 +193,7 @@ def _draw_classes(axes: Axes, raster: DrawnRaster, alpha: float, shown: dict[str
         raster.palette = default_palette(1 + max((area.id for area in areas), default=0))
     axes.imshow(_smaller(raster.image, classes=True), alpha=alpha, interpolation="nearest", **shown)
     present = [area for area in areas if area.pixels]
-    listed = _listed(present)
+    listed = _largest(present)
     patches = [
         Patch(facecolor=_of_255(colour_of_class(raster.palette, area.id)), edgecolor="0.3", linewidth=0.5, label=text)
         for area, text in zip(listed, _legend_texts(listed), strict=True)
@@ -219,8 +219,8 @@ def _draw_values(figure: Figure, axes: Axes, raster: DrawnRaster, alpha: float, 
 
 
 def _sampled(raster: DrawnRaster) -> Any:
-    """Return every n-th pixel of the first band as a masked array, so that no side is longer than a figure shows."""
-    step = math.ceil(max(raster.height, raster.width) / _MOST_PIXELS)
+    """Return every n-th pixel of the first band as a masked array of at most 1600 x 1600 pixels."""
+    step = math.ceil(max(raster.height, raster.width) / _MAX_PIXELS)
     rows = step * max(1, _STRIP // step)
     windows = (Window(row, 0, min(rows, raster.height - row), raster.width) for row in range(0, raster.height, rows))
     values = np.concatenate([raster.read(window)[0, ::step, ::step] for window in windows])
@@ -238,33 +238,33 @@ def _write_around(figure: Figure, axes: Axes, raster: DrawnRaster, title: str | 
         axes.set_title(heading, loc="left", fontsize=12, parse_math=False)
     crs = raster.crs if raster.crs is not None and len(raster.crs) < 40 else None
     lines = [" · ".join(filter(None, [model and f"Model {model}", crs, "north is true north" if crs else None]))]
-    lines += [f"Assumed: {sentence}" for sentence in raster.assumed[:_MOST_ASSUMED]]
-    if len(raster.assumed) > _MOST_ASSUMED:
-        more = len(raster.assumed) - _MOST_ASSUMED
+    lines += [f"Assumed: {sentence}" for sentence in raster.assumed[:_MAX_ASSUMPTIONS]]
+    if len(raster.assumed) > _MAX_ASSUMPTIONS:
+        more = len(raster.assumed) - _MAX_ASSUMPTIONS
         lines.append(f"{more} more in the metadata of the result, MMOUT_ASSUMED")
-    letters = int(figure.get_figwidth() * _LETTERS)
+    letters = int(figure.get_figwidth() * _CHARACTERS_PER_INCH)
     wrapped = [line for sentence in lines if sentence for line in textwrap.wrap(sentence, letters)]
     if wrapped:
         text = "\n".join(wrapped)
-        figure.set_figheight(figure.get_figheight() + _LINE * (len(wrapped) - 1))  # the map keeps its size
+        figure.set_figheight(figure.get_figheight() + _LINE_HEIGHT * (len(wrapped) - 1))  # the map keeps its size
         figure.supxlabel(text, x=0.02, ha="left", fontsize=7, color="0.35", parse_math=False)
 
 
 def _smaller(picture: Image, *, classes: bool = False) -> NDArray[np.uint8]:
-    """Return a picture as an array, reduced so that neither side is longer than a figure shows."""
+    """Return a picture as an array, reduced to at most 1600 x 1600 pixels."""
     from PIL import Image
 
     longer = max(picture.size)
-    if longer > _MOST_PIXELS:
-        size = tuple(max(1, round(side * _MOST_PIXELS / longer)) for side in picture.size)
+    if longer > _MAX_PIXELS:
+        size = tuple(max(1, round(side * _MAX_PIXELS / longer)) for side in picture.size)
         ways = Image.Resampling
         picture = picture.resize(size, ways.NEAREST if classes else ways.BOX)  # type: ignore[arg-type]
     return np.asarray(picture.convert("RGBA"))
 
 
-def _listed(areas: Sequence[ClassArea]) -> list[ClassArea]:
-    """Return the largest classes that a legend has room for, the largest first."""
-    return sorted(areas, key=lambda area: -area.pixels)[:_MOST_CLASSES]
+def _largest(areas: Sequence[ClassArea]) -> list[ClassArea]:
+    """Return the largest classes, as many as a legend can hold, the largest first."""
+    return sorted(areas, key=lambda area: -area.pixels)[:_MAX_CLASSES]
 
 
 def _name(area: ClassArea) -> str:
@@ -279,17 +279,17 @@ def _legend_texts(areas: Sequence[ClassArea]) -> list[str]:
 
 
 def _in_one_unit(areas: Sequence[ClassArea]) -> tuple[list[float], str]:
-    """Return the areas of classes in one unit, and its name. The unit is pixels if areas are unknown."""
+    """Return the areas of classes in a common unit, and the name of the unit. It is "pixels" if areas are unknown."""
     metres = [area.area_m2 for area in areas if area.area_m2 is not None]
     if len(metres) < len(areas):
         return [float(area.pixels) for area in areas], "pixels"
-    if max(metres, default=0.0) < _SQUARE_METRES:
+    if max(metres, default=0.0) < _LARGE_AREA:
         return metres, "m²"
     return [area / 1e6 for area in metres], "km²"
 
 
 def _number(value: float) -> str:
-    """Return a number with about three digits, and all digits before the point."""
+    """Format a number with about three significant digits, without rounding digits before the decimal point."""
     digits = 2 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 6)}f}" if not value.is_integer() else f"{value:,.0f}"
 

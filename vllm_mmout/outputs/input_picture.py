@@ -1,4 +1,4 @@
-"""`InputPicture`: reads the picture of a result's input again, to draw the result over it."""
+"""Define `InputPicture`, which reads the picture of an output's input again, to draw the output over it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class InputPicture:
-    """Function that reads an input again, and returns a picture of it, or None if it cannot be read.
+    """Function that reads an input again, and returns a picture of it, or None if the input is not available.
 
     Results keep this function in place of the pixels of their input. A copy in another process does not know the input.
     """

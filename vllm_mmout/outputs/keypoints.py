@@ -15,7 +15,7 @@ from pydantic import BaseModel  # isort: skip - structured.py, imported above, r
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_HALF = 0.004
+_HALF_SIDE = 0.004
 """Half the side of the square that is drawn at each point, as a fraction of the picture's longer side."""
 
 
@@ -60,7 +60,7 @@ class KeypointsOutput(StructuredOutput):
     def draw(self, picture: Image) -> Image:
         """Draw a labelled square at each point, in the colour of the point's kind."""
         cols, rows = picture.width / self.size[1], picture.height / self.size[0]
-        half = max(1.0, _HALF * max(picture.size))
+        half = max(1.0, _HALF_SIDE * max(picture.size))
         marked = [
             MarkedBox(
                 (point.x * cols - half, point.y * rows - half, point.x * cols + half, point.y * rows + half),

@@ -11,30 +11,30 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BELOW = 14.0
-"""Distance of the scale bar from the lower edge of the map, in points."""
-_THICK = 5.0
+_BAR_DISTANCE = 14.0
+"""Distance between the lower edge of the map and the scale bar, in points."""
+_BAR_HEIGHT = 5.0
 """Height of the scale bar in points."""
-_ARROW = 22.0
+_ARROW_LENGTH = 22.0
 """Length of the north arrow in points."""
-_LONGEST = 0.35
-"""Largest part of the map's width that the scale bar takes."""
+_MAX_BAR_LENGTH = 0.35
+"""Maximum length of the scale bar as a fraction of the map's width."""
 
 
 def draw_scale(axes: Axes, width: int, step: float) -> None:
-    """Draw a scale bar below the left corner of a map of ``width`` columns, each ``step`` metres long."""
+    """Draw a scale bar below the left corner of a map of ``width`` columns, each ``step`` metres wide."""
     from matplotlib.patches import Rectangle
     from matplotlib.transforms import blended_transform_factory
 
-    length = round_length(width * step * _LONGEST)
+    length = round_length(width * step * _MAX_BAR_LENGTH)
     columns = length / step
     place = blended_transform_factory(axes.transData, _points_from(axes, 0))  # columns across, points down
     for half, colour in enumerate(("black", "white")):
         axes.add_patch(
             Rectangle(
-                (half * columns / 2, -_BELOW - _THICK),
+                (half * columns / 2, -_BAR_DISTANCE - _BAR_HEIGHT),
                 columns / 2,
-                _THICK,
+                _BAR_HEIGHT,
                 transform=place,
                 facecolor=colour,
                 edgecolor="black",
@@ -43,17 +43,17 @@ def draw_scale(axes: Axes, width: int, step: float) -> None:
             )
         )
     for column, text in ((0.0, "0"), (columns, length_text(length))):
-        axes.text(column, -_BELOW - _THICK - 3, text, transform=place, ha="center", va="top", fontsize=8)
+        axes.text(column, -_BAR_DISTANCE - _BAR_HEIGHT - 3, text, transform=place, ha="center", va="top", fontsize=8)
 
 
 def draw_north(axes: Axes, steps: NDArray[np.float64]) -> None:
-    """Draw an arrow to the north below the right corner of a map. ``steps`` is the matrix of `geo.ground_steps`."""
+    """Draw a north arrow below the right corner of a map. ``steps`` is the result of `geo.ground_steps`."""
     from matplotlib.patches import FancyArrowPatch
 
     right, up = north_on_page(steps)
     place = _points_from(axes, 1)
-    x, y = -_ARROW, -_BELOW - 0.75 * _ARROW
-    half = _ARROW / 2
+    x, y = -_ARROW_LENGTH, -_BAR_DISTANCE - 0.75 * _ARROW_LENGTH
+    half = _ARROW_LENGTH / 2
     arrow = FancyArrowPatch(
         (x - right * half, y - up * half),
         (x + right * half, y + up * half),
@@ -74,7 +74,7 @@ def draw_north(axes: Axes, steps: NDArray[np.float64]) -> None:
 
 
 def _points_from(axes: Axes, corner: float) -> Any:
-    """Return the transform of points (1/72 inch) from the lower left (0) or lower right (1) corner of a map."""
+    """Return the transform of an offset in points (1/72 inch) from a map's lower left (0) or lower right (1) corner."""
     from matplotlib.transforms import Affine2D, ScaledTranslation
 
     figure: Any = axes.get_figure(root=True)
@@ -91,7 +91,7 @@ def north_on_page(steps: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def round_length(most: float) -> float:
-    """Return the largest length of 1, 2 or 5 times a power of ten that is not above ``most``, in metres."""
+    """Return the longest length of 1, 2 or 5 times a power of ten that is at most ``most``, both in metres."""
     power = 10.0 ** math.floor(math.log10(most))
     return next(number * power for number in (5, 2, 1) if number * power <= most * (1 + 1e-9))
 

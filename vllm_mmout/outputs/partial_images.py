@@ -23,7 +23,7 @@ _STRIP = 64
 
 
 def moments(wanted: int, total: int) -> list[int]:
-    """Return after how many finished parts or steps each preview is due.
+    """Return after how many of ``total`` finished tiles or steps each of the ``wanted`` previews is due.
 
     ``wanted`` pictures are distributed evenly over ``total`` parts or steps. The numbers are ascending and distinct.
     ``total`` itself is left out, since the result is complete then.
@@ -32,7 +32,7 @@ def moments(wanted: int, total: int) -> list[int]:
 
 
 class PreviewRequest:
-    """Flag that any thread can set to request a preview of a running request.
+    """Flag that any thread can set to request a preview of a raster that is being computed.
 
     A picture is made when the next tile is joined. Asking several times before that makes a single picture. Asking
     after the last tile has no effect, since the result comes next.
@@ -94,18 +94,18 @@ class PartialImages:
         """True while a client waits for previews. While False, only the newest preview is kept, so that a slow client
         neither delays the joining of tiles nor fills the memory."""
 
-    def begin(self, size: tuple[int, int], pixel: RasterOutput) -> None:
-        """Start previews of a raster of ``size`` (height, width). ``pixel`` is any part of the raster.
+    def begin(self, size: tuple[int, int], sample: RasterOutput) -> None:
+        """Start previews of a raster of ``size`` (height, width). ``sample`` is any part of it, for its dtype.
 
-        Palette, band count and dtype are those of ``pixel``.
+        ``sample`` also sets the palette and the number of bands.
         """
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
         self._middles = middles[0], middles[1]
-        self._palette = pixel.palette
+        self._palette = sample.palette
         if self._moments or self._watch is not None:
-            bands = np.zeros((3 if pixel.count == 3 else 1, *reduced), _stored(pixel.array).dtype)
+            bands = np.zeros((3 if sample.count == 3 else 1, *reduced), _stored(sample.array).dtype)
             self._picture = bands, np.zeros(reduced, np.bool_)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
@@ -125,7 +125,7 @@ class PartialImages:
             seen[rows, cols] &= valid[source_rows][:, source_cols]
 
     def joined(self) -> None:
-        """Count a tile whose pixels were added with `put`. Make a preview if one is due or was requested."""
+        """Count a tile, after `put` was called with its pixels. Make a preview if one is due or was requested."""
         self._joined += 1
         if (picture := self._picture) is None:
             return
@@ -159,7 +159,7 @@ class PartialImages:
         return None
 
     def close(self) -> None:
-        """Drop the picture and all previews. Further calls of `put` are ignored."""
+        """Free the memory of all previews. Further calls of `put` are ignored."""
         self._picture = None
         self._copies.clear()
 
@@ -178,7 +178,7 @@ class PartialImage:
     """Colours of the classes, uint8 [n, 3], or None for a raster without a palette."""
     asked: bool = False
     """True if the preview was requested by `PreviewRequest`, False if it was due after a number of tiles. A newer
-    requested preview may replace an older one."""
+    preview replaces a requested preview that was not taken yet."""
 
     def image(self) -> ImageOutput:
         """Return the preview as RGBA. Unfinished pixels and nodata are transparent."""
@@ -196,7 +196,7 @@ class PartialImage:
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return which preview pixels show a range of raster pixels, and their offsets within the range.
+    """Return the preview pixels that show any of ``length`` raster pixels from ``start``, and the pixels they show.
 
     ``middles`` holds the raster pixel that each picture pixel shows, along the axis.
     """

@@ -36,7 +36,7 @@ PREVIEW = 2048
 
 
 class PreviewSource(Protocol):
-    """Interface of an open raster, as far as a preview reads it."""
+    """Interface of an open raster from which a preview can be read."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class PreviewSource(Protocol):
         """Dtype of the pixels."""
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
-        """Yield the pixels of windows in turn."""
+        """Yield the pixels of each window."""
 
 
 def render(
@@ -110,7 +110,7 @@ def class_colour(number: int) -> tuple[int, int, int]:
 
 
 def colour_of_class(palette: NDArray[np.uint8] | None, number: int) -> tuple[int, int, int]:
-    """Return the (red, green, blue) colour of class ``number`` in a palette, or in the default palette beyond it."""
+    """Return the (red, green, blue) colour of class ``number`` in ``palette``, or else in the default palette."""
     if palette is None or number >= len(palette):
         return class_colour(number)
     red, green, blue = palette[number].tolist()
@@ -172,12 +172,12 @@ def valid_mask(source: PreviewSource, nodata: float | None) -> NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _PreviewAxis:
-    """Ranges of raster pixels that the pixels of a preview cover, along one axis."""
+    """Range of raster pixels, along an axis, that each pixel of a preview covers."""
 
     first: NDArray[np.intp]
-    """Index of the first raster pixel of each range."""
-    last: NDArray[np.intp]
-    """Index after the last raster pixel of each range."""
+    """Index of the first raster pixel that each preview pixel covers."""
+    end: NDArray[np.intp]
+    """Index after the last raster pixel that each preview pixel covers."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:
@@ -197,12 +197,12 @@ class _PreviewAxis:
 
 
 def _blocks(source: PreviewSource, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
-    """Yield the preview in blocks: slice of columns, slice of rows, and the raster pixels that they cover."""
+    """Read a raster block by block. Yield the slices of columns and rows of the preview, and the pixels they cover."""
     block = block_limit(source.count)
     for down in rows.groups(block):
-        row, end = int(rows.first[down.start]), int(rows.last[down.stop - 1])
+        row, end = int(rows.first[down.start]), int(rows.end[down.stop - 1])
         across = cols.groups(block)
-        spans = [(int(cols.first[group.start]), int(cols.last[group.stop - 1])) for group in across]
+        spans = [(int(cols.first[group.start]), int(cols.end[group.stop - 1])) for group in across]
         windows = [Window(row, start, end - row, stop - start) for start, stop in spans]
         for group, raster in zip(across, source.windows(windows), strict=True):
             yield group, down, raster

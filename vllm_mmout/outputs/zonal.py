@@ -1,4 +1,4 @@
-"""Areas of classes by the features of an area of interest: counting, and GeoJSON of the features."""
+"""Compute the areas of classes inside the features of an area of interest, and return them as GeoJSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.raster import RasterOutput
 
-_AT_ONCE = 2**20
-"""Number of pixels of a raster that are read at once."""
+_CHUNK_PIXELS = 2**20
+"""Number of pixels of a raster that are read at a time."""
 
 
 class ClassRow(Protocol):
-    """Pixels and area of a class, as in `vllm_mmout.outputs.ClassArea`."""
+    """Interface of the area of a class, such as `vllm_mmout.outputs.ClassArea`."""
 
     id: int
     name: str | None
@@ -41,7 +41,7 @@ class FeatureCounts:
         self.area_m2: defaultdict[int, float] = defaultdict(float)
 
     def add(self, values: NDArray[np.unsignedinteger], area: float) -> None:
-        """Count pixels of a common area."""
+        """Count pixels of the class ids ``values``. Each pixel covers ``area`` square metres."""
         counts = np.bincount(values)
         for number in np.flatnonzero(counts).tolist():
             self.pixels[number] += int(counts[number])
@@ -55,12 +55,12 @@ def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts
     feature if the input's pixel at its centre is.
     """
     counts = [FeatureCounts() for _ in area.polygons]
-    windows = [_window(area, feature, (raster.height, raster.width)) for feature in range(len(counts))]
+    windows = [_feature_window(area, feature, (raster.height, raster.width)) for feature in range(len(counts))]
     areas = pixel_areas(raster.georeference, raster.height)
-    rows_at_once = max(1, _AT_ONCE // raster.width)
+    rows_at_once = max(1, _CHUNK_PIXELS // raster.width)
     for row in range(0, raster.height, rows_at_once):
         end = min(row + rows_at_once, raster.height)
-        parts = [(feature, _rows(window, row, end)) for feature, window in enumerate(windows) if window is not None]
+        parts = [(feature, _cut_rows(window, row, end)) for feature, window in enumerate(windows) if window is not None]
         parts = [(feature, part) for feature, part in parts if part.height > 0]
         if not parts:
             continue
@@ -68,23 +68,23 @@ def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts
         for feature, part in parts:
             inside = area.resized_mask(part, (raster.height, raster.width), feature)
             values = strip[part.row - row : part.row - row + part.height, part.cols]
-            for pixels, mask, size in _of_one_area(values, inside, None if areas is None else areas[part.rows]):
+            for pixels, mask, size in _by_pixel_area(values, inside, None if areas is None else areas[part.rows]):
                 counts[feature].add(pixels[mask], size)
     return counts
 
 
-def _of_one_area(
+def _by_pixel_area(
     values: NDArray[Any], inside: NDArray[np.bool_], areas: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_], float]]:
-    """Yield rows whose pixels have one area: their values, their mask, and the area of a pixel, 0 if unknown."""
+    """Yield rows with an equal area per pixel: values, mask, and the area of a pixel (0 if unknown)."""
     if areas is None or (areas == areas[0]).all():
         yield values, inside, 0.0 if areas is None else float(areas[0])
     else:
         yield from zip(values, inside, areas.tolist(), strict=True)
 
 
-def _window(area: PlacedArea, feature: int, size: tuple[int, int]) -> Window | None:
-    """Return the window of a raster of ``size`` that holds all pixels of a feature, or None if they are outside."""
+def _feature_window(area: PlacedArea, feature: int, size: tuple[int, int]) -> Window | None:
+    """Return a window of a raster of ``size`` that holds all pixels of a feature, or None if the feature is outside."""
     boxes = np.array([polygon.box for polygon in area.polygons[feature]]) - (*area.origin[::-1], *area.origin[::-1])
     rows, cols = size[0] / area.size[0], size[1] / area.size[1]
     left, top = boxes[:, :2].min(axis=0) * (cols, rows)
@@ -96,14 +96,14 @@ def _window(area: PlacedArea, feature: int, size: tuple[int, int]) -> Window | N
     return Window(row, col, height - row, width - col)
 
 
-def _rows(window: Window, first: int, end: int) -> Window:
-    """Return the part of a window between two rows. Its height is 0 or less if there is none."""
+def _cut_rows(window: Window, first: int, end: int) -> Window:
+    """Return the part of a window in the rows from ``first`` to ``end``. An empty part has a height of 0 or less."""
     row = max(window.row, first)
     return Window(row, window.col, min(window.row + window.height, end) - row, window.width)
 
 
 def features_geojson(source: Source | None, tables: Sequence[Sequence[ClassRow]]) -> dict[str, Any]:
-    """Return a FeatureCollection of the features of an area, with the areas of classes among their properties.
+    """Return a FeatureCollection of the features of ``aoi``. ``tables`` holds the class areas of each feature.
 
     Args:
         source: input of the result.

@@ -164,7 +164,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Convert an open input to tensors. Raise InputError if it is too large, or lacks valid pixels and must not."""
+        """Convert an open input to tensors. Raise InputError if it is too large or lacks valid pixels."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(

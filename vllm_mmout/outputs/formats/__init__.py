@@ -50,7 +50,7 @@ class Format:
     extra: str | None = None
     """Name of the pip extra of this package that installs the dependencies of the format, or None."""
     folders: tuple[str, ...] = ()
-    """The suffixes that name a folder of files and not a file."""
+    """Suffixes, such as ".zarr", that make the format a folder of files instead of a file."""
     transparent: bool = False
     """True if the format supports transparent pixels."""
     usual: bool = True
@@ -84,7 +84,7 @@ class Format:
         _function(self.writers[kind])(output, target, self, **known_options)
 
     def check_place(self, georeference: Georeference | None, instead: str) -> None:
-        """Raise SaveError if the format cannot express a georeference, or a package that it needs is not installed.
+        """Raise SaveError if the format cannot express a georeference, or if a needed package is not installed.
 
         This can be called before there is an output. ``instead`` is the suffix of another format to suggest.
         """
@@ -158,11 +158,11 @@ FORMATS: Mapping[str, Format] = {row.name: row for row in _ROWS}
 """All file formats by name, in the order shown to users."""
 
 SENT = {name: form for name, form in FORMATS.items() if not form.sound}
-"""Formats that the image routes can send, by name. Sounds are left out, since they have a route of their own."""
+"""Formats that the HTTP routes for images can send, by name. Sounds have a separate route."""
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """Return the formats for outputs of ``kinds``, as suffix -> name. The format ``first`` comes first."""
+    """Return the formats that can hold an output of the given kinds, as suffix -> name."""
     rows = sorted(FORMATS.values(), key=lambda form: form.name != first)
     return {suffix: form.name for form in rows if form.writers.keys() & set(kinds) for suffix in form.suffixes}
 
@@ -183,18 +183,18 @@ def suffix_of(path: PurePath) -> str:
 
 
 def written_suffix(path: PurePath) -> str:
-    """Return the suffix of a file name as `suffix_of`, with its capital letters."""
+    """Return the suffix of a file name like `suffix_of`, but without converting it to lower case."""
     return path.name[len(path.name) - len(suffix_of(path)) :]
 
 
 def with_end(path: PathT, end: str, suffix: str | None = None) -> PathT:
-    """Return a path with ``end`` inserted before the suffix of its file name, or before another ``suffix``."""
+    """Return ``path`` with ``end`` inserted before its suffix. If ``suffix`` is given, it replaces the old suffix."""
     old = written_suffix(path)
     return path.with_name(f"{path.name.removesuffix(old)}{end}{old if suffix is None else suffix}")
 
 
 def format_of_file(path: PurePath, formats: Mapping[str, str]) -> str | None:
-    """Return the format of a file to write by its suffix, or None if ``formats`` (suffix -> name) lacks the suffix.
+    """Return the name of the format for the suffix of a file, or None if ``formats`` (suffix -> name) lacks it.
 
     Raise SaveError if the file would be a folder in a bucket.
     """
@@ -217,7 +217,7 @@ def other_suffix(formats: Mapping[str, str], name: str) -> str:
 
 @contextmanager
 def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """Open a path for writing, and yield (file, its folder). If ``target`` is an open file, yield (target, None)."""
+    """Open ``target``, and yield (file, its folder). If ``target`` is an open file already, yield (target, None)."""
     if isinstance(target, Path):
         with target.open("wb") as file:
             yield file, target.parent

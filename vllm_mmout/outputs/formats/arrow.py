@@ -59,7 +59,7 @@ class ArrowPolygons:
         )
         self._arrow = arrow
         self.low, self.high = np.full(2, math.inf), np.full(2, -math.inf)
-        """Minimum and maximum (x, y) of the polygons so far."""
+        """Smallest and largest coordinates (x, y) of the polygons so far."""
         self._rows: list[tuple[Any, ...]] = []
         """Values of all columns except the geometry, for each complete polygon in the current batch."""
         self._data = bytearray()
@@ -70,19 +70,19 @@ class ArrowPolygons:
     def __iter__(self) -> Iterator[Any]:
         """Yield the record batches. An instance can be iterated only once."""
         lattice = self._traced.lattice
-        for piece in self._traced.pieces:
-            corners, bounds = lattice.closed(piece.vertices, piece.counts)
+        for polygons in self._traced.pieces:
+            corners, bounds = lattice.closed(polygons.vertices, polygons.counts)
             points = lattice.points(corners)
             self.low, self.high = np.minimum(self.low, points.min(axis=0)), np.maximum(self.high, points.max(axis=0))
-            yield from self._add(piece, points, bounds.tolist())
+            yield from self._add(polygons, points, bounds.tolist())
         if self._rows:
             yield self._batch()
 
-    def _add(self, piece: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
-        """Append polygons or parts of polygons to the batch, and yield each batch that becomes full."""
+    def _add(self, polygons: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
+        """Append polygons, the last of them perhaps incomplete, to the batch. Yield each batch that becomes full."""
         data = memoryview(points.astype("<f8").tobytes())
         traced, ring = self._traced, 0
-        for position, (number, pixels, area, count) in enumerate(piece.facts(), start=1):
+        for position, (number, pixels, area, count) in enumerate(polygons.facts(), start=1):
             if self._rings == 0:
                 self._data += _POLYGON.pack(1, 3, 0)
             for index in range(ring, ring + count):
@@ -94,7 +94,7 @@ class ArrowPolygons:
                 raise SaveError(
                     f"a polygon of more than 2 GiB cannot be written to {self._form.title}; save it as .geojson"
                 )
-            if position == len(piece.rings) and piece.continues:
+            if position == len(polygons.rings) and polygons.continues:
                 break
             struct.pack_into("<I", self._data, self._ends[-1] + _POLYGON.size - 4, self._rings)
             self._rows.append((number, traced.name(number), pixels, area if traced.measured else None))

@@ -57,7 +57,7 @@ class RasterContent(Protocol):
 
     @property
     def described(self) -> RasterMetadata:
-        """Keyword arguments that describe the raster: georeference, nodata, names of bands and classes, and so on."""
+        """Keyword arguments of `RasterOutput` that describe the raster, such as georeference, nodata and band names."""
 
 
 class ClassesContent(Protocol):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.formats.contents import BoxesContent
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
-_TEXT = 2**16
+_VERTICES_PER_TEXT = 2**16
 """Number of vertices that are converted to text at a time."""
 
 
@@ -120,8 +120,8 @@ def _write_block(file: BinaryIO, polygons: Polygons, traced: TracedPolygons, hea
     ends[bounds[1:] - 1] = True
     polygon, opened = 0, polygons.continued
     stops = np.append(starts[1:], len(rows)).tolist()
-    for low in range(0, len(rows), _TEXT):
-        high = min(len(rows), low + _TEXT)
+    for low in range(0, len(rows), _VERTICES_PER_TEXT):
+        high = min(len(rows), low + _VERTICES_PER_TEXT)
         text, offsets = traced.lattice.text(rows[low:high], begins[low:high], ends[low:high])
         corner = low
         while corner < high:

@@ -1,4 +1,4 @@
-"""The coordinate system of a result in GeoJSON, by the member ``crs`` of GeoJSON 2008."""
+"""Name the coordinate system of a result in GeoJSON, by the member ``crs`` of GeoJSON 2008."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, Georeference
 
 _LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
-"""WGS 84 with longitude first, as in the transform of a raster. EPSG:4326 has latitude first."""
+"""URN of WGS 84 with longitude first, as in the transform of a raster. EPSG:4326 has latitude first."""
 
 
 def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIDE: Final = 512
 _READ_BYTES: Final = 2**26
-"""Number of bytes of a raster that are read at a time, unless a block of 512 x 512 pixels is larger."""
+"""Number of bytes of a raster that are read at a time. A block of 512 x 512 pixels is read even if it is larger."""
 
 
 def check(georeference: Georeference | None, form: Format, instead: str) -> None:
@@ -44,21 +44,21 @@ def check(georeference: Georeference | None, form: Format, instead: str) -> None
 
 
 def write(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write a raster with a variable [y, x] for each band. Memory holds some rows of blocks."""
+    """Write a raster with a variable [y, x] for each band. It is read block by block, so that memory use is limited."""
     check(output.georeference, form, ".tif")
     width = _SIDE * max(1, _READ_BYTES // (_SIDE * _SIDE * output.count * output.dtype.itemsize))
     parent = target.parent if isinstance(target, Path) else None
     shape, dtype = (output.count, output.height, output.width), np.dtype(output.dtype)
     with tempfile.TemporaryDirectory(prefix=".netcdf-", dir=parent) as folder:  # the driver needs a file on disk
         file = Path(folder, f"raster{form.suffixes[0]}")
-        write_netcdf(file, shape, dtype, _pieces(output, width), **output.described)
+        write_netcdf(file, shape, dtype, _windows(output, width), **output.described)
         if isinstance(target, Path):
             file.replace(target)
         else:
             target.write(file.read_bytes())
 
 
-def _pieces(output: RasterOutput, width: int) -> Iterator[tuple[Window, NDArray[Any]]]:
+def _windows(output: RasterOutput, width: int) -> Iterator[tuple[Window, NDArray[Any]]]:
     """Yield the raster in windows of at most 512 rows and ``width`` columns, with their pixels."""
     for row in range(0, output.height, _SIDE):
         for col in range(0, output.width, width):

@@ -19,10 +19,10 @@ from vllm_mmout.outputs.rendering import default_palette
 
 STYLE: Final = ".qml"
 """Suffix of a style file. It takes the place of the raster's suffix."""
-_OURS: Final = b"<!-- written by vllm_mmout beside a raster of classes -->"
-"""Comment that marks a style of this package. QGIS drops comments when a user saves a style under the same name."""
-_READ: Final = 1024
-"""Number of bytes at the start of a style file that may contain the comment."""
+_OWN_MARK: Final = b"<!-- written by vllm_mmout beside a raster of classes -->"
+"""Comment that marks a style of this package. QGIS removes it when a user saves a style under the same name."""
+_HEAD_BYTES: Final = 1024
+"""Number of bytes at the start of a style file that are searched for the comment `_OWN_MARK`."""
 
 
 def qgis_style(class_names: Sequence[str] | None, palette: NDArray[np.uint8] | None) -> bytes:
@@ -42,7 +42,7 @@ def qgis_style(class_names: Sequence[str] | None, palette: NDArray[np.uint8] | N
     ]
     opened = [
         "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>",
-        _OURS.decode(),
+        _OWN_MARK.decode(),
         '<qgis version="3.22.0" styleCategories="Symbology">',
         "  <pipe>",
         '    <rasterrenderer type="paletted" band="1" opacity="1" alphaBand="-1">',
@@ -56,7 +56,7 @@ def is_own_style(path: Path) -> bool:
     """Return whether a file can be replaced: it is missing, or a style of this package that no user has changed."""
     try:
         with path.open("rb") as file:
-            return _OURS in file.read(_READ)
+            return _OWN_MARK in file.read(_HEAD_BYTES)
     except FileNotFoundError:
         return True
     except OSError:

@@ -71,7 +71,7 @@ class SoundStream:
 
 
 class _StreamBuffer:
-    """In-memory file whose bytes are removed with `take`. Later changes of removed bytes are ignored."""
+    """In-memory file. `take` removes the bytes written so far, and later changes of removed bytes are ignored."""
 
     def __init__(self) -> None:
         self._taken = 0

@@ -94,7 +94,7 @@ def as_pcm(samples: NDArray[np.float32]) -> bytes:
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return the silence to append to an Opus file of ``frames`` frames, float32 [n, channels].
+    """Return the silence to append to an Opus file of ``frames`` frames, float32 [n, channels]. Else return None.
 
     Return None for other formats.
     """

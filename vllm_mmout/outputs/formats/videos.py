@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _CODEC = "libx264"
 _X264 = {"crf": "18", "preset": "medium"}
-"""Options of the x264 encoder. The loss of quality is hardly visible."""
+"""Options of the x264 encoder. They make the loss of quality hardly visible."""
 _BT709 = 1
-"""Number of BT.709 in ITU-T H.273. MP4 files state it as their colour primaries, transfer function and matrix."""
+"""Code of BT.709 in ITU-T H.273. MP4 files state it as their colour primaries, transfer function and matrix."""
 _TICKS = {"gif": 100, "webp": 1000}
 """Maps formats to clock ticks per second. The duration of a frame is a whole number of ticks."""
 

@@ -18,7 +18,7 @@ _CONVENTIONS: Final = {
     "proj": ("geo-proj", "f17cb550-5864-4468-aeb7-f3180cfb622f", "proj:"),
     "spatial": ("spatial", "689b58e2-cf7b-45e0-9fff-9cfc0883d6b4", "spatial:"),
 }
-"""Maps the beginning of attributes to the repository, the UUID and the name of their convention."""
+"""Maps the prefix of attribute names to the repository, the UUID and the name of the convention that defines them."""
 
 
 def cf_attributes(output: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def cf_attributes(output: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def convention(name: str) -> dict[str, str]:
-    """Return the entry of ``zarr_conventions`` for a convention in `_CONVENTIONS`."""
+    """Return the entry for the attribute ``zarr_conventions`` of the convention ``name``, a key of `_CONVENTIONS`."""
     repository, uuid, title = _CONVENTIONS[name]
     return {
         "schema_url": f"https://raw.githubusercontent.com/zarr-conventions/{repository}/refs/tags/v1/schema.json",

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.tensor import TensorOutput
 
 _SIDE: Final = 512
-"""Height and width of a chunk in pixels, unless the raster is smaller. Larger rasters get reduced copies."""
+"""Maximum height and width of a chunk in pixels. Larger rasters also get reduced copies."""
 _CHUNK_BYTES: Final = 2**23
-"""Number of bytes of a chunk above which the bands are stored in several chunks."""
+"""Number of bytes of a chunk above which its bands are divided among several chunks."""
 _READ_BYTES: Final = 2**26
-"""Number of bytes of a raster that are read at a time, unless a column of chunks is larger."""
+"""Number of bytes of a raster that are read at a time. A chunk of all bands is read even if it is larger."""
 _METADATA: Final = "zarr.json"
 _NAME: Final = "raster"
 _DIMS: Final = ("band", "y", "x")
@@ -64,7 +64,7 @@ def check(georeference: Georeference | None, form: Format, instead: str) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Size and place of a raster, or of a reduced copy of it."""
+    """Size and georeference of a raster, or of a reduced copy of it."""
 
     size: tuple[int, int]
     """Height and width in pixels."""
@@ -73,7 +73,7 @@ class _Grid:
 
     @property
     def half(self) -> _Grid:
-        """The grid with pixels twice as high and wide. An odd last row or column covers half a pixel more."""
+        """Grid of the next reduced copy, with pixels twice as high and wide. An odd last row or column is kept."""
         height, width = self.size
         transform = self.transform
         if transform is not None:
@@ -83,7 +83,7 @@ class _Grid:
 
     @property
     def spatial(self) -> dict[str, Any]:
-        """Attributes ``spatial:`` of the grid; empty without a transform."""
+        """Attributes of the grid with the prefix ``spatial:``. Empty without a transform."""
         if self.transform is None:
             return {}
         a, b, c, d, e, f = self.transform
@@ -99,7 +99,7 @@ class _Grid:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes ``proj:`` and ``spatial:`` of the grid, and the conventions that define them."""
+        """Attributes of the grid with the prefixes ``proj:`` and ``spatial:``, and the conventions that define them."""
         proj: dict[str, Any] = {}
         if self.crs is not None:
             is_code = epsg_code(self.crs) is not None
@@ -187,7 +187,7 @@ def _consolidate(folder: Path) -> None:
 
 
 def _chunks(array: NDArray[Any]) -> tuple[int, ...]:
-    """Return the shape of the chunks of an array: whole along the last axes, up to some megabytes."""
+    """Return the shape of an array's chunks. A chunk of up to 8 MiB spans as many of the last axes as possible."""
     left, sides = max(1, _CHUNK_BYTES // array.dtype.itemsize), []
     for side in reversed(array.shape):
         sides.append(max(1, min(side, left)))
@@ -223,9 +223,9 @@ def _create(group: Any, output: RasterOutput, grid: _Grid) -> Any:
     )
 
 
-def _windows(size: tuple[int, int], pixel: int) -> Iterator[Window]:
-    """Yield windows of whole chunks that cover a raster of ``size``, whose pixels have ``pixel`` bytes."""
-    width = _SIDE * max(1, _READ_BYTES // (_SIDE * _SIDE * pixel))
+def _windows(size: tuple[int, int], pixel_bytes: int) -> Iterator[Window]:
+    """Yield windows of whole chunks that cover a raster of ``size`` with ``pixel_bytes`` bytes per pixel."""
+    width = _SIDE * max(1, _READ_BYTES // (_SIDE * _SIDE * pixel_bytes))
     for row in range(0, size[0], _SIDE):
         for col in range(0, size[1], width):
             yield Window(row, col, min(_SIDE, size[0] - row), min(width, size[1] - col))
