@@ -59,7 +59,7 @@ def run(model: nn.Module, requests: Sequence[Mapping[str, torch.Tensor]]) -> Raw
 
 
 def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the tensors of an output that have length ``count`` on axis 0, or all its tensors if none has."""
+    """Return the tensors of an output that have length ``count`` on axis 0. If none has it, return all tensors."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 

@@ -31,7 +31,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 """Maximum difference between compiled and eager output, as a fraction of the largest absolute value in the eager
 output.
 
-In 16 bits eager rounds after each operation and a compiled forward does not, so the difference is eager's own error.
+In 16 bits, eager mode rounds after each operation, and compiled code does not. The difference is the rounding error.
 """
 MIN_SPEEDUP = 1.05
 """Minimum speedup over eager mode. If the compilation is optional, a slower compiled model is not used."""
@@ -136,7 +136,7 @@ class CompiledForward:
 
 
 def compile_model(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
-    """Compile a model for inputs like ``dummy``. Return None, and log the reason, if that fails or is not worth it."""
+    """Compile a model for inputs like ``dummy``. Return None, and log the reason, if that fails or saves no time."""
     name, started = type(model).__name__, time.perf_counter()
     try:
         forward = CompiledForward(model, dummy, max_batch)

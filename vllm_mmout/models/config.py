@@ -60,7 +60,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
-        """Return an empty configuration, since vLLM would look for a language model's sizes in it.
+        """Return an empty configuration, so that vLLM mistakes no entry for the size of a language model.
 
         Entries with such names may mean something else in a folder.
         """

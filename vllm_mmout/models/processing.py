@@ -1,4 +1,4 @@
-"""Let vLLM read inputs for models with a single forward pass, by its classes for multimodal inputs."""
+"""Implement vLLM's classes for multimodal inputs, so that vLLM reads the inputs of models with a single pass."""
 
 from __future__ import annotations
 

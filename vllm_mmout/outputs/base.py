@@ -175,7 +175,7 @@ ASSUMED = "MMOUT_ASSUMED"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Description of an input: its size, georeference, valid pixels and metadata. Outputs are adapted to it.
+    """Description of an input: its size, georeference, valid pixels and metadata, to which outputs are adapted.
 
     A source is equal only to itself.
     """

@@ -95,9 +95,9 @@ class PartialImages:
         neither delays the joining of tiles nor fills the memory."""
 
     def begin(self, size: tuple[int, int], sample: RasterOutput) -> None:
-        """Start previews of a raster of ``size`` (height, width). ``sample`` is any part of it, for its dtype.
+        """Start previews of a raster of ``size`` (height, width). The dtype is taken from ``sample``.
 
-        ``sample`` also sets the palette and the number of bands.
+        ``sample`` is any part of the raster. It also sets the palette and the number of bands.
         """
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)

@@ -99,7 +99,7 @@ class BandChoice:
         return None if self.requested is None else "bands" if self.params.indices is None else "indices"
 
     def places(self, bands: BandList, dates: int = 1) -> list[int]:
-        """Return the indices (from 0) of the input's bands that the model gets for ``dates`` dates, date after date."""
+        """Return the indices (from 0) of the bands that the model gets: all of the first date, then of the next."""
         if (requested := self.requested) is not None:
             try:
                 places = [_band_index(band, bands) for band in requested]

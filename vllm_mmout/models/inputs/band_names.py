@@ -39,7 +39,7 @@ class _BandMeaning:
     """True if ``common`` is derived from the band's colour interpretation instead of its names."""
 
     def fits(self, other: _BandMeaning) -> bool:
-        """Return whether ``self`` and ``other`` may be the same band, since a meaning or a name is equal."""
+        """Return whether two bands may be the same, by their common names or else by their own names."""
         if self.common and other.common:
             return bool(self.common & other.common)
         return bool(self.keys & other.keys)
@@ -61,7 +61,7 @@ class NameMeanings:
     """Possible meanings of each band of the input, in the input's order."""
 
     def match_names(self, dates: int) -> list[int] | None:
-        """Return the indices of the input's bands that match the model's bands by name, date after date.
+        """Return the input's bands (as indices) that match the model's bands by name, ordered by date, then by band.
 
         Return None unless each band of the model matches exactly one band of the input per date.
         """

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
 """Key of the metadata item that holds the acquisition date, if only the catalogue states it."""
 _CORNER_TOLERANCE: Final = 0.01
-"""Maximum distance, in pixels, between the raster's corners by two transforms that count as equal."""
+"""Tolerance, in pixels, when the raster's corners by the file's and by the catalogue's transform are compared."""
 _NUMBER_TOLERANCE: Final = 1e-6
-"""Maximum relative difference of two scales or offsets that count as equal."""
+"""Relative tolerance when scales or offsets of the file and of the catalogue are compared."""
 _DAY: Final = timedelta(days=1)
 
 
@@ -106,14 +106,14 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the stated bands. Raise InputError if the file has a different number, beside an alpha band."""
+        """Return the bands that the catalogue states. Raise InputError if the file has more or fewer, except alpha."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
         raise self._differs("a number of bands of", count, raster.count)
 
     def _metadata(self, raster: OpenRaster) -> dict[str, str]:
-        """Return the metadata items of the file and the catalogue. Raise InputError if their dates contradict."""
+        """Return the metadata items of the file and the catalogue. Raise InputError if their dates do not agree."""
         metadata = {**raster.metadata, **dict(self.metadata)}
         if self.days is None:
             return metadata

@@ -38,7 +38,7 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by the date in their names. Unless there are ``count`` dates, return the files.
+    """Group the files of a folder by the date in their names. If there are not ``count`` dates, return the files.
 
     If the names of the files have exactly ``count`` different days, the files of a day are one date, as in downloads of
     HLS, which have a file for each band and date. Otherwise each file is a date.
@@ -64,9 +64,9 @@ class Frame:
     name_date: date | None
     """Date in the name of the file or folder, else in the name of the folder's first file. None if both lack a date."""
     rough_date: date | None
-    """Date in the metadata or the names. A month or year in a name counts as a date, too. None if unknown."""
+    """Date in the metadata or the names, where a month or a year counts as its first day. None if unknown."""
     tiff_date: date | None
-    """Date in TIFFTAG_DATETIME, on which the file may have been written. None if it is not set."""
+    """Date in the tag TIFFTAG_DATETIME, on which the file may have been written. None if it is not set."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:

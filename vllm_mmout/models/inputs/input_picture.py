@@ -28,7 +28,7 @@ def picture_of_planes(array: NDArray[Any], valid: NDArray[np.bool_] | None, band
 
 
 def read_picture(open_input: Callable[[], MappedInput | RasterView]) -> Image | None:
-    """Open an input, and return its picture, or None for tensors. Pixels without valid data are transparent.
+    """Open an input, and return its picture, or None if it is given as tensors. Invalid pixels are transparent.
 
     Its longer side is reduced to at most `PREVIEW` pixels.
     """

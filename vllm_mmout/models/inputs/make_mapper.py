@@ -151,7 +151,7 @@ class AutoProcessorMapper:
 
 
 class FolderImageProcessor:
-    """Mapper of prompt pictures for generating models, which uses the image processor in the model's folder."""
+    """Mapper that converts pictures in prompts of generating models by the image processor in the model's folder."""
 
     def __init__(self, context: InputContext) -> None:
         remedy = "register a function (context, data) with register_image_input_mapper"
@@ -164,7 +164,7 @@ class FolderImageProcessor:
             )
 
     def __call__(self, context: InputContext, data: Any) -> Any:
-        """Return the tensors of one picture. They have an axis 0 of length 1, which numbers the pictures."""
+        """Return the tensors of one picture, with a batch axis of length 1."""
         return self._images(images=[data], return_tensors="pt")
 
     def dummy(self) -> Any:
@@ -262,7 +262,7 @@ def _largest(size: Any) -> tuple[int, int]:
 _TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
 """Heights and widths of the test pictures of `keeps_extent`. Many processors crop only oblong pictures."""
 _EDGE_TOLERANCE = 0.015
-"""Error allowed at the edges of a test gradient from 0 to 1, in addition to half a pixel."""
+"""Tolerance for the edge values of a processed gradient from 0 to 1, in addition to half a pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

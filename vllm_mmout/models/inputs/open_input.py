@@ -265,7 +265,7 @@ def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[s
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:
-    """Return the names of a file's only band: its description, and the band's name in the file name."""
+    """Return possible names of a file's only band: its description, and the band name in the file's name."""
     description = next(filter(None, raster.descriptions), None)
     path = str(data) if isinstance(data, str | Path) else getattr(data, "name", None)
     file = band_of_file(path) if isinstance(path, str) else None

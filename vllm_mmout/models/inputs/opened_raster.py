@@ -1,4 +1,4 @@
-"""Opens one picture or raster in any form: a path, bytes, an open file, a PIL image, an array or a tensor."""
+"""Open one picture or raster in any form: a path, bytes, an open file, a PIL image, an array or a tensor."""
 
 from __future__ import annotations
 

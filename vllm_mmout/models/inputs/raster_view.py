@@ -183,7 +183,7 @@ class RasterView:
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows in batches. A batch is a single array with its windows on axis 0.
+        """Yield the pixels of windows in batches. The array of a batch has its windows on axis 0.
 
         Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """

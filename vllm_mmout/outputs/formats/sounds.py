@@ -94,10 +94,7 @@ def as_pcm(samples: NDArray[np.float32]) -> bytes:
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return the silence to append to an Opus file of ``frames`` frames, float32 [n, channels]. Else return None.
-
-    Return None for other formats.
-    """
+    """Return silence to append to an Opus file of ``frames`` frames, float32 [n, channels], or None if not Opus."""
     return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
 
 
