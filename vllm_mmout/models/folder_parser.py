@@ -48,7 +48,7 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the ``config.json`` that `take` recorded for ``model``, or None if it recorded none.
+    """Return the ``config.json`` that `take` recorded for ``model``, or None.
 
     Return None also if ``config_format`` names another parser.
     """

@@ -198,7 +198,8 @@ class PartialImage:
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
     """Return the preview pixels that show any of ``length`` raster pixels from ``start``, and the pixels they show.
 
-    ``middles`` holds the raster pixel that each picture pixel shows, along the axis.
+    ``middles`` holds the raster pixel that each preview pixel shows, along the axis. The second result counts raster
+    pixels from ``start``.
     """
     first, last = np.searchsorted(middles, (start, start + length)).tolist()
     return slice(first, last), slice(None) if last - first == length else middles[first:last] - start

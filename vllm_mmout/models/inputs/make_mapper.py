@@ -224,7 +224,7 @@ def _read(data: Any, params: OutputParams) -> Raster:
 def opened(data: Any) -> Any:
     """Open a file as PIL image or array, for input mappers written for vLLM's early releases.
 
-    A file becomes a PIL image or an array. Any other input is returned unchanged.
+    Any other input is returned unchanged.
     """
     if isinstance(data, np.ndarray):
         return native(data)
