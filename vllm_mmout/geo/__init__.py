@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid, PlacedRaster
     from vllm_mmout.geo.raster.mosaic.warped_raster import WarpedRaster, warped
     from vllm_mmout.geo.raster.netcdf import check_netcdf, write_netcdf
-    from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, observed
+    from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold, format_nodata, may_be_invalid, observed
     from vllm_mmout.geo.raster.opened import declared_size, open_raster, read_raster
     from vllm_mmout.geo.raster.orientation_and_palette import as_seen
     from vllm_mmout.geo.raster.packing import Packing
@@ -94,13 +94,13 @@ __all__ = [
     "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
     "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours", "OpenArray", "OpenRaster", "OpenStack",
     "OpenUnpacked", "Packing", "PlacedArea", "PlacedRaster", "Plan", "Polygons", "Raster", "RasterMetadata",
-    "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster", "Window", "address_fault",
-    "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window",
-    "atomic_file", "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
+    "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster", "Window", "address_fault", "are_classes",
+    "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window", "atomic_file",
+    "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
     "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "date_of_file_item", "date_of_items",
-    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "file_stem",
-    "first_of", "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket",
-    "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "meanings", "nearest_pixels",
+    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "file_stem", "first_of",
+    "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket", "is_address",
+    "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "may_be_invalid", "meanings", "nearest_pixels",
     "object_store", "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster",
     "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs",
     "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault",
@@ -137,7 +137,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.mosaic.map_grid": "MapGrid PlacedRaster",
     "vllm_mmout.geo.raster.mosaic.warped_raster": "WarpedRaster warped",
     "vllm_mmout.geo.raster.netcdf": "check_netcdf write_netcdf",
-    "vllm_mmout.geo.raster.nodata": "as_pixels_have_it can_hold format_nodata observed",
+    "vllm_mmout.geo.raster.nodata": "as_pixels_have_it can_hold format_nodata may_be_invalid observed",
     "vllm_mmout.geo.raster.raster": "Raster Window as_window nearest_pixels",
     "vllm_mmout.geo.raster.places": "BucketPath is_folder place_of same_file",
     "vllm_mmout.geo.raster.remote.buckets.bucket_file": "open_in_bucket",

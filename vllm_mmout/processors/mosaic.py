@@ -103,14 +103,38 @@ class _Joining:
             self._add(block[0])  # raises the error
         check_alike(self._like, tiles.like)
         self._metadata = dict(self._metadata.items() & tiles.like.metadata.items())
-        for place, part in enumerate(block.parts):
-            cell = self._plan.only_cell(part.index) if part.valid is None else None
-            if cell is None:
-                self._add(block[place])
+        start = 0
+        while start < len(block):
+            strip = self._strip(block.parts, start)
+            if strip is None:
+                self._add(block[start])
+                start += 1
                 continue
-            self._count(part)
+            count, cell = strip
+            for part in block.parts[start : start + count]:
+                self._count(part)
             row, col, _, _ = self._plan.place(cell)
-            canvas.put_pixels(row, col, tiles.array[place, :, *self._plan.within(part.index, cell)])
+            pixels = tiles.array[start : start + count, :, *self._plan.within(block.parts[start].index, cell)]
+            bands, height = pixels.shape[1:3]
+            canvas.put_pixels(row, col, pixels.transpose(1, 2, 0, 3).reshape(bands, height, -1))
+            start += count
+
+    def _strip(self, parts: Sequence[Part], start: int) -> tuple[int, Cell] | None:
+        """Return the number of parts from ``start`` whose pixels lie side by side, and the rectangle of the first.
+
+        Return None if part ``start`` has masked pixels or overlaps another tile.
+        """
+        plan, first = self._plan, parts[start]
+        cell = None if first.valid is not None else plan.only_cell(first.index)
+        if cell is None:
+            return None
+        within, count = plan.within(first.index, cell), 1
+        for part in parts[start + 1 :]:
+            other = None if part.valid is not None else plan.only_cell(part.index)
+            if other != (cell[0], cell[1] + count) or plan.within(part.index, other) != within:
+                break
+            count += 1
+        return count, cell
 
     def _count(self, part: Part) -> None:
         if not 0 <= part.index < len(self._grid) or self._came[part.index]:

@@ -162,14 +162,14 @@ class Scene(Run):
                         # The model alone knows the dtype and bands of its result, so at least one tile is sent.
                         places = tiles.observed or ([] if sent or unread else [len(indices) - 1])
                         sent = sent or bool(places)
-                        yield from self._inputs_of(view, tiles, indices, places)
+                        named = zip(indices, windows[start : start + count], tiles.valid, strict=True)
+                        parts = [Part(index, window, None, valid) for index, window, valid in named]
+                        yield from self._inputs_of(view, tiles, parts, places)
 
     def _inputs_of(
-        self, view: RasterView, tiles: TilePixels, indices: Sequence[int], places: Sequence[int]
+        self, view: RasterView, tiles: TilePixels, parts: Sequence[Part], places: Sequence[int]
     ) -> Iterator[PartInput]:
         """Yield the tiles of a block as inputs for the engine. Only tiles at ``places`` have tensors and are sent."""
-        pairs = zip(indices, tiles.valid, strict=True)
-        parts = [Part(index, self.grid.window(index), None, valid) for index, valid in pairs]
         if len(places) < len(parts):
             yield PartInput([part for place, part in enumerate(parts) if place not in places])
         if places:
@@ -196,9 +196,10 @@ class Scene(Run):
 
         ``pixels`` is [tiles, bands, height, width].
         """
+        height, width = self.grid.fed
         for tile, part in zip(pixels, parts, strict=True):
-            if (padding := self.grid.padding(part.index)) != (0, 0):
-                window = self.grid.window(part.index)
+            if (window := part.window) is not None and (window.height, window.width) != (height, width):
+                padding = height - window.height, width - window.width
                 tile[...] = reflected(tile[:, : window.height, : window.width], padding)
         inputs, params = self._inputs, self.request.params
         if inputs.takes_blocks:

@@ -21,11 +21,11 @@ def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float
 
     A pixel is invalid if any band is nodata, NaN or infinite, or if the mask [height, width] excludes it.
     """
+    if mask is None and not may_be_invalid(planes.dtype, nodata):
+        return None
     value = None if nodata is None else as_pixels_have_it(nodata, planes.dtype)
     tested = value is not None and can_hold(planes.dtype, value)
     finite = planes.dtype.kind in "fc"
-    if mask is None and not tested and not finite:
-        return None
     valid = np.ones(planes.shape[1:], np.bool_) if mask is None else mask.copy()
     for band in planes:
         if tested:
@@ -33,6 +33,11 @@ def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float
         if finite:
             valid &= np.isfinite(band)
     return None if valid.all() else valid
+
+
+def may_be_invalid(dtype: np.dtype[Any], nodata: float | None) -> bool:
+    """Return whether a pixel of ``dtype`` can be nodata, NaN or infinite."""
+    return dtype.kind in "fc" or (nodata is not None and can_hold(dtype, as_pixels_have_it(nodata, dtype)))
 
 
 def parse_nodata(text: str, dtype: DTypeLike) -> float | None:

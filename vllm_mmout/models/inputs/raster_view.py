@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Window, area_of, observed, placed_area, window_of_box
+from vllm_mmout.geo import Window, area_of, may_be_invalid, observed, placed_area, window_of_box
 from vllm_mmout.models.inputs.unpacking import has_numbers, numbers_of
 from vllm_mmout.stopwatch import FILES
 
@@ -199,6 +199,8 @@ class RasterView:
     ) -> TilePixels:
         nodata = None if self.raster.unpacked else self.params.nodata
         nodata = self.raster.nodata if nodata is None else nodata
+        if self.area is None and all(mask is None for mask in masks) and not may_be_invalid(array.dtype, nodata):
+            return TilePixels(self._as_sent(array), masks)
         valid = [
             observed(tile[:, : window.height, : window.width], mask, nodata)
             for tile, mask, window in zip(array, masks, windows, strict=True)
