@@ -97,7 +97,7 @@ def dummy(size=16):
 
 def requests(count, size=16, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    return [{"pixel_values": torch.randint(0, 255, (3, size, size), generator=generator).float()} for _ in range(count)]
+    return {"pixel_values": torch.randint(0, 255, (count, 3, size, size), generator=generator).float()}
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,9 @@ def test_batches_are_of_the_sizes_that_were_compiled(monkeypatch):
     forward = CompiledForward(made(Several), dummy(), 8)
     assert forward.sizes == (1, 2, 4, 8)
     eager, sizes = made(Several), []
-    monkeypatch.setattr(compiling, "run", lambda model, alike: sizes.append(len(alike)) or run(model, alike))
+    monkeypatch.setattr(
+        compiling, "run", lambda model, batch: sizes.append(len(batch["pixel_values"])) or run(model, batch)
+    )
     wanted = {1: [1], 2: [2], 3: [4], 4: [4], 5: [4, 1], 6: [8], 7: [8], 8: [8], 9: [8, 1], 19: [8, 8, 4]}
     frames = counters["frames"]["total"]
     for count, batches in wanted.items():
@@ -170,11 +172,11 @@ def test_another_shape_runs_as_it_was():
     given = forward.run(alike)
     assert counters["frames"]["total"] == frames
     forward.remove()
-    assert torch.equal(given, model(torch.stack([one["pixel_values"] for one in alike])))
+    assert torch.equal(given, model(**alike))
 
 
 def of_bytes(alike):
-    return [{name: tensor.byte() for name, tensor in one.items()} for one in alike]
+    return {name: tensor.byte() for name, tensor in alike.items()}
 
 
 def test_another_dtype_runs_as_it_was(said):
@@ -207,7 +209,7 @@ def test_an_error_is_the_models_own():
     """Of what ``forward`` raises; the next batch is answered."""
     forward = CompiledForward(made(Picky), dummy(), 2)
     with pytest.raises(ModelError, match=r"Picky failed on 2 inputs of pixel_values.*all is white"):
-        forward.run([{"pixel_values": torch.full((3, 16, 16), 255.0)}] * 2)
+        forward.run({"pixel_values": torch.full((2, 3, 16, 16), 255.0)})
     assert forward.run(requests(2)).shape == (2, 3, 16, 16)
 
 

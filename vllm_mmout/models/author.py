@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,28 +34,27 @@ def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
         ) from error
 
 
-def run(model: nn.Module, requests: Sequence[Mapping[str, torch.Tensor]]) -> Raw:
-    """Run ``forward`` once for several requests with equal shapes and dtypes, and return its output.
+def run(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Raw:
+    """Run ``forward`` once for several inputs of equal shape, and return its output.
 
-    The tensors in ``requests`` have no axis 0.
+    ``batch`` holds a tensor [inputs, ...] for each keyword of ``forward``. The model may change them in place.
     """
+    count = len(next(iter(batch.values())))
     try:
-        # stack() copies even a single request, since the model may change its input in place, and in the user's own
-        # process that input is the user's memory.
-        output = model(**{name: torch.stack([tensors[name] for tensors in requests]) for name in requests[0]})
+        output = model(**batch)
         if hasattr(output, "to_tuple"):  # an output class of transformers
-            output = _batched_outputs(output, len(requests))
+            output = _batched_outputs(output, count)
     except InputError:
         raise
     except BaseException as error:
         raise_interrupt(error)
-        shapes = ", ".join(f"{name} {describe(tensor)}" for name, tensor in requests[0].items())
-        subject = f"{len(requests)} inputs of" if len(requests) > 1 else "an input of"
+        shapes = ", ".join(f"{name} {describe(tensor[0])}" for name, tensor in batch.items())
+        subject = f"{count} inputs of" if count > 1 else "an input of"
         raise ModelError(
             f"model {type(model).__name__} failed on {subject} {shapes}: {type_and_message(error)}; correct its"
             " forward, or let its input mapper refuse such inputs"
         ) from error
-    return checked_group(output, len(requests), f"{type(model).__name__}.forward", ModelError)
+    return checked_group(output, count, f"{type(model).__name__}.forward", ModelError)
 
 
 def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
-"""Input tensors of one request by keyword of ``forward``, without the batch axis."""
+"""Input tensors by keyword of ``forward``."""
 Dtypes: TypeAlias = Mapping[str, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
@@ -64,25 +64,26 @@ class CompiledForward:
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
-    def run(self, requests: Sequence[Inputs]) -> Raw:
-        """Run the model on requests with equal shapes and dtypes. The output has the requests on axis 0."""
+    def run(self, batch: Inputs) -> Raw:
+        """Run the model on inputs of equal shape, as `vllm_mmout.models.author.run` does."""
+        total = len(next(iter(batch.values())))
         with torch.compiler.set_stance("eager_on_recompile"):
-            if not self._was_compiled_for(requests[0]):
-                return run(self.model, requests)
+            if not self._was_compiled_for(batch):
+                return run(self.model, batch)
             outputs: list[Raw] = []
             done = 0
-            while done < len(requests):
-                size, count = self._next_batch(len(requests) - done)
-                part = [*requests[done : done + count]]
-                outputs.append(each(itemgetter(slice(count)), self._batch(part + part[-1:] * (size - count))))
+            while done < total:
+                size, count = self._next_batch(total - done)
+                part = {name: _padded(tensor[done : done + count], size) for name, tensor in batch.items()}
+                outputs.append(each(itemgetter(slice(count)), self._batch(part)))
                 done += count
         return outputs[0] if len(outputs) == 1 else each(lambda *tensors: torch.cat(tensors), *outputs)
 
-    def _was_compiled_for(self, tensors: Inputs) -> bool:
+    def _was_compiled_for(self, batch: Inputs) -> bool:
         """Return whether the model was compiled for these shapes and dtypes. Warn once if only the dtypes differ."""
-        if {name: tensor.shape for name, tensor in tensors.items()} != self._shapes:
+        if {name: tensor.shape[1:] for name, tensor in batch.items()} != self._shapes:
             return False
-        if self._dtypes is None or (dtypes := _dtypes(tensors)) == self._dtypes:
+        if self._dtypes is None or (dtypes := _dtypes(batch)) == self._dtypes:
             return True
         if not self._warned:
             self._warned = True
@@ -102,15 +103,15 @@ class CompiledForward:
                 return (size, remaining) if 4 * remaining >= 3 * size else (size // 2, size // 2)
         return self.sizes[-1], self.sizes[-1]
 
-    def _batch(self, requests: Sequence[Inputs]) -> Raw:
+    def _batch(self, batch: Inputs) -> Raw:
         if not self._graphs:
-            return run(self.model, requests)
+            return run(self.model, batch)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return each(torch.clone, run(self.model, requests))  # the next batch overwrites the memory of a CUDA graph
+        return each(torch.clone, run(self.model, batch))  # the next batch overwrites the memory of a CUDA graph
 
     def _compile(self, dummy: Inputs) -> float:
         """Compile for each batch size, compare with eager output, and return the speedup of the largest batch."""
-        batches = [[dummy] * size for size in self.sizes]
+        batches = [{name: _repeated(tensor, size) for name, tensor in dummy.items()} for size in self.sizes]
         eager = [run(self.model, batch) for batch in batches]
         eager_seconds = self._seconds(batches[-1])
         mode = "reduce-overhead" if self._graphs else "default"
@@ -124,7 +125,7 @@ class CompiledForward:
             self.remove()
             raise
 
-    def _seconds(self, batch: Sequence[Inputs]) -> float:
+    def _seconds(self, batch: Inputs) -> float:
         seconds = []
         for _ in range(_ROUNDS):
             started = time.perf_counter()
@@ -154,6 +155,16 @@ def compile_model(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster:
         "%s is compiled for batches of %s: %.2f times as fast as before (%.0f s)", name, sizes, forward.speedup, seconds
     )
     return forward
+
+
+def _repeated(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.stack([tensor] * count)
+
+
+def _padded(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """Repeat the last entry of axis 0 until there are ``size`` entries."""
+    missing = size - len(tensor)
+    return torch.cat([tensor, *[tensor[-1:]] * missing]) if missing else tensor
 
 
 def _dtypes(tensors: Inputs) -> Dtypes:

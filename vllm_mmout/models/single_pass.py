@@ -68,7 +68,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         config = config_json(vllm_config.model_config.hf_config)
         self.model = build(author, config)
         self.pooler: nn.Module = PlainPooler()
-        self._forward: Callable[[Sequence[Mapping[str, torch.Tensor]]], Raw] = partial(run, self.model)
+        self._forward: Callable[[Mapping[str, torch.Tensor]], Raw] = partial(run, self.model)
         self._keywords = Keywords.of(author, config).names
         self._dtype = getattr(self.model, "dtype", None) if isinstance(self.model, PreTrainedModel) else None
         self._model_config = vllm_config.model_config
@@ -120,11 +120,11 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             groups.setdefault(likeness, []).append(row)
         for rows in groups.values():
             alike = [requests[row] for row in rows]
-            output = self._run(alike)
+            output = self._run(_stacked(alike))
             if isinstance(output, torch.Tensor) and len(rows) == len(requests):
                 return output
             if isinstance(output, MMOutError) and len(rows) > 1:
-                parts = [_parts(self._run([tensors]), 1)[0] for tensors in alike]
+                parts = [_parts(self._run(_stacked([tensors])), 1)[0] for tensors in alike]
             else:
                 parts = _parts(output, len(rows))
             for row, part in zip(rows, parts, strict=True):
@@ -133,29 +133,31 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
     def _run_tiles(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
         """Run the model on the tiles of one request. Return the output, or the error of the first tile that fails."""
-        tiles = [{name: tensor[tile] for name, tensor in tensors.items()} for tile in range(count)]
-        output = self._run(tiles)
+        output = self._run(_cloned(tensors))
         if not isinstance(output, MMOutError):
             return BlockOutput(output, count)
         outputs: list[Raw] = []
-        for number, tile in enumerate(tiles):
-            output = self._run([tile]) if count > 1 else output
+        for number in range(count):
+            tile = {name: tensor[number : number + 1] for name, tensor in tensors.items()}
+            output = self._run(_cloned(tile)) if count > 1 else output
             if isinstance(output, MMOutError):
                 output.tile = number
                 return output
             outputs.append(output)
         return BlockOutput(each(lambda *parts: torch.cat(parts), *outputs), count)
 
-    def _run(self, alike: list[dict[str, torch.Tensor]]) -> Outcome:
+    def _run(self, batch: Mapping[str, torch.Tensor]) -> Outcome:
+        """Run the model on tensors [inputs, ...], which it may change in place."""
         try:
-            return self._forward(alike)
+            return self._forward(batch)
         except (InputError, ModelError) as error:
+            count = len(next(iter(batch.values())))
             if self.measuring:
                 raise ModelError(
                     f"{error}. vLLM measures memory with as many inputs of the largest size as a step can hold,"
-                    f" {len(alike)}: if that is too much, lower max_num_seqs"
+                    f" {count}: if that is too much, lower max_num_seqs"
                 ) from error
-            logger.debug("a group of %d requests failed", len(alike), exc_info=error)
+            logger.debug("a group of %d requests failed", count, exc_info=error)
             kind = InputError if isinstance(error, InputError) else ModelError
             return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
@@ -186,7 +188,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         """Run the model once on its dummy input, so that errors in its code appear at engine start."""
         if (dummy := self._dummy()) is not None:
             with torch.inference_mode():
-                run(self.model, [dummy])
+                run(self.model, _stacked([dummy]))
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
         """Compile the author's model for inputs of the maximum size, in batches of up to ``max_batch`` requests.
@@ -211,6 +213,19 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         mapped = inputs.map(dummy, OutputParams())
         tensors = self._taken({name: as_tensor(value).to(self._device) for name, value in mapped.tensors.items()})
         return {name: tensors[name] for name in self._keywords if name in tensors}
+
+
+def _stacked(alike: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Stack the tensors of requests. Even a single request is copied: in the user's process, its memory is the user's.
+
+    A model may change its input in place.
+    """
+    return {name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]}
+
+
+def _cloned(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy the tensors of a block, so that its tiles can be run again if the model fails."""
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
 def _parts(output: Any, count: int) -> list[Outcome]:
