@@ -12,7 +12,7 @@ import pytest
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.serving.errors import api_error
-from vllm_mmout.serving.inputs.sources import Spool
+from vllm_mmout.serving.inputs.sources import Upload
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.serving.response.store import ResultStore
 
@@ -33,7 +33,7 @@ def test_a_disk_that_is_full_of_uploads(monkeypatch, caplog):
     with Path("/dev/full").open("wb", buffering=0) as full:
         monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda *_: full)
         with pytest.raises(OSError, match="No space left") as raised:
-            Spool("scene.tif").write(b"abc")
+            Upload.begun("scene.tif").write(b"abc")
     told, logged = said_of(raised.value, caplog)
     assert "TMPDIR" in told
     assert tempfile.gettempdir() in logged

@@ -21,7 +21,7 @@ from vllm_mmout.engine.mosaic.run import MosaicRun
 from vllm_mmout.engine.observer import counted
 from vllm_mmout.engine.request.input_reading import prepare
 from vllm_mmout.engine.request.request import Request, carrying
-from vllm_mmout.engine.request.spans import RequestSpan, request_span
+from vllm_mmout.engine.request.spans import AddAttributes, request_span
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, warn_assumed
 from vllm_mmout.engine.scene.async_runs import AsyncRun, AsyncRuns
 from vllm_mmout.engine.scene.run import Run
@@ -139,8 +139,7 @@ class BoundAsyncLLM(AsyncLLM):
         """Run a request with one input, and yield its progress reports and then its result."""
         self.mmout.backlog.observer = self.output_processor.observer
         async with AsyncExitStack() as held:
-            span = held.enter_context(request_span(self.output_processor, request.request_id, request.trace_headers))
-            request.trace_headers = span.headers
+            add_attributes = held.enter_context(request_span(self.output_processor, request))
             held.enter_context(self.mmout.backlog.holding(request))
             async with self.mmout.readers:  # also limits the inputs that wait for a credit
                 prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area, checked=checked)
@@ -150,7 +149,7 @@ class BoundAsyncLLM(AsyncLLM):
             if isinstance(prepared, Run):
                 held.callback(prepared.close)
                 prepared.folder = prepared.folder or folder
-                run_results = self._mmout_run(prepared, watch, span)
+                run_results = self._mmout_run(prepared, watch, add_attributes)
                 await held.enter_async_context(aclosing(run_results))
                 async for result in run_results:
                     yield result
@@ -224,13 +223,13 @@ class BoundAsyncLLM(AsyncLLM):
             request.release()
 
     async def _mmout_run(
-        self, run: Run, preview_request: PreviewRequest | None, span: RequestSpan
+        self, run: Run, preview_request: PreviewRequest | None, add_attributes: AddAttributes
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run a scene, or another request that is split into parts. Yield progress reports and then the result."""
         router = self.output_processor
         limit_s = router.binding.settings.decode_timeout_s
         run.request.total = 0  # the backlog counts the tiles of the run from now on
-        span.add_attributes(pixels=run.pixels)
+        add_attributes(pixels=run.pixels)
         run.attach(self.mmout.budget, self.mmout.wake, limit_s=limit_s, observer=router.observer, watch=preview_request)
         self.mmout.driven[run] = driven = AsyncRun(self.mmout, run, self._mmout_send)
         try:
@@ -238,7 +237,7 @@ class BoundAsyncLLM(AsyncLLM):
                 async with aclosing(driven.results()) as results:
                     async for result in results:
                         if result.finished and result.progress is not None:
-                            span.add_attributes(tiles=result.progress.total)
+                            add_attributes(tiles=result.progress.total)
                         yield result
         finally:
             driven.when_done(lambda: self.mmout.driven.pop(run, None))

@@ -10,7 +10,7 @@ import numpy as np
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import OTHER_SENSOR, band_key, possible_sensors
-from vllm_mmout.models.inputs.band_names import NamedBand, NameMeanings, possible_meanings
+from vllm_mmout.models.inputs.band_names import InputBand, NameMeanings, possible_meanings
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class BandList:
 
     what: str
     """Description of the input in error messages, such as "the input"."""
-    bands: tuple[NamedBand, ...]
+    bands: tuple[InputBand, ...]
     defaults: tuple[int, ...] = ()
     """Indices (from 0) of the bands that are used if the request chooses none. Empty if bands can only be chosen by
     name."""

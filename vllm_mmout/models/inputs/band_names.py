@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from typing import Any
 
 from vllm_mmout.geo import NIR_BANDS, band_key, meanings, possible_sensors, says_nothing
 
 
 @dataclass(frozen=True, slots=True)
-class NamedBand:
-    """Name, file, sensor and colour of one band of an input."""
+class InputBand:
+    """Band of an input: its names, sensor and colour, and the file that holds it."""
 
     names: tuple[str, ...] = ()
     """Names of the band, the preferred name first. Empty for a band without a description."""
@@ -21,6 +23,12 @@ class NamedBand:
     """Name of the sensor that took the file's image, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
     """Colour interpretation of the band in the file. It is used only if the band's names are meaningless."""
+    source: Any = None
+    """Open file that holds the band, or its path or description if it is opened only when a band of it is chosen."""
+    place: int = 0
+    """Index (from 0) of the band in the file."""
+    area: float = math.inf
+    """Area of a pixel in square units of the coordinate system. Infinite if unknown."""
 
     def __str__(self) -> str:
         """Return the band's first name, else its colour."""
@@ -134,7 +142,7 @@ class NameMeanings:
         return any(self.input_bands[place].by_colour for place in places)
 
 
-def possible_meanings(band_names: Sequence[str], bands: Sequence[NamedBand]) -> Iterator[NameMeanings]:
+def possible_meanings(band_names: Sequence[str], bands: Sequence[InputBand]) -> Iterator[NameMeanings]:
     """Yield the possible meanings of the model's and the input's band names, for each pair of possible sensors."""
     model_names = [(name,) for name in band_names]
     input_names = [() if _are_only_numbered(bands) else band.names for band in bands]
@@ -153,11 +161,11 @@ def possible_meanings(band_names: Sequence[str], bands: Sequence[NamedBand]) -> 
         )
 
 
-def _colour(band: NamedBand) -> tuple[str, ...]:
+def _colour(band: InputBand) -> tuple[str, ...]:
     return (band.colour,) if band.colour and all(map(says_nothing, band.names)) else ()
 
 
-def _are_only_numbered(bands: Sequence[NamedBand]) -> bool:
+def _are_only_numbered(bands: Sequence[InputBand]) -> bool:
     """Return whether the bands are only numbered b1, b2, b3, ... or b0, b1, b2, ..., which says nothing about them.
 
     No sensor has a band 0, so that B0 marks such a numbering too.

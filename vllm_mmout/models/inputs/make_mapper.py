@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import InputError, MMOutError, OptionError, RegistrationError, raise_interrupt, type_and_message
 from vllm_mmout.geo import Raster, sensor_of
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
-from vllm_mmout.models.inputs.band_names import NamedBand
+from vllm_mmout.models.inputs.band_names import InputBand
 from vllm_mmout.models.inputs.input_forms import native
 from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.mapper import nothing_observed
@@ -204,7 +204,7 @@ def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
         return raster
     sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands
     names = [tuple(filter(None, [description])) for description in raster.descriptions]
-    listed = [NamedBand(own, "", sensor, colour) for own, colour in zip(names, colours, strict=True)]
+    listed = [InputBand(own, "", sensor, colour) for own, colour in zip(names, colours, strict=True)]
     try:
         places = choice.places(BandList("the input", tuple(listed), tuple(range(raster.bands))))
     except InputError:

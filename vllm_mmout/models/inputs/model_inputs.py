@@ -171,11 +171,11 @@ class ModelInputs:
         Yield the tensors by keyword, with the tiles on axis 0. If their shapes or dtypes differ, yield several dicts,
         in the order of ``planes``.
         """
-        first = self.tile(view, planes[0])  # checks the names, shapes and dtypes of the tensors
+        first = self._checked_tensors(view.mapper.tensors(view, planes[0]))
         if (tensors := view.mapper.block_tensors(planes)) is not None:
             yield dict(tensors)
             return
-        mapped = [first.tensors, *(self.tile(view, pixels).tensors for pixels in planes[1:])]
+        mapped = [first, *(self._checked_tensors(view.mapper.tensors(view, pixels)) for pixels in planes[1:])]
         for _, alike in groupby(mapped, _stacking_key):
             tiles = list(alike)
             yield {name: _stacked([tile[name] for tile in tiles]) for name in tiles[0]}
@@ -185,10 +185,13 @@ class ModelInputs:
         return as_mm_input(tensors, self.keywords.names, tiles=count)
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
+        return MappedInput(self._checked_tensors(mapped.tensors), mapped.source)
+
+    def _checked_tensors(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the names, shapes and dtypes of an input's tensors, and return them."""
         if self._adapted:
-            self.keywords.check(mapped.tensors)
-        tensors = {keyword: self._checked(keyword, value) for keyword, value in mapped.tensors.items()}
-        return MappedInput(tensors, mapped.source)
+            self.keywords.check(tensors)
+        return {keyword: self._checked(keyword, value) for keyword, value in tensors.items()}
 
     def tokens(self, mapped: MappedInput, params: OutputParams) -> int:
         """Return the number of prompt tokens of a request: one per step of an iterative model, else 1."""

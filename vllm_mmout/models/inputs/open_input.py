@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
@@ -23,7 +23,7 @@ from vllm_mmout.geo import (
     trailing_band,
 )
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
-from vllm_mmout.models.inputs.band_names import NamedBand
+from vllm_mmout.models.inputs.band_names import InputBand
 from vllm_mmout.models.inputs.catalogued import CataloguedFile, CataloguedInput
 from vllm_mmout.models.inputs.frames import FilesOfDate, Frame, dates_of, in_order_of_dates, miscounted, note_order
 from vllm_mmout.models.inputs.input_forms import as_folder
@@ -37,19 +37,16 @@ if TYPE_CHECKING:
 _Opener: TypeAlias = Callable[[Any], OpenRaster]
 
 
-class OpenedPlanes(NamedTuple):
-    """Open raster, which the caller must close, and the bands that the model gets from it."""
+def opened_planes(
+    data: Any, params: OutputParams, mapper: PlanesMapper
+) -> tuple[OpenRaster, tuple[int, ...], tuple[str, ...]]:
+    """Open an input, and choose the bands for the model that ``mapper`` describes. Only file headers are read.
 
-    raster: OpenRaster
-    band_numbers: tuple[int, ...]
-    """Numbers (from 1) of the model's bands in the raster, in the model's order. With several dates, all dates of the
-    first band come first."""
-    noted: tuple[str, ...]
-    """Notes for the user about assumptions made in the choice of bands and dates."""
+    Returns:
+        The open raster, which the caller must close. The band numbers (from 1) in the model's order; with several
+        dates, the dates of each band follow one another. Notes for the user about assumptions that were made.
 
-
-def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> OpenedPlanes:
-    """Open an input, and choose the bands for the model that ``mapper`` describes. Only file headers are read."""
+    """
     choice = BandChoice(mapper.model, mapper.bands, params, mapper.one_for_all, unpack=mapper.unpacked)
     with ExitStack() as opened:
         layers = _planes(data, choice, mapper.num_frames, opened)
@@ -60,7 +57,7 @@ def opened_planes(data: Any, params: OutputParams, mapper: PlanesMapper) -> Open
             raster = OpenStack(layers, str(name), resampling=params.resampling, nodata=params.nodata)
             places = tuple(range(1, len(layers) + 1))
         opened.pop_all()  # the caller closes it
-    return OpenedPlanes(raster, places, tuple(dict.fromkeys(choice.noted)))
+    return raster, places, tuple(dict.fromkeys(choice.noted))
 
 
 def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack) -> list[Layer]:
@@ -103,7 +100,7 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
     if dates != frames:
         raise InputError(f"the array has {dates} dates, model {choice.model!r} takes {frames}, of {list(data.shape)}")
     raster = opened.enter_context(opened_raster(data.reshape(bands * dates, height, width)))
-    band_list = BandList("the array", (NamedBand(),) * bands, tuple(range(bands)))
+    band_list = BandList("the array", (InputBand(),) * bands, tuple(range(bands)))
     chosen = choice.places(band_list)
     return [Layer(raster, band * dates + date) for band in chosen for date in range(dates)]
 
@@ -111,20 +108,20 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
     """Open an input and return the bands that ``choice`` chooses. Their files are closed by ``opened``, others now."""
     open_one = opened_picture if choice.one_for_all else opened_raster
-    bands, band_list = _bands(data, opened, open_one)
-    images = max((band.file.images for band in bands if isinstance(band.file, OpenRaster)), default=1)
+    listed = _bands(data, opened, open_one)
+    images = max((band.source.images for band in listed.bands if isinstance(band.source, OpenRaster)), default=1)
     form = other_form(getattr(data, "shape", ()), images, choice)
     try:
-        chosen = [bands[place] for place in choice.places(band_list, dates)]
+        chosen = [listed.bands[place] for place in choice.places(listed, dates)]
     except InputError as error:
         raise InputError("; ".join(filter(None, [str(error), form])), param=error.param) from None
     rasters: dict[Any, OpenRaster] = {}
-    for file in dict.fromkeys(band.file for band in chosen):
+    for file in dict.fromkeys(band.source for band in chosen):
         rasters[file] = file if isinstance(file, OpenRaster) else opened.enter_context(_opened_now(file, open_one))
-    for file in {band.file for band in bands} - rasters.keys():
+    for file in {band.source for band in listed.bands} - rasters.keys():
         if isinstance(file, OpenRaster):
             file.close()
-    layers = [Layer(rasters[band.file], band.place, next(iter(band.listed.names), None)) for band in chosen]
+    layers = [Layer(rasters[band.source], band.place, next(iter(band.names), None)) for band in chosen]
     return choice.unpack(layers, choice.params)
 
 
@@ -132,21 +129,7 @@ def _opened_now(file: Path | CataloguedFile, open_one: _Opener) -> OpenRaster:
     return file.opened(open_one) if isinstance(file, CataloguedFile) else open_one(file)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileBand:
-    """Band of an input, with the file that holds it."""
-
-    file: OpenRaster | Path | CataloguedFile
-    """Open file, or else the path or the catalogue entry of a file that is opened only when a band of it is chosen."""
-    place: int
-    """Index (from 0) of the band in the file."""
-    listed: NamedBand
-    area: float = math.inf
-    """Area of a pixel in squared units of the coordinate system, to find the finest of several equal bands. Infinite if
-    unknown."""
-
-
-def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> BandList:
     if isinstance(data, FilesOfDate):
         return _bands_of_folder(data.files, data.folder, open_one, f"the files of {data.date} in {data.folder}")
     if isinstance(data, CataloguedInput):
@@ -161,107 +144,105 @@ def _bands(data: Any, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileB
             for name, file in data.items()
             for band in _bands_of_file(opened.enter_context(open_one(file)), file, name)
         ]
-        return bands, BandList("the input", tuple(band.listed for band in bands))
+        return BandList("the input", tuple(bands))
     return _bands_of_one(data, "the input", opened, open_one)
 
 
-def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -> BandList:
     files = rasters_of(folder)
     if len(files) == 1:
         return _bands_of_one(files[0], f"{folder} is a folder with one raster that", opened, open_one)
     return _bands_of_folder(files, folder, open_one, f"{folder} is a folder that")
 
 
-def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> BandList:
     """Return the bands of a catalogue's record. If the record does not describe its only file, the file is opened."""
     if len(data.files) == 1 and not data.files[0].bands:
         (file,) = data.files
         return _bands_of_one(file.address, f"the file of {data.name}", opened, lambda _: file.opened(open_one))
-    bands = [
-        _FileBand(file, place, NamedBand(band.names, file.name, data.sensor))
+    bands = tuple(
+        InputBand(band.names, file.name, data.sensor, source=file, place=place)
         for file in data.files
         for place, band in enumerate(file.bands)
-    ]
-    return bands, BandList(data.name, tuple(band.listed for band in bands), by_number=False)
+    )
+    return BandList(data.name, bands, by_number=False)
 
 
-def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands_of_one(data: Any, subject: str, opened: ExitStack, open_one: _Opener) -> BandList:
     """Return the bands of an input that is a single file. Error messages call the input ``subject``."""
     raster = opened.enter_context(open_one(data))
     alpha = None if raster.count == 1 or raster.alpha is None else raster.alpha - 1
-    listed = _listed(raster, _names(raster, data), "")
-    by_tags = alpha is not None and listed[alpha].colour != "alpha"
+    bands = tuple(replace(band, source=raster) for band in _listed(raster, _names(raster, data), ""))
+    by_tags = alpha is not None and bands[alpha].colour != "alpha"
     defaults = tuple(place for place in range(raster.count) if place != alpha)
-    bands = [_FileBand(raster, place, band) for place, band in enumerate(listed)]
-    return bands, BandList(subject, tuple(listed), defaults, alpha=alpha, alpha_by_tags=by_tags)
+    return BandList(subject, bands, defaults, alpha=alpha, alpha_by_tags=by_tags)
 
 
-def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> tuple[list[_FileBand], BandList]:
+def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) -> BandList:
     """Return the bands of a list of files, in the order of the list."""
     if not data:
         raise InputError("the input is an empty list; give one file at least")
     if len(data) == 1:
         return _bands_of_one(data[0], "the list of 1 file", opened, open_one)
     bands = [band for file in data for band in _bands_of_file(opened.enter_context(open_one(file)), file)]
-    listed = tuple(band.listed for band in bands)
-    return bands, BandList(f"the list of {len(data)} files", listed, tuple(range(len(bands))), keeps_order=True)
+    return BandList(f"the list of {len(data)} files", tuple(bands), tuple(range(len(bands))), keeps_order=True)
 
 
-def _bands_of_folder(
-    files: Sequence[Path], folder: Path, open_one: _Opener, subject: str
-) -> tuple[list[_FileBand], BandList]:
+def _bands_of_folder(files: Sequence[Path], folder: Path, open_one: _Opener, subject: str) -> BandList:
     """Return the bands of files without an order. If a band exists at several resolutions, return only the finest."""
     bands = _finest(_bands_of_files(files, folder, open_one))
-    listed = [replace(band.listed, colour=None) for band in bands]  # colours may belong to previews in a product
-    return bands, BandList(subject, tuple(listed), by_number=False)
+    bands = [replace(band, colour=None) for band in bands]  # colours may belong to previews in a product
+    return BandList(subject, tuple(bands), by_number=False)
 
 
-def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[_FileBand]:
+def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> list[InputBand]:
     bands = []
     for path in files:
         try:
             with open_one(path) as raster:
                 bands += _bands_of_raster(path, raster, _names(raster, path))
         except InputError:  # raised again if the file is chosen
-            listed = NamedBand((band_of_file(path.name),), path.name, sensor_of(path, {}))
-            bands.append(_FileBand(path, 0, listed))
+            bands.append(InputBand((band_of_file(path.name),), path.name, sensor_of(path, {}), source=path))
     if not bands:
         suffixes = ", ".join(RASTER_SUFFIXES)
         raise InputError(f"{folder} is a folder without a raster ({suffixes}); give the folder that holds the files")
     return bands
 
 
-def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[NamedBand]:
+def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[InputBand]:
     """Return the names, sensor and colour of each band. ``names`` are the names of the band if there is only one."""
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:
-        return [NamedBand(names, file, sensor)]
+        return [InputBand(names, file, sensor)]
     described = [tuple(filter(None, [description])) for description in raster.descriptions]
-    return [NamedBand(own_names, file, sensor, colour) for own_names, colour in zip(described, colours, strict=True)]
+    return [
+        InputBand(own_names, file, sensor, colour, place=place)
+        for place, (own_names, colour) in enumerate(zip(described, colours, strict=True))
+    ]
 
 
-def _finest(bands: Sequence[_FileBand]) -> list[_FileBand]:
+def _finest(bands: Sequence[InputBand]) -> list[InputBand]:
     """Drop bands that also exist with smaller pixels, as in a Sentinel-2 product."""
     areas: dict[str, float] = {}
     for band in bands:
-        for name in band.listed.names[:1]:
+        for name in band.names[:1]:
             areas[name] = min(areas.get(name, math.inf), band.area)
-    return [band for band in bands if not band.listed.names or band.area <= areas[band.listed.names[0]] / FINER]
+    return [band for band in bands if not band.names or band.area <= areas[band.names[0]] / FINER]
 
 
-def _bands_of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[_FileBand]:
+def _bands_of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[InputBand]:
     names = _names(raster, data) if name is None else (str(name),)
     return _bands_of_raster(raster, raster, names)
 
 
-def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[_FileBand]:
+def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[InputBand]:
     """Return the bands of a raster except its alpha band. ``names`` are used only if this leaves a single band."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:
-        return [_FileBand(file, places[0], replace(listed[places[0]], names=names), pixel_area(raster))]
-    return [_FileBand(file, place, listed[place]) for place in places]
+        return [replace(listed[places[0]], names=names, source=file, area=pixel_area(raster))]
+    return [replace(listed[place], source=file) for place in places]
 
 
 def _names(raster: OpenRaster, data: Any) -> tuple[str, ...]:

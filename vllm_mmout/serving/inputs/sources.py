@@ -42,17 +42,37 @@ _IN_MEMORY = 1 << 20
 """Maximum number of bytes of an upload that are kept in memory. Larger uploads go to disk."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Upload:
-    """File that a client sent."""
+    """File that a client sent, in memory if it is small, else on disk."""
 
     name: str
     """File name that the client sent, without folders. Messages show it, and it may name a band. It is not used as a
     path."""
     file: BinaryIO
-    """Seekable file, positioned at its start."""
+    """Seekable file, positioned at its start once it is complete."""
     size: int
-    """Size in bytes."""
+    """Size in bytes of what was received."""
+
+    @classmethod
+    def begun(cls, name: str) -> Upload:
+        """Return an empty upload, which receives the bytes of a file called ``name``."""
+        file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the form closes it
+        return cls(name.replace("\\", "/").rpartition("/")[2][:200], cast("BinaryIO", file), 0)
+
+    def takes(self, more: int) -> bool:
+        """Return whether ``more`` bytes can be written without waiting for a disk."""
+        return self.size + more <= _IN_MEMORY
+
+    def write(self, piece: bytes) -> None:
+        """Append received bytes. The call waits for the disk unless `takes` is true for their number."""
+        try:
+            self.file.write(piece)
+        except OSError as error:
+            # The folder, because an error of a temporary file names no file.
+            error.filename = error.filename or tempfile.gettempdir()
+            raise
+        self.size += len(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,39 +87,6 @@ class ReceivedForm:
         for uploads in self.files.values():
             for upload in uploads:
                 upload.file.close()
-
-
-class Spool:
-    """Buffer of an uploaded file while it is received: in memory if it is small, else on disk."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name.replace("\\", "/").rpartition("/")[2][:200]
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the form closes it
-        self.size = 0
-
-    def takes(self, more: int) -> bool:
-        """Return whether ``more`` bytes can be written without waiting for a disk."""
-        return self.size + more <= _IN_MEMORY
-
-    def write(self, piece: bytes) -> None:
-        """Append received bytes. The call waits for the disk unless `takes` is true for their number."""
-        try:
-            self._file.write(piece)
-        except OSError as error:
-            error.filename = (
-                error.filename or tempfile.gettempdir()
-            )  # the folder, because an error of a temporary file names no file
-            raise
-        self.size += len(piece)
-
-    def upload(self) -> Upload:
-        """Return the complete file, positioned at its start. The call can block if the file is on disk."""
-        self._file.seek(0)
-        return Upload(self._name, cast("BinaryIO", self._file), self.size)
-
-    def close(self) -> None:
-        """Close the file, which deletes its data."""
-        self._file.close()
 
 
 def named(file: IO[bytes], name: str, *, owned: bool = True, neighbours: Neighbours | None = None) -> BinaryIO:
@@ -166,6 +153,7 @@ class Sources:
         from vllm import envs
 
         self._options = options
+        self._limit = PixelLimit(options.max_pixels, flag("max_pixels"))
         self._files = LocalFiles(local_path)
         self._domains = Domains(domains)
         self._reads = Prefixes.of(options.read_from, flag("read_from"))
@@ -197,7 +185,7 @@ class Sources:
             most: the limit of pixels, or None for the server's limit.
 
         """
-        most = most or PixelLimit(self._options.max_pixels, flag("max_pixels"))
+        most = most or self._limit
         with ExitStack() as stack:
             yield _RequestFiles(self, stack, texts=texts, words=words, most=most if pictures else None).walked(data, 0)
 

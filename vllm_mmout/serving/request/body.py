@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.data_urls import form_field
-from vllm_mmout.serving.inputs.sources import ReceivedForm, Spool
+from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
 from vllm_mmout.serving.response.responses import discard, discard_rest
 
 if TYPE_CHECKING:
@@ -200,12 +200,12 @@ class _FormParts:
     def __init__(self) -> None:
         self._ended = False
         self._fields: list[tuple[str, str]] = []
-        self._files: list[tuple[str, Spool]] = []
+        self._files: list[tuple[str, Upload]] = []
         self._text_size = 0
         self._header = (bytearray(), bytearray())
         self._disposition, self._name = b"", ""
         self._text: bytearray | None = None
-        self._unwritten: deque[tuple[Spool, bytes]] = deque()
+        self._unwritten: deque[tuple[Upload, bytes]] = deque()
 
     async def read(self, chunks: AsyncIterator[bytes], boundary: bytes) -> None:
         """Parse a multipart form from chunks of its body. Large uploads are written to disk in a thread."""
@@ -236,13 +236,14 @@ class _FormParts:
         form = ReceivedForm({}, {})
         for name, text in self._fields:
             form.fields.setdefault(name, []).append(text)
-        for name, spool in self._files:
-            form.files.setdefault(name, []).append(spool.upload())
+        for name, upload in self._files:
+            upload.file.seek(0)
+            form.files.setdefault(name, []).append(upload)
         return form
 
     def close(self) -> None:
-        for _, spool in self._files:
-            spool.close()
+        for _, upload in self._files:
+            upload.file.close()
 
     def _header_ends(self) -> None:
         name, value = self._header
@@ -261,7 +262,7 @@ class _FormParts:
             raise ApiError(400, f"the name of a field is longer than {_MAX_NAME} bytes; shorten it")
         if b"filename" in options:
             self._text = None
-            self._files.append((self._name, Spool(options[b"filename"].decode(errors="replace"))))
+            self._files.append((self._name, Upload.begun(options[b"filename"].decode(errors="replace"))))
             if len(self._files) > MAX_FILES:
                 raise _too_many("files", MAX_FILES)
         else:
@@ -287,9 +288,9 @@ class _FormParts:
         self._ended = True
 
 
-def _write(pieces: Iterable[tuple[Spool, bytes]]) -> None:
-    for spool, piece in pieces:
-        spool.write(piece)
+def _write(pieces: Iterable[tuple[Upload, bytes]]) -> None:
+    for upload, piece in pieces:
+        upload.write(piece)
 
 
 def _text(data: bytes | bytearray, what: str, name: str | None = None) -> str:

@@ -16,7 +16,7 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Layer, OpenRaster, OpenStack
 from vllm_mmout.models.inputs.band_choice import BandChoice
 from vllm_mmout.models.inputs.mapper import RasterMapper, with_frames
-from vllm_mmout.models.inputs.open_input import OpenedPlanes, chosen_layers, opened_planes
+from vllm_mmout.models.inputs.open_input import chosen_layers, opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
 from vllm_mmout.models.inputs.unpacking import has_numbers
@@ -229,7 +229,10 @@ class TerratorchMapper(RasterMapper):
             )
         return msgspec.structs.replace(params, scale=tuple(scale for scale in scales if scale is not None))
 
-    def _opened_together(self, files: Mapping[str, Any], params: OutputParams) -> OpenedPlanes:
+    def _opened_together(
+        self, files: Mapping[str, Any], params: OutputParams
+    ) -> tuple[OpenRaster, tuple[int, ...], tuple[str, ...]]:
+        """Open the files of all images as one raster. Return what `opened_planes` returns."""
         noted: list[str] = []
         with ExitStack() as opened:
             layers: list[Layer] = []
@@ -244,7 +247,7 @@ class TerratorchMapper(RasterMapper):
             name = " and ".join(self.modalities)
             stack = OpenStack(layers, name, resampling=params.resampling, nodata=params.nodata)
             opened.pop_all()  # the stack closes them
-        return OpenedPlanes(stack, tuple(range(1, len(layers) + 1)), tuple(dict.fromkeys(noted)))
+        return stack, tuple(range(1, len(layers) + 1)), tuple(dict.fromkeys(noted))
 
 
 def _sets_scale(params: OutputParams) -> bool:
