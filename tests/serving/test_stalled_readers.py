@@ -62,7 +62,7 @@ def held(entry):
     """An answer that holds a place until it is sent."""
     stack = AsyncExitStack()
     stack.callback(entry.close)
-    return ClosingResponse(Response(b"small", headers={"X-Large": "x" * 200}), stack)
+    return ClosingResponse(Response(b"small", headers={"X-Large": "x" * 200}), stack.aclose)
 
 
 ANSWERS = {

@@ -112,7 +112,7 @@ async def answered(
         service = await _admitted(request, kind, held) if placed else service_of(request, kind)
         answer = await work(service, held)
         answer.headers.update(id_header(request))
-        return ClosingResponse(answer, held)
+        return ClosingResponse(answer, held.aclose)
     except ClientDisconnect:
         await held.aclose()
         log_failure(request_id(request), GONE, "the client closed its connection")

@@ -26,7 +26,7 @@ from vllm_mmout.serving.request.body import read_body
 from vllm_mmout.serving.request.fields import pooling_request
 from vllm_mmout.serving.request.json_body import is_object, parse_json
 from vllm_mmout.serving.request.request_ids import request_id, trace_headers
-from vllm_mmout.serving.response.responses import PiecesResponse, close_all, described, unless_gone
+from vllm_mmout.serving.response.responses import close_all, described, parts_response, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.serving.work import Work
@@ -143,7 +143,7 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
         parts = await asyncio.to_thread(_json, name, work.params.named, entries)
     finally:
         await close_all(entries)
-    return PiecesResponse([Encoded(parts, "json")], MEDIA_TYPES["json"], as_text=False)
+    return parts_response([Encoded(parts, "json")], MEDIA_TYPES["json"], as_text=False)
 
 
 def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.requests import Request
 
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.response.responses import PiecesResponse, bare_response
+from vllm_mmout.serving.response.responses import ClosingResponse, bare_response
 from vllm_mmout.serving.response.result_files import Encoded
 
 _RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IGNORECASE)
@@ -17,7 +17,7 @@ _RANGE = re.compile(r"bytes=[ \t]*(\d{0,18})-(\d{0,18})[ \t]*", re.ASCII | re.IG
 
 def ranged_response(
     request: Request, entry: Encoded, etag: str, headers: Mapping[str, str], name: str = "result"
-) -> PiecesResponse:
+) -> ClosingResponse:
     """Return a response with the file ``entry``, or with only the byte range that the client requests.
 
     The response closes the file when it has been sent. ``name`` is the client's file name without the suffix.

@@ -10,7 +10,7 @@ import json
 import time
 from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
@@ -47,39 +47,45 @@ _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
 scripts."""
 
 
-class PiecesResponse(StreamingResponse):
-    """Response of known length that is sent in chunks. It closes its results when it ends."""
+class ClosingResponse(Response):
+    """Wrapper of a response that awaits ``close`` when the response was sent or the client is gone."""
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        media_type: str,
-        *,
-        as_text: bool,
-        headers: Mapping[str, str] | None = None,
-        status: int = 200,
-    ) -> None:
-        self._parts = parts
-        length = sum(_length(part, as_text=as_text) for part in parts)
-        super().__init__(
-            iterate_in_threadpool(pieces(parts, as_text=as_text)),
-            status,
-            headers={"Content-Length": str(length), **(headers or {})},
-            media_type=media_type,
-        )
+    def __init__(self, answer: Response, close: Callable[[], Awaitable[None]]) -> None:
+        self.answer = answer
+        self._close = close
+        self.status_code = answer.status_code
+        self.background = None
+        self.raw_headers = answer.raw_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, or only its headers for a HEAD request."""
         try:
             await send_in_time(
-                self._headers_alone if scope.get("method") == "HEAD" else super().__call__, scope, receive, send
+                self._headers_alone if scope.get("method") == "HEAD" else self.answer, scope, receive, send
             )
         finally:
-            await close_all(self._parts)
+            with anyio.CancelScope(shield=True):
+                await asyncio.shield(self._close())
 
     async def _headers_alone(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": b""})
+
+
+def parts_response(
+    parts: Sequence[Part],
+    media_type: str,
+    *,
+    as_text: bool,
+    headers: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> ClosingResponse:
+    """Return a response of known length that is sent in chunks, and that closes its results when it ends."""
+    length = sum(_length(part, as_text=as_text) for part in parts)
+    content = iterate_in_threadpool(pieces(parts, as_text=as_text))
+    all_headers = {"Content-Length": str(length), **(headers or {})}
+    answer = StreamingResponse(content, status, headers=all_headers, media_type=media_type)
+    return ClosingResponse(answer, partial(close_all, parts))
 
 
 def json_response(
@@ -91,7 +97,7 @@ def json_response(
     labels: Sequence[Mapping[str, str]] = (),
     urls: Sequence[str] = (),
     warnings: Sequence[str] = (),
-) -> PiecesResponse:
+) -> ClosingResponse:
     """Return the JSON response of OpenAI's image routes, with the results as base64 or as URLs.
 
     Format and size at the top are those of the first result. With ``labels`` each result has its own, beside its
@@ -111,12 +117,12 @@ def json_response(
             parts += [_json({**own, "url": urls[place]})]
         else:
             parts += [_json(own)[:-1] + (b"," if own else b"") + b'"b64_json":"', entry, b'"}']
-    return PiecesResponse([*parts, b"]}"], MEDIA_TYPES["json"], as_text=True)
+    return parts_response([*parts, b"]}"], MEDIA_TYPES["json"], as_text=True)
 
 
 def bare_response(
     entry: Encoded, headers: Mapping[str, str] | None = None, *, name: str = "result", status: int = 200
-) -> PiecesResponse:
+) -> ClosingResponse:
     """Return a response that sends only the file ``entry``, and then closes it."""
     shown = "inline" if entry.media_type in _SAFE else "attachment"
     all_headers = {
@@ -124,7 +130,7 @@ def bare_response(
         "X-Content-Type-Options": "nosniff",
         **(headers or {}),
     }
-    return PiecesResponse([entry], entry.media_type, as_text=False, headers=all_headers, status=status)
+    return parts_response([entry], entry.media_type, as_text=False, headers=all_headers, status=status)
 
 
 def usage(tiles: int) -> dict[str, Any]:
@@ -204,24 +210,6 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-class ClosingResponse(Response):
-    """Wrapper of a response that closes ``held`` when the response was sent or the client is gone."""
-
-    def __init__(self, answer: Response, held: AsyncExitStack) -> None:
-        self.answer = answer
-        self._held = held
-        self.status_code = answer.status_code
-        self.background = None
-        self.raw_headers = answer.raw_headers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        try:
-            await send_in_time(self.answer, scope, receive, send)
-        finally:
-            await asyncio.shield(self._held.aclose())
 
 
 async def send_in_time(

@@ -17,7 +17,7 @@ from vllm_mmout.serving.errors import ApiError, api_error
 from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.request.fields import OPTIONS, ImageRequest
 from vllm_mmout.serving.request.request_ids import request_id, trace_headers
-from vllm_mmout.serving.response.responses import PiecesResponse
+from vllm_mmout.serving.response.responses import parts_response
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.response.store import kept
 from vllm_mmout.serving.work import Work
@@ -65,7 +65,7 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
     )
     end = json.dumps({"request_id": vllm_id}, separators=(",", ":"))[1:]
     parts: list[bytes | Encoded] = [start.removesuffix('"}}').encode(), entry, f'",{end}}}'.encode()]
-    return PiecesResponse(parts, MEDIA_TYPES["json"], as_text=True)
+    return parts_response(parts, MEDIA_TYPES["json"], as_text=True)
 
 
 async def _store_result(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from vllm_mmout.serving.errors import ApiError, status_of
 from vllm_mmout.serving.response.assumptions_header import warnings_header
-from vllm_mmout.serving.response.responses import PiecesResponse, close_entries
+from vllm_mmout.serving.response.responses import ClosingResponse, close_entries, parts_response
 from vllm_mmout.serving.response.verbatim import Verbatim
 from vllm_mmout.wings.jobs.ogc.exceptions import RESULT_NOT_READY
 from vllm_mmout.wings.jobs.ogc.links import JSON, RESULTS, header, output_url
@@ -73,7 +73,7 @@ def _linked(request: Request, job: SceneJob) -> Response:
     return Response(status_code=204, headers={"Link": ", ".join(links), **PRIVATE, **_warnings(job)})
 
 
-def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> PiecesResponse:
+def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
     """Return a JSON document with all results (schema ``results.yaml``), as URLs if they are not in ``entries``."""
     parts: list[Part] = []
     for output in job.outputs:
@@ -87,10 +87,10 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
         else:
             head = _json({"mediaType": output.media_type, "encoding": "base64"})[:-1]
             parts += [head + b',"value":"', entry, b'"}']
-    return PiecesResponse([*parts, b"}"], JSON, as_text=True, headers=PRIVATE)
+    return parts_response([*parts, b"}"], JSON, as_text=True, headers=PRIVATE)
 
 
-def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> PiecesResponse:
+def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
     """Return all results as a multipart body (RFC 2387). A result that is not in ``entries`` is a part with a URL."""
     boundary = uuid4().hex
     parts: list[Part] = []
@@ -103,7 +103,7 @@ def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) 
         parts += [f"\r\n--{boundary}\r\n{lines}\r\n".encode(), *([] if entry is None else [entry])]
     parts.append(f"\r\n--{boundary}--\r\n".encode())
     media_type = f'multipart/related; boundary={boundary}; type="{job.outputs[0].media_type}"'
-    return PiecesResponse(parts, media_type, as_text=False, headers=PRIVATE)
+    return parts_response(parts, media_type, as_text=False, headers=PRIVATE)
 
 
 def _opened(outputs: Sequence[SceneOutput], store: ResultStore) -> dict[str, Encoded]:

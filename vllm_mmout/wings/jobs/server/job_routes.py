@@ -17,7 +17,7 @@ from vllm_mmout.serving.extension import ServerExtension
 from vllm_mmout.serving.image_routes import answered
 from vllm_mmout.serving.request.fields import edit_request
 from vllm_mmout.serving.request.json_body import read_request
-from vllm_mmout.serving.response.responses import PiecesResponse, unless_gone
+from vllm_mmout.serving.response.responses import parts_response, unless_gone
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES, Encoded
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.wings.jobs.ogc import ogc_routes
@@ -152,7 +152,7 @@ async def _previewed(request: Request, service: ForwardService, held: AsyncExitS
             return await asyncio.to_thread(reduced)
 
     answer = await unless_gone(request, preview_json())
-    return PiecesResponse([Encoded(answer, "json")], MEDIA_TYPES["json"], as_text=False)
+    return parts_response([Encoded(answer, "json")], MEDIA_TYPES["json"], as_text=False)
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> ImageRequest:

@@ -21,7 +21,7 @@ from vllm_mmout.serving.response.result_files import Encoded
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from vllm_mmout.serving.response.responses import PiecesResponse
+    from vllm_mmout.serving.response.responses import ClosingResponse
     from vllm_mmout.serving.response.store import ResultStore
     from vllm_mmout.wings.jobs.server.job import SceneJob, SceneOutput
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
@@ -44,7 +44,7 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
 
 async def send_stored(
     request: Request, job: SceneJob, output: SceneOutput, store: ResultStore, stored: str
-) -> PiecesResponse:
+) -> ClosingResponse:
     """Send the file ``stored`` of the result store, which is a result of the job or its preview."""
     entry = await asyncio.to_thread(find_stored, store, stored)
     etag = f"{job.id}-{job.outputs.index(output)}-{'result' if stored == output.stored else 'preview'}"
