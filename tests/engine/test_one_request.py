@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning"),
 ]
-ARRAY_TYPES, SCENE_TYPES = 22, 45
+ARRAY_TYPES, SCENE_TYPES = 22, 35
 """Limits of the types above `vllm_mmout.geo` that one array, and one scene over HTTP, instantiate; they only fall."""
 CALLS = ((Binding, "check_params"), (RoutedOutputProcessor, "_read"), (OutputParams, "from_mapping"))
 """Checks of options, reads of them by the frontend, and parses of what travels to the worker."""

@@ -116,13 +116,17 @@ class DecodePool:
 
         """
         job = DecodeJob(work, on_done, processors)
+        self.queue(job)
+        return job
+
+    def queue(self, job: DecodeJob) -> None:
+        """Queue a job that was not queued before. If the pool refuses it, the job is settled with the error at once."""
         with self._lock:  # until the job is queued, so that close() finds it
             refusal = self._admit() or self._refusal_of(job)
             if refusal is None:
                 self._jobs.put(job)
         if refusal is not None:
             job.settle(refusal)
-        return job
 
     def close(self) -> None:
         """End the threads. Queued and running jobs fail with an AbortedError.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine import wire
+from vllm_mmout.engine.decode_pool import DecodeJob, Outcome
 from vllm_mmout.engine.observer import Observer, blame
 from vllm_mmout.engine.trace import add_stage, stage, tracing
 from vllm_mmout.errors import (
@@ -30,28 +30,53 @@ if TYPE_CHECKING:
     from vllm.v1.engine.output_processor import RequestState
 
     from vllm_mmout.engine.binding import Binding
-    from vllm_mmout.engine.decode_pool import DecodeJob
     from vllm_mmout.engine.request.request import Request
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor, Raw
 
 
-@dataclass(slots=True)
-class Decoding:
-    """Engine output of a request that waits to be decoded or is being decoded."""
+class Decoding(DecodeJob):
+    """Job that decodes an engine output of a request."""
 
-    state: RequestState
-    request: Request
-    binding: Binding
-    shell: MultimodalRequestOutput
-    """Result object for the caller. Its ``outputs`` is empty until the decode has finished."""
-    nbytes: int
-    """Size of the engine's output in bytes."""
-    observer: Observer
-    arrived: float = field(default_factory=time.monotonic)
-    """Time when the output arrived from the engine, in seconds of ``time.monotonic``."""
-    job: DecodeJob | None = None
+    __slots__ = ("arrived", "binding", "nbytes", "observer", "request", "shell", "state")
+
+    def __init__(
+        self,
+        state: RequestState,
+        request: Request,
+        shell: MultimodalRequestOutput,
+        buffer: torch.Tensor,
+        *,
+        binding: Binding,
+        observer: Observer,
+        deliver: Callable[[Decoding, Outcome], None],
+    ) -> None:
+        """Set up a job.
+
+        Args:
+            state: vLLM's state of the request.
+            request: the request.
+            shell: result object for the caller. Its ``outputs`` is empty until the decode has finished.
+            buffer: the engine's output, uint8 [bytes].
+            binding: processors of the model.
+            observer: observer that the job reports to.
+            deliver: callback that gets the job, and its result or exception.
+
+        """
+        super().__init__(
+            lambda: decode_request(self, buffer),
+            lambda outcome: deliver(self, outcome),
+            binding.choice.pick(request.params.processor),
+        )
+        self.state = state
+        self.request = request
+        self.binding = binding
+        self.shell = shell
+        self.nbytes = buffer.nbytes
+        self.observer = observer
+        self.arrived = time.monotonic()
+        """Time when the output arrived from the engine, in seconds of ``time.monotonic``."""
 
 
 class Decodings(dict[str, Decoding]):

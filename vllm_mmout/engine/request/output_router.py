@@ -24,7 +24,7 @@ from vllm_mmout.engine.binding import rebase
 from vllm_mmout.engine.decode_pool import DecodePool, Outcome
 from vllm_mmout.engine.hooks.client_errors import InvalidInputError, as_client_error
 from vllm_mmout.engine.observer import SILENT, Observer
-from vllm_mmout.engine.request.decode import Decoding, Decodings, decode_request
+from vllm_mmout.engine.request.decode import Decoding, Decodings
 from vllm_mmout.engine.request.holding_output_processor import HoldingOutputProcessor
 from vllm_mmout.engine.request.request import Request, ticket
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
@@ -199,15 +199,19 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
 
     def _start_next(self, state: RequestState, request: Request) -> None:
         shell, buffer = request.due.popleft()
-        decoding = Decoding(state, request, self.binding, shell, buffer.nbytes, self.observer)
+        decoding = Decoding(
+            state,
+            request,
+            shell,
+            buffer,
+            binding=self.binding,
+            observer=self.observer,
+            deliver=self._deliver_from_thread,
+        )
         try:
             with self.lock:
                 self.pending.put(decoding)
-                decoding.job = self.pool.submit(
-                    lambda: decode_request(decoding, buffer),
-                    lambda outcome: self._deliver_from_thread(decoding, outcome),
-                    self.binding.choice.pick(request.params.processor),
-                )
+                self.pool.queue(decoding)
         except BaseException:  # the system cannot start a thread
             self.pending.take_out(decoding)
             raise
@@ -262,8 +266,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             for decoding in self.pending.for_request(request_id, internal=internal):
                 self.pending.take_out(decoding)
                 decoding.request.due.clear()
-                if decoding.job is not None:
-                    decoding.job.cancel()
+                decoding.cancel()
                 decoding.shell.error = _ended(FinishReason.ABORT, None)
                 decoding.shell.finished = True  # also of a report, since the result will not come
                 if decoding.state.queue is not None:

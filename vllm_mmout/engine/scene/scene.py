@@ -157,26 +157,26 @@ class Scene(Run):
                         if not self.reserve(len(indices)):
                             return
                         with stage("read", indices[0], tiles=len(indices)):
-                            tiles = self._read(blocks, group)
+                            pixels, masks = self._read(blocks, group)
                         unread -= len(indices)
                         # The model alone knows the dtype and bands of its result, so at least one tile is sent.
-                        places = tiles.observed or ([] if sent or unread else [len(indices) - 1])
+                        places = [place for place, valid in enumerate(masks) if valid is None or valid.any()]
+                        places = places or ([] if sent or unread else [len(indices) - 1])
                         sent = sent or bool(places)
-                        named = zip(indices, windows[start : start + count], tiles.valid, strict=True)
-                        parts = [Part(index, window, None, valid) for index, window, valid in named]
-                        yield from self._inputs_of(view, tiles, parts, places)
+                        tiles = zip(indices, windows[start : start + count], masks, strict=True)
+                        parts = [Part(index, window, None, valid) for index, window, valid in tiles]
+                        yield from self._inputs_of(view, pixels, parts, places)
 
     def _inputs_of(
-        self, view: RasterView, tiles: TilePixels, parts: Sequence[Part], places: Sequence[int]
+        self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part], places: Sequence[int]
     ) -> Iterator[PartInput]:
         """Yield the tiles of a block as inputs for the engine. Only tiles at ``places`` have tensors and are sent."""
         if len(places) < len(parts):
             yield PartInput([part for place, part in enumerate(parts) if place not in places])
         if places:
             shown = [parts[place] for place in places]
-            pixels = tiles.array if len(shown) == len(parts) else tiles.array[places]
             with stage("map", shown[0].index, tiles=len(shown)):
-                mapped = list(self._mapped(view, pixels, shown))
+                mapped = list(self._mapped(view, pixels if len(shown) == len(parts) else pixels[places], shown))
             yield from mapped
 
     def rendered(self, part: PartInput) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,20 +95,11 @@ class Pixels:
         return self.valid is None or bool(self.valid.any())
 
 
-@dataclass(frozen=True, slots=True)
-class TilePixels:
-    """Pixels of several tiles of equal size, with scale and offset applied as the model needs them."""
+TilePixels: TypeAlias = "tuple[NDArray[Any], Sequence[NDArray[np.bool_] | None]]"
+"""Pixels [tiles, bands, height, width] of several tiles, 0 where nodata, and a validity mask [height, width] per tile.
 
-    array: NDArray[Any]
-    """Pixels [tiles, bands, height, width], 0 where nodata. Values beyond the raster's edge are undefined."""
-    valid: Sequence[NDArray[np.bool_] | None]
-    """Mask [height, width] of each tile, False at nodata and outside the request's ``aoi``. None for a tile whose
-    pixels are all valid."""
-
-    @property
-    def observed(self) -> list[int]:
-        """Indices of the tiles that have a valid pixel."""
-        return [place for place, mask in enumerate(self.valid) if mask is None or mask.any()]
+Scale and offset are applied as the model needs them. Values beyond the raster's edge are undefined. A mask is False at
+nodata and outside the request's ``aoi``, or None if all pixels of the tile are valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +191,7 @@ class RasterView:
         nodata = None if self.raster.unpacked else self.params.nodata
         nodata = self.raster.nodata if nodata is None else nodata
         if self.area is None and all(mask is None for mask in masks) and not may_be_invalid(array.dtype, nodata):
-            return TilePixels(self._as_sent(array), masks)
+            return self._as_sent(array), masks
         valid = [
             observed(tile[:, : window.height, : window.width], mask, nodata)
             for tile, mask, window in zip(array, masks, windows, strict=True)
@@ -209,7 +200,7 @@ class RasterView:
         for tile, mask, window in zip(array, valid, windows, strict=True):
             if mask is not None:
                 np.copyto(tile[:, : window.height, : window.width], 0, where=~mask)
-        return TilePixels(array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)])
+        return array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)]
 
     def in_input(self, window: Window) -> Window:
         """Convert a window of this view to a window of the whole raster."""

@@ -115,55 +115,48 @@ async def _received(request: Request, options: ServingOptions) -> AsyncIterator[
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > options.max_upload):
         raise await _refused(request, _too_large(options))
-    body = _BodyReader(request, options)
+    complete = asyncio.Event()
     try:
-        async with aclosing(body.pieces()) as pieces:
-            yield pieces
+        async with aclosing(_chunks(request, options, complete)) as chunks:
+            yield chunks
     except ApiError as error:
-        if not body.complete and error.status != 408:
+        if not complete.is_set() and error.status != 408:
             await discard_rest(request)
         raise
 
 
-class _BodyReader:
-    def __init__(self, request: Request, options: ServingOptions) -> None:
-        self.complete = False
-        self._request = request
-        self._options = options
-
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        size, reached, waited, total = 0, 0, 0.0, 0.0
-        limit = self._options.receive_timeout
-        while not self.complete:
-            since = monotonic()
-            piece = await self._next(limit - waited)
-            took = monotonic() - since
-            waited, total = waited + took, total + took
-            size += len(piece)
-            if size > self._options.max_upload:
-                raise _too_large(self._options)
-            if total > limit + size / _SLOWEST:
-                raise ApiError(
-                    408,
-                    f"the request's body came with less than {_SLOWEST >> 10} KiB a second, the slowest that is taken"
-                    f" after the first {limit:g} s (--mmout-receive-timeout)",
-                )
-            if size - reached >= _AT_ONCE:
-                reached, waited = size, 0.0
-            if piece:
-                yield piece
-
-    async def _next(self, seconds: float) -> bytes:
+async def _chunks(request: Request, options: ServingOptions, complete: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    """Yield the chunks of a body as they arrive, and set ``complete`` after the last. Raise ApiError at a limit."""
+    size, reached, waited, total = 0, 0, 0.0, 0.0
+    limit = options.receive_timeout
+    while not complete.is_set():
+        since = monotonic()
         try:
-            async with asyncio.timeout(seconds):
-                message = await self._request.receive()
+            async with asyncio.timeout(limit - waited):
+                message = await request.receive()
         except TimeoutError:
-            limit = f"{self._options.receive_timeout:g} s (--mmout-receive-timeout)"
-            raise ApiError(408, f"the next piece of the request's body did not come within {limit}") from None
-        self.complete = not message.get("more_body", False)
+            within = f"{limit:g} s (--mmout-receive-timeout)"
+            raise ApiError(408, f"the next piece of the request's body did not come within {within}") from None
+        if not message.get("more_body", False):
+            complete.set()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        return bytes(message.get("body", b""))
+        chunk = bytes(message.get("body", b""))
+        took = monotonic() - since
+        waited, total = waited + took, total + took
+        size += len(chunk)
+        if size > options.max_upload:
+            raise _too_large(options)
+        if total > limit + size / _SLOWEST:
+            raise ApiError(
+                408,
+                f"the request's body came with less than {_SLOWEST >> 10} KiB a second, the slowest that is taken"
+                f" after the first {limit:g} s (--mmout-receive-timeout)",
+            )
+        if size - reached >= _AT_ONCE:
+            reached, waited = size, 0.0
+        if chunk:
+            yield chunk
 
 
 def _urlencoded(body: bytearray) -> ReceivedForm:

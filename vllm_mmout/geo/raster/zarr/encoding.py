@@ -78,7 +78,7 @@ def encoding_of(node: Node) -> Encoding:
 
 def _of_version_2(node: Node) -> Encoding:
     stated = node.stated
-    chunks = node.integers("chunks", stated.get("chunks"), low=1)
+    chunks = node.integers("chunks", stated.get("chunks"), least=1)
     filters = _codecs(node, stated.get("filters") or [], "id")
     text = stated.get("dtype") == "|O" and [name for name, _ in filters] == ["vlen-utf8"]
     if filters and not text:
@@ -104,7 +104,7 @@ def _of_version_3(node: Node) -> Encoding:
     grid = mapping(stated.get("chunk_grid"))
     if grid.get("name") != "regular":
         raise node.damaged(f"its chunk grid is {grid.get('name')!r:.100}, not regular")
-    chunks = node.integers("chunk_shape", mapping(grid.get("configuration")).get("chunk_shape"), low=1)
+    chunks = node.integers("chunk_shape", mapping(grid.get("configuration")).get("chunk_shape"), least=1)
     codecs = _codecs(node, stated.get("codecs"))
     return _of_codecs(node, chunks, codecs, _dtype_3(node))
 
@@ -127,7 +127,7 @@ def _of_codecs(node: Node, chunks: tuple[int, ...], codecs: Sequence[Codec], dty
     for number, (name, options) in enumerate(codecs):
         rest = tuple(codecs[number + 1 :])
         if name == "transpose" and not axes:
-            axes = node.integers("the order of transpose", options.get("order"), low=0)
+            axes = node.integers("the order of transpose", options.get("order"), least=0)
             if sorted(axes) != list(range(len(chunks))):
                 raise node.damaged(f"the order of transpose is {axes}")
         elif name == "bytes" and dtype is not None:
@@ -142,7 +142,7 @@ def _of_codecs(node: Node, chunks: tuple[int, ...], codecs: Sequence[Codec], dty
 
 
 def _of_shards(node: Node, shard: tuple[int, ...], options: Mapping[str, Any], dtype: np.dtype[Any] | None) -> Encoding:
-    chunks = node.integers("chunk_shape of the shards", options.get("chunk_shape"), low=1)
+    chunks = node.integers("chunk_shape of the shards", options.get("chunk_shape"), least=1)
     if len(chunks) != len(shard) or any(whole % part for whole, part in zip(shard, chunks, strict=True)):
         raise node.damaged(f"shards of {shard} do not consist of chunks of {chunks}")
     index = _codecs(node, options.get("index_codecs"))

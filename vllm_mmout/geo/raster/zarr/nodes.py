@@ -50,7 +50,7 @@ class Node:
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of elements along each axis of an array."""
-        return self.integers("shape", self.stated.get("shape"), low=0)
+        return self.integers("shape", self.stated.get("shape"), least=0)
 
     @property
     def dims(self) -> tuple[str | None, ...]:
