@@ -44,13 +44,13 @@ def test_nodata_is_filled_inside_and_outside():
     with MAPPER.open(geotiff(), OutputParams(aoi=PARAMS.aoi, nodata=float(ARRAY[0, 12, 28]))) as view:
         assert view.window == Window(10, 10, 21, 21)
         pixels = view.read()
-        (tiles,) = view.tiles([Window(0, 0, 10, 10), Window(0, 11, 10, 10)], size=(10, 10), count=2)
+        ((array, masks),) = view.tiles([Window(0, 0, 10, 10), Window(0, 11, 10, 10)], size=(10, 10), count=2)
     hidden = (ARRAY[:, 10:31, 10:31] == ARRAY[0, 12, 28]).any(axis=0)
     np.testing.assert_array_equal(pixels.array, np.where(hidden, 0, ARRAY[:, 10:31, 10:31]))
     expected = inside()[10:31, 10:31] & ~hidden
     np.testing.assert_array_equal(pixels.valid, expected)
-    np.testing.assert_array_equal(tiles.valid[0], expected[:10, :10])
-    np.testing.assert_array_equal(tiles.array[1], np.where(hidden, 0, ARRAY[:, 10:31, 10:31])[:, :10, 11:])
+    np.testing.assert_array_equal(masks[0], expected[:10, :10])
+    np.testing.assert_array_equal(array[1], np.where(hidden, 0, ARRAY[:, 10:31, 10:31])[:, :10, 11:])
 
 
 def test_an_area_without_an_observation_is_an_error():

@@ -53,11 +53,11 @@ def test_a_model_of_transformers_gets_its_own_configuration():
 
 
 def test_requests_run_together():
-    """Tensors of one keyword are stacked on axis 0, in the order of the requests."""
+    """The tensors of each keyword hold the requests on axis 0, and so does the output."""
     ones, twos = torch.ones(2, 3), torch.full((2, 3), 2.0)
-    given = run(Net({"factor": 3}), [{"x": ones}, {"x": twos}])
-    assert torch.equal(given, torch.stack([ones, twos]) * 3)
-    shifted = run(Net({"factor": 3}), [{"x": ones, "shift": twos}])
+    output = run(Net({"factor": 3}), {"x": torch.stack([ones, twos])})
+    assert torch.equal(output, torch.stack([ones, twos]) * 3)
+    shifted = run(Net({"factor": 3}), {"x": ones[None], "shift": twos[None]})
     assert torch.equal(shifted, (ones + twos)[None])
 
 
@@ -66,7 +66,7 @@ def test_an_output_of_transformers_is_a_dict_of_its_tensors():
     from transformers.modeling_outputs import ImageClassifierOutput
 
     logits = torch.ones(1, 3)
-    given = run(giving(ImageClassifierOutput(logits=logits, hidden_states=(logits,))), [{"x": logits[0]}])
+    given = run(giving(ImageClassifierOutput(logits=logits, hidden_states=(logits,))), {"x": logits})
     assert list(given) == ["logits"]
     assert given["logits"] is logits
 
@@ -75,7 +75,7 @@ def test_a_forward_that_raises_is_told_with_its_input():
     """The error names the model, the tensors it got, what it raised, and what to look at."""
     says = r"model Net failed on 2 inputs of x float32 \[3\], shift float32 \[4\]: RuntimeError: .*; correct its"
     with pytest.raises(ModelError, match=says) as raised:
-        run(Net({"factor": 1}), [{"x": torch.ones(3), "shift": torch.ones(4)}] * 2)
+        run(Net({"factor": 1}), {"x": torch.ones(2, 3), "shift": torch.ones(2, 4)})
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
@@ -95,7 +95,7 @@ def test_a_forward_that_raises_is_told_with_its_input():
 def test_an_output_that_is_none_is_refused(output, says):
     """What forward gave, and what it must give."""
     with pytest.raises(ModelError, match=says):
-        run(giving(output), [{"x": torch.ones(3)}] * 2)
+        run(giving(output), {"x": torch.ones(2, 3)})
 
 
 def test_of_an_output_of_transformers_what_belongs_to_requests_counts():
@@ -104,6 +104,6 @@ def test_of_an_output_of_transformers_what_belongs_to_requests_counts():
 
     logits, layers = torch.ones(1, 4), torch.ones(2, 1, 4)
     whole = ModelOutput(logits=logits, layers=layers, hidden=(logits,))
-    assert list(run(giving(whole), [{"x": torch.ones(3)}])) == ["logits"]
+    assert list(run(giving(whole), {"x": torch.ones(1, 3)})) == ["logits"]
     with pytest.raises(ModelError, match=r"must keep the requests on axis 0: got shape \[2, 1, 4\] for 1 requests"):
-        run(giving(ModelOutput(layers=layers)), [{"x": torch.ones(3)}])
+        run(giving(ModelOutput(layers=layers)), {"x": torch.ones(1, 3)})

@@ -239,7 +239,7 @@ def test_text_in_small_pieces_is_the_same(monkeypatch):
     frame = np.pad(np.zeros((3, 3), np.uint8), 2, constant_values=1)
     expected = result().to_bytes(), result("rotated").to_bytes("parquet"), result(classes=frame).to_bytes()
     for piece, block in ((1, 2**17), (7, 40), (2**16, 1)):
-        monkeypatch.setattr(geojson, "_TEXT", piece)
+        monkeypatch.setattr(geojson, "_VERTICES_PER_TEXT", piece)
         monkeypatch.setattr(trace, "BLOCK", block)
         assert result().to_bytes() == expected[0]
         assert result("rotated").to_bytes("parquet") == expected[1]

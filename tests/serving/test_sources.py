@@ -460,7 +460,7 @@ def test_more_pixels_than_the_server_takes():
 
 def test_more_than_can_be_decoded_at_once(monkeypatch):
     """Is refused though the pixels are few."""
-    monkeypatch.setattr("vllm_mmout.serving.inputs.pixel_limit._AT_ONCE", 2**20)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.pixel_limit._MAX_DECODED", 2**20)
     refused(upload(as_png(np.zeros((3, 600, 600), np.uint8))), "takes 1 MiB to be decoded, .* gdal_translate -of COG")
 
 
