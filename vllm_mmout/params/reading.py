@@ -180,7 +180,8 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
             raise OptionError("bbox and aoi are both set; give one of them", param="aoi")
         west, south, east, north = self.bbox
         if not all(map(math.isfinite, self.bbox)) or south >= north or west == east:
-            raise wrong("bbox", f"must be (west, south, east, north) with south below north, got {self.bbox}")
+            expected = "(west, south, east, north) with south below north and west unlike east"
+            raise wrong("bbox", f"must be {expected}, got {self.bbox}")
 
     def _check_area(self) -> None:
         if self.aoi is None and self.aoi_crs is not None:

@@ -209,6 +209,13 @@ class TestGreyLevels:
         with pytest.raises(OptionError, match=says.replace("(", r"\(")):
             VQImageProcessor(layout=JANUS, decoder="anywhere", **options)
 
+    @pytest.mark.parametrize(("option", "missing"), [({"mean": 0.0}, "std"), ({"std": 0.5}, "mean")])
+    def test_the_error_names_the_missing_option(self, option, missing):
+        """A mean of 0 is a mean: the option that is missing is the standard deviation."""
+        with pytest.raises(OptionError) as raised:
+            VQImageProcessor(layout=JANUS, decoder="anywhere", **option)
+        assert raised.value.param == missing
+
     def test_a_whole_models_processor(self, decoder_folder, tmp_path):
         """As transformers saves it today: the image processor is a table of its file, and wins over one of its own."""
         from transformers import Emu3ImageProcessor, Emu3Processor, GPT2TokenizerFast

@@ -78,7 +78,9 @@ def normalization_of(
     if mean is None and std is None:
         return None
     if mean is None or std is None:
-        raise OptionError("mean and std belong together; set both, or value_range", param="std" if mean else "mean")
+        raise OptionError(
+            "mean and std belong together; set both, or value_range", param="mean" if mean is None else "std"
+        )
     return PixelNormalization(_numbers("mean", mean), _checked_std("std", std))
 
 
