@@ -23,6 +23,7 @@ from water_oracle import scene
 
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.observer import KINDS, SILENT
+from vllm_mmout.engine.scene import pace
 from vllm_mmout.errors import AbortedError, MMOutError
 from vllm_mmout.serving.metrics import Metrics, collectors, observe
 
@@ -126,8 +127,9 @@ async def test_decodes_are_counted_by_processor(engine, model):
 
 
 @on_the_loop
-async def test_tiles_and_pixels_of_a_scene_are_counted(engine, model):
-    """With its decodes."""
+async def test_tiles_and_pixels_of_a_scene_are_counted(engine, model, monkeypatch):
+    """A scene adds its tiles, its pixels, and a decode for each block. Here a block is a single tile."""
+    monkeypatch.setattr(pace, "BLOCK_S", 0.0)
     (await answer(engine, pixels(1), OutputParams(tile=TILE, overlap=4))).close()
     found = read(page(), model_name=model)
     assert (found["mmout:tiles_total"], found["mmout:pixels_total"]) == (12, 75 * 90)
