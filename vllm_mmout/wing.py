@@ -38,9 +38,10 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """Import path of a sequence of the vLLM callables and private names that the extension package uses.
+    """Import path of a sequence that lists what the extension package wraps or uses of vLLM's internals.
 
-    Each item is an `engine.hooks.hook.Hook` or a `private_names.Contact`.
+    Each item is an `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of
+    a module.
     """
     engine: str = ""
     """Import path of a module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine

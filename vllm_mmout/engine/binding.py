@@ -75,7 +75,7 @@ class Binding(EngineBinding):
     """Output processors and settings of an engine whose model answers in a single forward pass."""
 
     inputs: ModelInputs | None
-    """Mapper of a request's data to the keyword tensors of ``forward``, or None if vLLM builds the inputs."""
+    """Mapper that converts a request's data to keyword arguments of ``forward``, or None if vLLM builds the inputs."""
     raw_input: bool
     """Whether ``forward`` takes only tensors and no token ids. A request without tensors would then crash the engine.
     """

@@ -12,7 +12,10 @@ _WORTH_HALVING = 256
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
-    """Return whether to pack a tensor [requests, ...]: it is uint8, large, and all elements are 0 to 14 or 255."""
+    """Return whether to pack the elements of a tensor [requests, ...] in pairs.
+
+    This is so if it is uint8, has at least ``_WORTH_HALVING`` elements per request, and all are 0 to 14 or 255.
+    """
     if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False
     return int((tensor + 1).max()) <= _LARGEST + 1  # 255 becomes 0; comparing each element would take much longer

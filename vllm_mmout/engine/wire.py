@@ -48,7 +48,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Key, dtype, shape and position of a tensor in a packed result."""
+    """Key, dtype and shape of a tensor, and its byte offset in the buffer."""
 
     key: str
     dtype: str
@@ -58,8 +58,8 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     """Whether each byte holds two uint8 elements, the first in its lower half. The number 15 in a half means 255."""
 
 
-class PickHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Name and tensors of a processor's result, as described in the header of a packed result."""
+class ProcessorHeader(msgspec.Struct, array_like=True, frozen=True):
+    """Name of an output processor, and headers of the tensors that its ``reduce`` returned for a request."""
 
     name: str
     single: bool
@@ -79,20 +79,20 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """Header of a packed result, which describes the tensors of each processor or the failure."""
+    """Header of the buffer with a request's result. Describes the tensors of each processor, or the failure."""
 
-    picks: tuple[PickHeader, ...] = ()
+    processors: tuple[ProcessorHeader, ...] = ()
     failure: Failure | None = None
 
 
 Unpacked: TypeAlias = "dict[str, Raw]"
 
 
-def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
+def pack(results: Mapping[str, Raw]) -> torch.Tensor:
     """Pack the results of requests whose tensors have equal shapes into bytes, on the device of the tensors.
 
     Args:
-        picks: the tensor or dict of tensors of each processor, by the processor's name. Axis 0 is the requests.
+        results: the tensor or dict of tensors of each processor, by the processor's name. Axis 0 is the requests.
 
     Returns:
         Contiguous uint8 tensor [requests, bytes] with a buffer in each row.
@@ -101,9 +101,9 @@ def pack(picks: Mapping[str, Raw]) -> torch.Tensor:
         ReduceError: a dtype is not in ``DTYPES``, or a buffer would be larger than ``MAX_BYTES``.
 
     """
-    tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
+    tensors = [tensor for raw in results.values() for tensor in named(raw).values()]
     halved = [tensor[:1].numel() <= MAX_BYTES and fit_halves(tensor) for tensor in tensors]
-    header, starts, total = _plan(picks, halved)
+    header, starts, total = _plan(results, halved)
     first = tensors[0]
     requests = first.shape[0]
     buffers = torch.zeros((requests, total), dtype=torch.uint8, device=first.device)
@@ -137,7 +137,7 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
         tensors are views of `buffer` if possible.
 
     Raises:
-        ReduceError: the bytes are not a packed result, or the result is damaged.
+        ReduceError: ``buffer`` does not begin with ``MAGIC``, or is damaged.
 
     """
     if buffer.dtype != torch.uint8 or buffer.dim() != 1 or bytes(buffer[:4].tolist()) != MAGIC:
@@ -148,15 +148,15 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
     header = _header(buffer)
     if header.failure is not None:
         return header.failure
-    picks: Unpacked = {}
-    for pick in header.picks:
-        views = {tensor.key: _view(buffer, tensor) for tensor in pick.tensors}
-        if not views or (pick.single and len(views) > 1):
-            raise ReduceError(f"a result is damaged: {pick.name!r} has {len(views)} tensors")
-        picks[pick.name] = next(iter(views.values())) if pick.single else views
-    if not picks:
+    results: Unpacked = {}
+    for processor in header.processors:
+        views = {tensor.key: _view(buffer, tensor) for tensor in processor.tensors}
+        if not views or (processor.single and len(views) > 1):
+            raise ReduceError(f"a result is damaged: {processor.name!r} has {len(views)} tensors")
+        results[processor.name] = next(iter(views.values())) if processor.single else views
+    if not results:
         raise ReduceError("a result is damaged: it holds neither a tensor nor a failure")
-    return picks
+    return results
 
 
 def _header(buffer: torch.Tensor) -> Header:
@@ -167,13 +167,13 @@ def _header(buffer: torch.Tensor) -> Header:
         raise ReduceError(f"a result of {buffer.shape[0]} bytes has a header that cannot be read ({error})") from None
 
 
-def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
-    """Return the encoded header of a packed result, the offset of each tensor in it, and its size in bytes.
+def _plan(results: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
+    """Return the encoded header of a buffer, the offset of each tensor in the buffer, and its size in bytes.
 
     Tensors whose ``halved`` is True need half a byte per element. The offsets depend on the header's length, so the
     loop repeats until the header fits.
     """
-    tensors = [tensor for raw in picks.values() for tensor in named(raw).values()]
+    tensors = [tensor for raw in results.values() for tensor in named(raw).values()]
     sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for tensor in tensors]
     sizes = [-(-size // 2) if half else size for size, half in zip(sizes, halved, strict=True)]
     header, room = b"", 0
@@ -186,7 +186,7 @@ def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int
             raise ReduceError(f"a result of {end} bytes is over the limit of {MAX_BYTES}; return less from reduce()")
         offsets, halves = iter(starts), iter(halved)
         heads = tuple(
-            PickHeader(
+            ProcessorHeader(
                 name,
                 isinstance(raw, torch.Tensor),
                 tuple(
@@ -194,9 +194,9 @@ def _plan(picks: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int
                     for key, tensor in named(raw).items()
                 ),
             )
-            for name, raw in picks.items()
+            for name, raw in results.items()
         )
-        header = _encode(Header(picks=heads))
+        header = _encode(Header(processors=heads))
         if _aligned(len(header)) <= room:
             return header, starts, end
         room = _aligned(len(header))

@@ -251,10 +251,10 @@ RequestOutcome: TypeAlias = "Outcome | BlockOutput"
 
 
 class PerRequest(torch.Tensor):
-    """Tensor [requests, 0] without elements. Its attribute ``parts`` holds each request's output or error.
+    """Empty tensor [requests, 0] that carries each request's output or error in its attribute ``parts``.
 
-    vLLM slices the output tensor of ``forward`` along axis 0 and passes it to the pooler. Outputs of different shapes,
-    or several tensors, do not fit into one tensor.
+    ``forward`` returns it for outputs that do not fit into one tensor, such as outputs of different shapes. vLLM slices
+    it along axis 0 and passes it to the pooler, as it does with any output of ``forward``.
     """
 
     parts: list[RequestOutcome]

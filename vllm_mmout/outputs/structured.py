@@ -62,7 +62,7 @@ class StructuredOutput(Savable, BaseModel):
         return () if self._source is None else self._source.assumed
 
     def placed(self, source: Source) -> Self:
-        """Return a copy of the result that holds ``source``, the description of its input, for drawing and export."""
+        """Return a copy of the result that stores a description of its input. Drawing and GeoJSON export need it."""
         placed = self.model_copy()
         placed._input = _SourceHolder(source)  # noqa: SLF001 - an object of this class
         return placed

@@ -150,7 +150,7 @@ class OutputProcessor:
         return first.output
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for running each scene of a mosaic. With them, the model's result must be a raster.
+        """Return the options for running each scene of a mosaic. A result with these options must be a raster.
 
         The default returns ``params``. Raises OptionError if results of this processor cannot be joined to one map.
         """

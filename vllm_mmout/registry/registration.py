@@ -33,11 +33,12 @@ class ProcessorFamily(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Output processor that was registered under a name. ``origin`` says where, for messages."""
+    """Output processor that is registered under a name."""
 
     name: str
     target: ProcessorTarget
     origin: str
+    """Package or call that registered the processor, as text for messages."""
 
     @property
     def path(self) -> str:

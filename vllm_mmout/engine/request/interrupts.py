@@ -26,15 +26,15 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._before: Handler | None = None
-        """SIGINT handler that `noted` has replaced, or None outside `noted`."""
+        """SIGINT handler that `delayed` has replaced, or None outside of `delayed`."""
         self._wake: Callable[[], object]
         self._came = False
 
     @contextmanager
-    def noted(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Delay a Ctrl-C inside the block, in the main thread. It is handled at the end of the block at the latest.
+    def delayed(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Delay a Ctrl-C until the end of the ``with`` block, or until `deliver` is called. Works in the main thread.
 
-        When a Ctrl-C comes, ``wake`` is called in a new thread, to end a wait inside the block early.
+        When a Ctrl-C comes, ``wake`` is called in a new thread, to end a wait inside the ``with`` block early.
         """
         inside = self._before is not None or threading.current_thread() is not threading.main_thread()
         before = None if inside else signal.getsignal(signal.SIGINT)

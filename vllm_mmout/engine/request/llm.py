@@ -112,7 +112,7 @@ class BoundLLM(LLM):
 
     def encode(self, *args: Any, **kwargs: Any) -> list[PoolingRequestOutput[Any]]:
         """Return the model's raw tensors as vLLM does. A Ctrl-C is handled between two steps of the engine."""
-        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+        with self.llm_engine.mmout.delayed(self.llm_engine.wake):
             return super().encode(*args, **kwargs)
 
 

@@ -86,7 +86,7 @@ class Call:
 
     def results(self) -> list[MultimodalRequestOutput]:
         """Run all inputs and return their results in order. An exception aborts all requests."""
-        with self.engine.mmout.noted(self.alarm.ring):
+        with self.engine.mmout.delayed(self.alarm.ring):
             try:
                 while self.waiting or self.in_flight or self.runs:
                     self.alarm.clear()

@@ -26,12 +26,12 @@ class BoundLLMEngine(LLMEngine):
 
     def add_request(self, *args: Any, **kwargs: Any) -> str:
         """Add a request as vLLM does. A Ctrl-C is handled only after the request was added."""
-        with self.mmout.noted(self.wake):
+        with self.mmout.delayed(self.wake):
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, *args: Any, **kwargs: Any) -> None:
         """Abort requests as vLLM does. A Ctrl-C is handled only after they were aborted."""
-        with self.mmout.noted(self.wake):
+        with self.mmout.delayed(self.wake):
             super().abort_request(*args, **kwargs)
 
     def step(self) -> list[RequestOutput | PoolingRequestOutput[Any]]:
@@ -41,7 +41,7 @@ class BoundLLMEngine(LLMEngine):
         """
         self.mmout.deliver()
         router = self.output_processor
-        with self.mmout.noted(self.wake):
+        with self.mmout.delayed(self.wake):
             if router.has_only_results_left:
                 return [*router.wait_ready()]
             return [*super().step(), *router.take_ready()]

@@ -84,9 +84,9 @@ class PartInput:
         return replace(self, prompt=None, tensors=None)
 
     def named_in(self, error: BaseException) -> BaseException:
-        """Return a copy of an error whose message names the failed part, or the first and last part of a block.
+        """Return a copy of ``error`` whose message also names the tile or other part of the input that failed.
 
-        If the error has a `tile`, the message names only that part of the block.
+        For a block of tiles, the message names the failed tile if ``error.tile`` is set, else the first and last tile.
         """
         if not isinstance(error, MMOutError):
             return error

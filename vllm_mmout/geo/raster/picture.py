@@ -30,8 +30,8 @@ _OTHER_FORMAT_ERRORS = (SyntaxError, IndexError, TypeError, struct.error)
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 """Exceptions of Pillow plugins that refuse a picture as too large when they open it."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
-"""Picture formats that are read through Pillow. Its other formats are refused, since EPS would run a PostScript
-interpreter."""
+"""Picture formats that are read through Pillow. Other formats are refused, such as EPS, for which Pillow would start a
+PostScript interpreter."""
 _AS_STORED = frozenset({"L", "RGB", "RGBA", "LA", "I;16", "I", "F"})
 _ALPHA = {"LA": 2, "RGBA": 4}
 

@@ -176,14 +176,14 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BoxSystem:
-    """Converter that finds the pixels of a raster inside a box given in another coordinate system."""
+    """Converter from boxes in a coordinate system to windows of a raster in another coordinate system."""
 
     grid: PixelGrid
     """Transform and size of the raster."""
     systems: tuple[CRS, CRS] | None
-    """Coordinate systems of the box and of the raster, or None if both use the same system."""
+    """Coordinate systems of the boxes and of the raster, or None if both use the same system."""
     geographic: bool
-    """Whether the x coordinates of the box are longitudes."""
+    """Whether the x coordinates of the boxes are longitudes."""
     raster_geographic: bool
     """Whether the x coordinates of the raster are longitudes."""
 
@@ -206,7 +206,7 @@ class BoxSystem:
         return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """Return the raster's extent in the box's coordinate system, or the whole Earth if it cannot be computed."""
+        """Return the raster's extent in the coordinate system of the boxes, or the whole Earth if that fails."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems

@@ -45,8 +45,8 @@ class Slots:
 class Run:
     """Consecutive windows of a block with the same rows, the same width and evenly spaced columns."""
 
-    number: int
-    """Index of the run's first window among all windows that are read."""
+    first: int
+    """Index of the first of the consecutive windows, among all windows that are read."""
     count: int
     """Number of windows in the run."""
     block: int
@@ -127,7 +127,7 @@ class Block:
         own = run.window
         if first > last or own.row >= area.row + area.height or area.row >= own.row + own.height:
             return
-        failure = Failure(run.number + first, order, error)
+        failure = Failure(run.first + first, order, error)
         if self.failure is None or (failure.window, order) < (self.failure.window, self.failure.order):
             self.failure = failure
 
@@ -154,14 +154,14 @@ class Block:
                 start = own.col + at * run.step
                 left, right = max(area.col, start), min(area.col + area.width, start + own.width)
                 part = pixels[rows_here, left - area.col : right - area.col].transpose(2, 0, 1)
-                self.array[run.number - self._first + at, bands, rows_there, left - start : right - start] = part
+                self.array[run.first - self._first + at, bands, rows_there, left - start : right - start] = part
             if whole < after:
                 start = own.col + whole * run.step - area.col
                 part = pixels[rows_here, start : start + own.width].transpose(2, 0, 1)
                 parts = as_strided(
                     part, (after - whole, *part.shape), (run.step * pixels.strides[1], *part.strides), writeable=False
                 )
-                slots = slice(run.number - self._first + whole, run.number - self._first + after)
+                slots = slice(run.first - self._first + whole, run.first - self._first + after)
                 self.array[slots, bands, rows_there, : own.width] = parts
 
 

@@ -55,19 +55,25 @@ def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> l
     return [weight / total[start:end] for start, end, weight in zip(starts, ends, weights, strict=True)]
 
 
-def _rising(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """Return weights that rise from 0 to 1 in the middle half of the overlap, from pixel ``first`` up to ``last``."""
-    if blend == "none" or first >= last:
-        return (pixels >= (first + last) // 2).astype(np.float64)
-    along = np.clip((4 * pixels + 2 - 3 * first - last) / (2 * (last - first)), 0.0, 1.0)
+def _rising(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
+    """Return the blending weights of ``pixels`` for a tile that overlaps the previous one in ``start:end``.
+
+    The weights rise from 0 to 1 in the middle half of the overlap.
+    """
+    if blend == "none" or start >= end:
+        return (pixels >= (start + end) // 2).astype(np.float64)
+    along = np.clip((4 * pixels + 2 - 3 * start - end) / (2 * (end - start)), 0.0, 1.0)
     return along if blend == "linear" else np.sin(along * (np.pi / 2)) ** 2
 
 
-def _falling(pixels: NDArray[np.int_], first: int, last: int, blend: Blend) -> NDArray[np.float64]:
-    """Return weights that fall from 1 to 0 in the overlap. They mirror the weights of `_rising` bit for bit."""
+def _falling(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
+    """Return the blending weights of ``pixels`` for a tile that overlaps the next one in ``start:end``.
+
+    The weights fall from 1 to 0, and mirror the weights of `_rising` bit for bit.
+    """
     if blend == "none":
-        return 1.0 - _rising(pixels, first, last, blend)
-    return _rising(-1 - pixels, -last, -first, blend)
+        return 1.0 - _rising(pixels, start, end, blend)
+    return _rising(-1 - pixels, -end, -start, blend)
 
 
 @dataclass(frozen=True, slots=True)

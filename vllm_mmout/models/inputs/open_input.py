@@ -156,7 +156,7 @@ def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -
 
 
 def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> BandList:
-    """Return the bands of a catalogue's record. If the record does not describe its only file, the file is opened."""
+    """Return the bands that a record lists. Read the bands from the file if the record has one file and lists none."""
     if len(data.files) == 1 and not data.files[0].bands:
         (file,) = data.files
         return _bands_of_one(file.address, f"the file of {data.name}", opened, lambda _: file.opened(open_one))

@@ -74,10 +74,13 @@ class PlanesMapper(Protocol):
         """Convert an open input that fits in one forward pass to tensors."""
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the tensors for the pixels ``planes`` of one window, by keyword of ``forward``."""
+        """Return the tensors for one window, by keyword of ``forward``. ``planes`` are its pixels."""
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for the pixels ``planes`` of several tiles, or None if each tile needs its own call."""
+        """Return the tensors for several tiles, by keyword of ``forward``. None means to call `tensors` for each tile.
+
+        ``planes`` are the pixels [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
+        """
 
 
 @dataclass(frozen=True, slots=True)

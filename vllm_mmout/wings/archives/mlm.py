@@ -131,10 +131,10 @@ def archive_named(item: Item) -> str | None:
 
 
 def entries_of(item: Item, output_ranks: Sequence[int]) -> dict[str, Any]:
-    """Convert an MLM item to the ``config.json`` entries bands, dim_order, value_scaling and mmout.
+    """Convert a STAC item of a model to the ``config.json`` entries bands, dim_order, value_scaling and mmout.
 
-    ``mmout`` holds the output processor and its class names. ``output_ranks`` are the numbers of axes of the program's
-    outputs. Raise OptionError if the item asks for something that is not supported.
+    The entry ``mmout`` holds the output processor and its class names. ``output_ranks`` are the numbers of axes of the
+    model's outputs. Raise OptionError if the item asks for something that is not supported.
     """
     _check_version(item)
     if len(item.properties.inputs) != 1:

@@ -149,20 +149,20 @@ class Graph(Struct):
 
 
 class ArgumentSpec(Struct):
-    """Program input that its caller passes, or program output that its caller gets."""
+    """Argument that the exported program takes, or value that it returns."""
 
     arg: Argument
 
 
 class ConstantSpec(Struct):
-    """Input of the program whose value was fixed at export."""
+    """Argument of the exported program whose value was fixed at export."""
 
     name: Name
     value: Argument
 
 
 class StateSpec(Struct, omit_defaults=True):
-    """Parameter, buffer or constant tensor of the program."""
+    """Parameter, buffer or constant tensor of the exported program."""
 
     arg: TensorName
     parameter_name: Path | UnsetType = UNSET

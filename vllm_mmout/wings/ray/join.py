@@ -25,7 +25,7 @@ PARTS = f"{FOLDER}/parts"
 
 @dataclass
 class CutScene:
-    """Large scene that is cut into windows. Each window runs as a row of the dataset."""
+    """Large scene that is cut into windows. Each window is a row of the Ray dataset on which the model runs."""
 
     scene: str
     name: str
@@ -38,7 +38,7 @@ class CutScene:
     """Outcome of each window that has run, by the window's index in ``parts``."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the result name and the options of each window, to run it as a row of the dataset."""
+        """Return the result name and the options of each window, for its row of the Ray dataset."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 

@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(options: argparse.Namespace) -> list[str]:
-    """Return those flags for runs on a cluster that the user set, such as "--ray-split"."""
+    """Return the ``--ray*`` flags that the user has set, such as "--ray-split"."""
     return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(options, name) is not None]
 
 

@@ -1,4 +1,4 @@
-"""Subclasses of vLLM's engine and pooling classes that run requests to the IO Processor plugin ``mmout``."""
+"""Subclasses of vLLM's engine and pooling classes that also run requests for the IO Processor plugin ``mmout``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NamingAsyncLLM(BoundAsyncLLM):
-    """vLLM's ``AsyncLLM`` with an ``encode`` that also runs requests to the IO Processor plugin ``mmout``."""
+    """vLLM's ``AsyncLLM``, whose ``encode`` also accepts requests for the IO Processor plugin ``mmout``."""
 
     def encode(  # noqa: PLR0917 - vLLM's signature
         self,
@@ -42,7 +42,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
         tokenization_kwargs: dict[str, Any] | None = None,
         reasoning_ended: bool | None = None,  # noqa: FBT001 - vLLM's signature
     ) -> AsyncGenerator[PoolingRequestOutput[Any], None]:
-        """Run the request to the plugin ``mmout`` if the prompt holds one. Encode any other prompt as vLLM does."""
+        """Run the request for the plugin ``mmout`` that ``prompt`` holds. Encode any other prompt as vLLM does."""
         request = prompt_request(prompt, pooling_params)
         if request is not None:
             generate_options = {"lora_request": lora_request, "trace_headers": trace_headers, "priority": priority}
@@ -60,7 +60,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
 
 
 class NamingLLM(BoundLLM):
-    """vLLM's ``LLM``, whose ``encode`` also accepts ``{"data": ...}``, a request to the plugin ``mmout``."""
+    """vLLM's ``LLM``, whose ``encode`` also accepts ``{"data": ...}``, a request for the plugin ``mmout``."""
 
     pooling_io_processors: Any
 

@@ -60,7 +60,7 @@ class BoundTokenLLM(LLM):
         single = not isinstance(prompts, list | tuple) or isinstance(
             next(iter(prompts), None), int
         )  # one prompt as token ids
-        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+        with self.llm_engine.mmout.delayed(self.llm_engine.wake):
             return _with_failures(super().generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
@@ -76,14 +76,14 @@ class BoundTokenLLM(LLM):
         binding = self.llm_engine.output_processor.binding
         params = _sampling(sampling_params, binding, self.get_default_sampling_params)
         single = not (messages and isinstance(messages[0], list | tuple))
-        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+        with self.llm_engine.mmout.delayed(self.llm_engine.wake):
             return _with_failures(super().chat(messages, params, *args, **kwargs), single=single)
 
     def wait_for_completion(  # type: ignore[override]  # vLLM's returns any kind of output, this only one kind
         self, *args: Any, **kwargs: Any
     ) -> list[RequestOutput]:
         """Wait for all requests like vLLM. Return one result per prompt, as `generate` does for a list of prompts."""
-        with self.llm_engine.mmout.noted(self.llm_engine.wake):
+        with self.llm_engine.mmout.delayed(self.llm_engine.wake):
             return _with_failures(super().wait_for_completion(*args, **kwargs), single=False)
 
 

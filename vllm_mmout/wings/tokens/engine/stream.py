@@ -70,7 +70,10 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Submit previews or chunks of unfinished media for decoding. Called when vLLM keeps all tokens so far."""
+        """Submit unfinished pictures and sounds for decoding, as previews or chunks.
+
+        Called after `feed`, unless the answer has ended: vLLM may then drop the last tokens.
+        """
         if self.growing is None or self.cancelled:
             return
         self._take(self._parser.take())

@@ -37,9 +37,10 @@ class LayoutFields:
     codebooks: int = 1
     """Number of codebooks."""
     order: Literal["flattened", "interleaved", "delayed", "sequential"] = "flattened"
-    """Order of the codes. "flattened": frame by frame, all codebooks of a frame together. "interleaved": the same, but
-    each slot has its own token ids. "delayed": codebook k comes k steps late, and ``pad`` fills the gaps. "sequential":
-    all codes of codebook 0, then all of codebook 1, and so on."""
+    """Order of the codes. "flattened": frame by frame, with the codes of all codebooks of a frame together.
+    "interleaved": also frame by frame, but each position in a frame has its own range of token ids. "delayed": frame by
+    frame, with codebook k delayed by k frames, and ``pad`` in the gaps. "sequential": all codes of codebook 0, then all
+    of codebook 1, and so on."""
     pattern: tuple[int, ...] | None = None
     """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved".
     None means 0, 1, ..."""

@@ -73,7 +73,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return AudioOutput.formats
 
     def decode_batch(self, media: Sequence[Medium]) -> list[AudioOutput]:
-        """Decode sounds of equal length in one forward pass. Codebook k of a sound has an array of codes [n_k].
+        """Decode sounds of equal length in one forward pass. Each sound has one array of codes per codebook.
 
         Raises:
             DecodeError: a medium has no codes, or the decoder's result is not samples [n, channels, samples] or
@@ -116,7 +116,7 @@ class CodecAudioProcessor(DecoderProcessor):
         return self._chunking
 
     def begin(self, params: OutputParams) -> SoundChunks | None:
-        """Return the decoder state for a new sound in chunks, or None if the request does not ask for chunks."""
+        """Return a new state for decoding a sound in chunks, or None if ``params.chunk_seconds`` is not set."""
         return None if params.chunk_seconds is None else self.chunking().begin()
 
     def decode(self, raw: Any, params: OutputParams, state: SoundChunks | None = None) -> Any:

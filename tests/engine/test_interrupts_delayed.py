@@ -1,4 +1,4 @@
-"""A Ctrl-C during a call of an engine is noted, and delivered where the call looks."""
+"""A Ctrl-C during a call of an engine is delayed, and delivered where the call checks for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def handler():
 def test_an_interrupt_comes_where_the_call_looks():
     """The code that a Ctrl-C meets goes on until `deliver`."""
     interrupts, done = Interrupts(), []
-    with interrupts.noted(silent):
+    with interrupts.delayed(silent):
         interrupts.deliver()
         ctrl_c()
         done.append("all of it")
@@ -53,7 +53,7 @@ def test_an_interrupt_that_nobody_delivered_comes_at_the_end(raised):
     interrupts, done = Interrupts(), []
 
     def call():
-        with interrupts.noted(silent):
+        with interrupts.delayed(silent):
             ctrl_c()
             done.append("all of it")
             if raised is not None:
@@ -66,9 +66,9 @@ def test_an_interrupt_that_nobody_delivered_comes_at_the_end(raised):
 
 
 def test_a_second_interrupt_comes_at_once():
-    """A user who insists is not made to wait; a third Ctrl-C is noted again, so that the call can clean up."""
+    """A user who insists is not made to wait; a third Ctrl-C is delayed again, so that the call can clean up."""
     interrupts, done = Interrupts(), []
-    with interrupts.noted(silent):
+    with interrupts.delayed(silent):
         ctrl_c()
         with pytest.raises(KeyboardInterrupt):
             ctrl_c()
@@ -88,7 +88,7 @@ def test_an_interrupt_wakes_a_wait_in_another_thread():
             woken.set()
 
     interrupts = Interrupts()
-    with interrupts.noted(wake):
+    with interrupts.delayed(wake):
         with lock:
             ctrl_c()
         assert woken.wait(WAIT_S)
@@ -103,7 +103,7 @@ def test_an_interrupt_without_a_thread_to_spare_comes_at_once(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("_thread.start_new_thread", refused)
-    with Interrupts().noted(silent), pytest.raises(KeyboardInterrupt):
+    with Interrupts().delayed(silent), pytest.raises(KeyboardInterrupt):
         ctrl_c()
 
 
@@ -112,7 +112,7 @@ def test_a_handler_that_does_not_raise_is_called_once(handler):
     heard, interrupts = [], Interrupts()
     signal.signal(signal.SIGINT, lambda *_: heard.append("ctrl-c"))
     try:
-        with interrupts.noted(silent):
+        with interrupts.delayed(silent):
             for _ in range(2):
                 ctrl_c()
                 interrupts.deliver()
@@ -127,13 +127,13 @@ def test_a_handler_gets_a_frame(handler):
     frames, interrupts = [], Interrupts()
     signal.signal(signal.SIGINT, lambda _, frame: frames.append(frame.f_code.co_name))
     try:
-        with interrupts.noted(silent):
+        with interrupts.delayed(silent):
             ctrl_c()
             interrupts.deliver()
             ctrl_c()
             ctrl_c()
             ctrl_c()
-        assert frames == ["deliver", "ctrl_c", "noted"]
+        assert frames == ["deliver", "ctrl_c", "delayed"]
     finally:
         signal.signal(signal.SIGINT, handler)
 
@@ -141,10 +141,10 @@ def test_a_handler_gets_a_frame(handler):
 def test_a_call_within_a_call_leaves_the_handler(handler):
     """The outer call delivers what both note."""
     interrupts = Interrupts()
-    with interrupts.noted(silent):
+    with interrupts.delayed(silent):
         ours = signal.getsignal(signal.SIGINT)
         assert ours is not handler
-        with interrupts.noted(silent):
+        with interrupts.delayed(silent):
             assert signal.getsignal(signal.SIGINT) == ours
             ctrl_c()
         with pytest.raises(KeyboardInterrupt):
@@ -163,7 +163,7 @@ def test_interrupts_as_the_call_ends_leave_no_handler(monkeypatch, handler, coun
         return change(signum, new)
 
     def call():
-        with Interrupts().noted(silent):
+        with Interrupts().delayed(silent):
             monkeypatch.setattr(signal, "signal", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
@@ -184,7 +184,7 @@ def test_a_users_interrupt_is_told_from_one_that_an_authors_function_raises():
     def interrupts():
         raise KeyboardInterrupt
 
-    with Interrupts().noted(silent):
+    with Interrupts().delayed(silent):
         assert isinstance(called(interrupts), KeyboardInterrupt)
         assert called(ctrl_c) is None
         with pytest.raises(KeyboardInterrupt):
@@ -198,7 +198,7 @@ def test_other_threads_are_left_alone(handler):
     seen = []
 
     def work():
-        with Interrupts().noted(silent):
+        with Interrupts().delayed(silent):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
