@@ -41,8 +41,8 @@ class GeoKeys:
     """GeoTIFF keys of one file, which define its coordinate system."""
 
     values: Keys
-    """Values by GeoTIFF key number, such as 3072 for the projected coordinate system. A value is an integer for SHORT, a
-    tuple for DOUBLE, and a text without the closing "|" for ASCII."""
+    """Values by GeoTIFF key number, such as 3072 for the projected coordinate system. A value is an integer for
+    SHORT, a tuple for DOUBLE, and a text without the closing "|" for ASCII."""
     tags: tuple[GeoTag, ...]
     """TIFF tags to pass to GDAL. Keys that are too large or may name a file for PROJ are left out."""
 
