@@ -161,10 +161,10 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
         add_stage("transport", times.copied, decoding.arrived)
 
 
-def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
+def _decode_one(decoding: Decoding, name: str, raw: Raw, result_name: str | None) -> Any:
     """Decode ``raw``, a processor's reduced output for a whole input, then georeference and save the result.
 
-    ``name`` is the processor's name. ``pick`` is also the name, or None if the request has only one result.
+    ``name`` is the processor's name. ``result_name`` is equal to ``name``, or None if the request has only one result.
     """
     processor, params = decoding.binding.processors[name], decoding.request.params.of_run
     started = time.monotonic()
@@ -177,15 +177,15 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> An
             raise _nothing(processor, name, "assemble")
         if decoding.shell.finished:
             with stage("write", processor=name):
-                result = decoding.request.finish(result, pick)
+                result = decoding.request.finish(result, result_name)
     decoding.observer.decoded(name, time.monotonic() - started)
     return result
 
 
-def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> Any:
+def _decode_parts(decoding: Decoding, name: str, raw: Raw, result_name: str | None) -> Any:
     """Decode ``raw``, a processor's reduced output for a tile, a block of tiles or another part of an input.
 
-    ``name`` and ``pick`` are the processor's name.
+    ``name`` is the processor's name. ``result_name`` is equal to ``name``.
     """
     processor, request = decoding.binding.processors[name], decoding.request
     started = time.monotonic()
@@ -195,7 +195,7 @@ def _decode_parts(decoding: Decoding, name: str, raw: Raw, pick: str | None) -> 
                 outputs: Sequence[Any] = [_decoded(processor, name, raw, request.params)]
         else:
             outputs = _decoded_tiles(processor, name, raw, len(request.part), request.params)
-    result = request.finish(outputs, pick)
+    result = request.finish(outputs, result_name)
     decoding.observer.decoded(name, time.monotonic() - started)
     return result
 

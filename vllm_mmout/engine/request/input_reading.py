@@ -102,9 +102,9 @@ def _prepared(binding: Binding, data: Any, request: Request, max_area: float | N
     request.prompt = inputs.render(opened, tokens)
     request.nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
     request.mark = wire.mark(params, reports=moments(params.partial_images, tokens))
-    first_pick = binding.choice.pick(params.processor)[0]
+    first_processor = binding.choice.pick(params.processor)[0]
     source = replace(opened.source, input_picture=_input_picture(inputs, media, params))
-    request.finish = finishing(source, target, binding.model, first_pick, kinds=kinds)
+    request.finish = finishing(source, target, binding.model, first_processor, kinds=kinds)
     request.assumed = opened.source.assumed
     return request
 

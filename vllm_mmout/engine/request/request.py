@@ -32,7 +32,7 @@ replaces the name.
 Kind = TypeVar("Kind")
 
 
-def as_it_is(output: Any, _pick: str | None) -> Any:
+def as_it_is(output: Any, _processor_name: str | None) -> Any:
     """Return the output unchanged."""
     return output
 

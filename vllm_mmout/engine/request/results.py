@@ -56,10 +56,10 @@ class AskedResult:
 
 def asked_results(binding: Binding, params: OutputParams) -> tuple[AskedResult, ...]:
     """Return the results that a request asks for, in its order."""
-    picks = binding.choice.pick(params.processor)
+    processor_names = binding.choice.pick(params.processor)
     if not isinstance(params.output, tuple):
-        return tuple(AskedResult(name, binding.processors[name], params) for name in picks)
-    processor = binding.processors[picks[0]]
+        return tuple(AskedResult(name, binding.processors[name], params) for name in processor_names)
+    processor = binding.processors[processor_names[0]]
     return tuple(
         AskedResult(kind, processor, msgspec.structs.replace(params, output=kind), is_kind=True)
         for kind in params.output

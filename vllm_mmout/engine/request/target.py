@@ -52,17 +52,17 @@ class Target:
         """Suffix of the path that the caller chose, or None for a folder, where each format has its own suffix."""
         return None if self.folder else written_suffix(self.path)
 
-    def file(self, formats: Iterable[str], pick: str | None = None) -> Path | BucketPath:
+    def file(self, formats: Iterable[str], processor_name: str | None = None) -> Path | BucketPath:
         """Return the path of the file for an output.
 
         Args:
             formats: suffixes of the possible formats. A file in a folder gets the first suffix.
-            pick: name of the processor to add to the file's name, or None if the result has only one output.
+            processor_name: name of the processor to add to the file's name, or None if the result has only one output.
 
         """
-        if pick is None and not self.folder:
+        if processor_name is None and not self.folder:
             return self.path
-        return self.named(pick, next(iter(formats)) if self.suffix is None else self.suffix)
+        return self.named(processor_name, next(iter(formats)) if self.suffix is None else self.suffix)
 
     def named(self, name: str | None, suffix: str) -> Path | BucketPath:
         """Return the path of a file with ``suffix``. ``name``, if given, is added to the end of the file's name."""
@@ -151,14 +151,15 @@ def finishing(
     source: Source | None,
     target: Target | None,
     model: str = "",
-    first_pick: str = "",
+    first_processor: str = "",
     *,
     kinds: Sequence[AskedResult] = (),
     placed_on: Source | None = None,
 ) -> Finish:
     """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given.
 
-    The names ``model`` and ``first_pick``, the first processor, go to the output's metadata.
+    The output's metadata stores ``model``, and the name of the processor. If the request has only one result, this is
+    ``first_processor``.
 
     If the request asks for several ``kinds``, the function makes them of the output, and returns them by name.
     ``placed_on`` describes the input of an output that is georeferenced already.
@@ -166,14 +167,14 @@ def finishing(
     if source is None and target is None and not kinds:
         return as_it_is
 
-    def finish(output: Any, pick: str | None) -> Any:
+    def finish(output: Any, processor_name: str | None) -> Any:
         if source is not None:
-            output = source.made_by(model, pick or first_pick).lay(output)
+            output = source.made_by(model, processor_name or first_processor).lay(output)
         if kinds:
             made = make_kinds(kinds, output, source or placed_on or Source())
             return made if target is None else _save_kinds(made, kinds, target)
         if target is not None:
-            _save(output, target.file(getattr(output, "formats", {".npz": ""}), pick), target)
+            _save(output, target.file(getattr(output, "formats", {".npz": ""}), processor_name), target)
         return output
 
     return finish

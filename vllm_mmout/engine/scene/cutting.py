@@ -36,11 +36,11 @@ def cut(binding: Binding, mapper: PlanesMapper, size: tuple[int, int], params: O
             f" smaller overlap or a larger tile, up to {mapper.max_size}",
             param="overlap",
         )
-    picks = binding.choice.pick(params.processor)
+    processor_names = binding.choice.pick(params.processor)
     patch = output_stride(binding, params)
     if mapper.fits(size) and (params.tile is None or max(size) <= params.tile) and patch == 1:
         return None
-    for name in picks:
+    for name in processor_names:
         if not binding.processors[name].joins_parts:
             raise _not_joined(name, mapper, size, params)
     (tile, tile_width), edge = mapper.tiled(size, params)

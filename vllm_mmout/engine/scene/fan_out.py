@@ -40,11 +40,11 @@ class FanOut(ABC):
     pixels = 0
     """Number of the input's pixels, for the metrics, or 0 if they are not counted."""
 
-    def __init__(self, picks: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
+    def __init__(self, processor_names: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
         """Set up the request without starting its threads.
 
         Args:
-            picks: names of the requested processors.
+            processor_names: names of the requested processors.
             total: number of parts, or 0 if it is unknown before `measure`.
             nbytes: largest size of a part's input in bytes.
 
@@ -66,7 +66,7 @@ class FanOut(ABC):
         self._ready: list[PartInput] = []
         self._held = 0
         """Number of tiles for which memory is reserved. A tile's memory is released when the tile has been joined."""
-        self._lanes = {pick: Lane(pick, self) for pick in picks}
+        self._lanes = {name: Lane(name, self) for name in processor_names}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
         """Threads that have not ended, by processor name. The thread that prepares the tiles has the name None."""
@@ -84,8 +84,8 @@ class FanOut(ABC):
         """
 
     @abstractmethod
-    def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of processor ``pick`` to one result. Tiles arrive in any order. Runs in a thread."""
+    def join(self, processor_name: str, parts: Iterator[Part]) -> Any:
+        """Join the decoded tiles of a processor to one result. Tiles arrive in any order. Runs in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Save the results of all processors if the request has a path, and return them."""
@@ -98,7 +98,7 @@ class FanOut(ABC):
         """Start the threads. If the system cannot start a thread, stop the request and raise the system's error."""
         self._began = time.monotonic()
         works: dict[str | None, Callable[[], None]] = {None: self._make}
-        works |= {pick: partial(self._join, lane) for pick, lane in self._lanes.items()}
+        works |= {name: partial(self._join, lane) for name, lane in self._lanes.items()}
         try:
             for name, work in works.items():
                 carried = partial(self.context.copy().run, work)
@@ -140,9 +140,9 @@ class FanOut(ABC):
             ready, self._ready = self._ready, []
         return ready
 
-    def decoded(self, block: PartInput, pick: str, outputs: Sequence[Any]) -> None:
-        """Pass decoded tiles to the thread that joins the outputs of processor ``pick``. Called by decoding threads."""
-        self._lanes[pick].put(PartBlock(block.parts, outputs))
+    def decoded(self, block: PartInput, processor_name: str, outputs: Sequence[Any]) -> None:
+        """Pass decoded tiles to the thread that joins the outputs of their processor. Called by decoding threads."""
+        self._lanes[processor_name].put(PartBlock(block.parts, outputs))
 
     def failed(self, block: PartInput, error: BaseException) -> None:
         """Stop the request with the error of a block of tiles. The message names the failed tile."""
@@ -152,7 +152,7 @@ class FanOut(ABC):
         """Return the results by processor name, or raise the error of a failed request. The caller must close them."""
         if self.error is not None:
             raise self.error
-        return {pick: lane.take_result() for pick, lane in self._lanes.items()}
+        return {name: lane.take_result() for name, lane in self._lanes.items()}
 
     def stop(self, error: BaseException | None = None) -> None:
         """Stop the request, unless it has ended or is saving its results. Its threads end soon afterwards."""
@@ -172,15 +172,15 @@ class FanOut(ABC):
     def check_time(self, limit_s: float) -> None:
         """Abandon threads that spend over ``limit_s`` seconds on a tile, or that ignore the stop of the request."""
         now = time.monotonic()
-        for pick, lane in self._lanes.items():
+        for name, lane in self._lanes.items():
             since = lane.busy_since
-            if since is not None and now - since > limit_s and pick in self._running:
+            if since is not None and now - since > limit_s and name in self._running:
                 hangs = DecodeError(
-                    f"assemble of {pick} worked on one part for longer than the limit of {limit_s:g} s; make it faster,"
+                    f"assemble of {name} worked on one part for longer than the limit of {limit_s:g} s; make it faster,"
                     " or raise the engine's option decode_timeout_s"
                 )
-                self.stop(blame(hangs, pick))
-                self._give_up(pick)
+                self.stop(blame(hangs, name))
+                self._give_up(name)
         if self._stopped_at is not None and now - self._stopped_at > min(limit_s, ENDS_WITHIN_S):
             for name in list(self._running):
                 self._give_up(name)
@@ -265,19 +265,19 @@ class FanOut(ABC):
         """Join the tiles in a processor's queue, in its own thread. The last processor to finish delivers results."""
         try:
             with tracing(TRACED.get()):
-                lane.result = self.join(lane.pick, lane)
+                lane.result = self.join(lane.processor_name, lane)
                 for _ in lane:  # the parts that it did not ask for
                     pass
-            add_stage("finish", lane.joined_at, processor=lane.pick)
+            add_stage("finish", lane.joined_at, processor=lane.processor_name)
             self._joined_all()
         except StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001 - any error fails only this request
-            self.stop(blame(error, lane.pick))
+            self.stop(blame(error, lane.processor_name))
         finally:
             if self.error is not None:
                 lane.close()
-            self._ended(lane.pick)
+            self._ended(lane.processor_name)
 
     def _joined_all(self) -> None:
         """Count a processor that has joined its tiles. After the last processor, deliver all results."""
@@ -288,9 +288,9 @@ class FanOut(ABC):
             self._delivering = True
         try:
             with stage("deliver"):
-                delivered = self.deliver({pick: lane.result for pick, lane in self._lanes.items()})
+                delivered = self.deliver({name: lane.result for name, lane in self._lanes.items()})
         except BaseException as error:  # noqa: BLE001 - whatever it is, this request fails with it
             self.error = as_exception(error)
         else:
-            for pick, lane in self._lanes.items():
-                lane.result = delivered[pick]
+            for name, lane in self._lanes.items():
+                lane.result = delivered[name]

@@ -37,8 +37,8 @@ class TiledRequest(Protocol):
 class Lane:
     """Queue of a processor's decoded tiles. The thread that joins them iterates over it, in the order of arrival."""
 
-    def __init__(self, pick: str, request: TiledRequest) -> None:
-        self.pick = pick
+    def __init__(self, processor_name: str, request: TiledRequest) -> None:
+        self.processor_name = processor_name
         self.result: Any = None
         """Joined result of the processor, or None before it is finished and after `take_result`."""
         self.busy_since: float | None = None
@@ -122,4 +122,4 @@ class Lane:
         self.joined_at = now = time.monotonic()
         writing = now - seconds_on_files()
         for name, began, ended in (("blend", self._block_since, writing), ("write", writing, now)):
-            add_stage(name, began, ended, tile=block[0].index, tiles=len(block), processor=self.pick)
+            add_stage(name, began, ended, tile=block[0].index, tiles=len(block), processor=self.processor_name)

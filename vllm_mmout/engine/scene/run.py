@@ -35,10 +35,15 @@ class Run(FanOut):
     """Folder for temporary files of the result, or None for the system's temporary folder."""
 
     def __init__(
-        self, request: Request, picks: Sequence[str], part_params: OutputParams, total: int = 0, nbytes: int = 1
+        self,
+        request: Request,
+        processor_names: Sequence[str],
+        part_params: OutputParams,
+        total: int = 0,
+        nbytes: int = 1,
     ) -> None:
         """Set up the request without starting it. ``part_params`` are the options of each of its engine requests."""
-        super().__init__(picks, total, nbytes)
+        super().__init__(processor_names, total, nbytes)
         self.request = request
         self.part_params = part_params
         self.pace = Pace()
@@ -120,7 +125,7 @@ class Run(FanOut):
             prompt=self.rendered(part),
             mark={**self._mark, **name},
             pooling=part.pooling,
-            finish=lambda outputs, pick: self.decoded(sent, str(pick), outputs),
+            finish=lambda outputs, name: self.decoded(sent, str(name), outputs),
             run=self,
             part=sent,
         )

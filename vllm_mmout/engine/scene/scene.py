@@ -223,16 +223,16 @@ class Scene(Run):
             raise TypeError("a model without an input mapper has no scenes")
         return self.binding.inputs
 
-    def join(self, pick: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of processor ``pick`` to its result. Runs in its own thread."""
-        processor = self.binding.processors[pick]
+    def join(self, processor_name: str, parts: Iterator[Part]) -> Any:
+        """Join the decoded tiles of a processor to its result. Runs in its own thread."""
+        processor = self.binding.processors[processor_name]
         first = self.binding.choice.pick(self.request.params.processor)[0]
         joined = Parts(
             parts,
             grid=self.grid,
-            source=self.source.made_by(self.binding.model, pick),
+            source=self.source.made_by(self.binding.model, processor_name),
             folder=self.folder,
-            growing=self.growing if pick == first else None,
+            growing=self.growing if processor_name == first else None,
         )
         try:
             output = processor.assemble(joined, self.part_params)
@@ -241,11 +241,11 @@ class Scene(Run):
         except BaseException as error:  # SystemExit too: it must not end the caller's process
             raise_interrupt(error)
             raise DecodeError(
-                f"{type(processor).__name__} ({pick}) failed to join tiles: {type_and_message(error)}"
+                f"{type(processor).__name__} ({processor_name}) failed to join tiles: {type_and_message(error)}"
             ) from error
         if output is None:
             raise DecodeError(
-                f"{type(processor).__name__} ({pick}) returned None; assemble() must return an output object"
+                f"{type(processor).__name__} ({processor_name}) returned None; assemble() must return an output object"
             )
         return joined.source.lay(output)
 

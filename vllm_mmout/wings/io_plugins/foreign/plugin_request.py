@@ -34,12 +34,13 @@ _INPUT_ERRORS = (ValueError, TypeError, OSError)
 class PluginRequest(Run):
     """Request that an IO Processor plugin turns into prompts. No plugin code runs before the request starts."""
 
-    def __init__(self, plugin: Plugin, pick: str, data: Any, request: Request, limit_s: float) -> None:
-        super().__init__(request, (pick,), OutputParams(processor=pick).of_part())  # raw tensors are wanted
+    def __init__(self, plugin: Plugin, processor_name: str, data: Any, request: Request, limit_s: float) -> None:
+        params = OutputParams(processor=processor_name).of_part()  # raw tensors are wanted
+        super().__init__(request, (processor_name,), params)
         self.can_wait = True
         self._plugin = plugin
-        self._pick = pick
-        self._data = RequestData(pick, data, request.params)
+        self._processor_name = processor_name
+        self._data = RequestData(processor_name, data, request.params)
         self._calls = TimeLimitedCalls(limit_s, self._closed)
         self._most: int | None = None
         self._id = ""
@@ -105,7 +106,7 @@ class PluginRequest(Run):
         pooling = None if self._pooling is None else self._pooling.clone()
         return PartInput((Part(index, None, None),), rendered, name_of=lambda _: where, pooling=pooling)
 
-    def join(self, _pick: str, parts: Iterator[Part]) -> Any:
+    def join(self, _processor_name: str, parts: Iterator[Part]) -> Any:
         """Collect the model's raw tensors from the outputs of all prompts, and let the plugin make the result."""
         try:
             tensors = {part.index: PoolingOutput(part.output) for part in parts}
@@ -142,7 +143,7 @@ class PluginRequest(Run):
         return self._blamed(DecodeError(f"IO plugin {self._plugin.name!r}: {problem}{cause}"))
 
     def _blamed(self, error: MMOutError) -> MMOutError:
-        return blame(error, self._pick)
+        return blame(error, self._processor_name)
 
     def _without_folder(self, message: str) -> str:
         """Remove the path of the temporary input folder from an error message, because clients must not see it."""
