@@ -38,7 +38,7 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """Import path of a sequence that lists what the extension package wraps or uses of vLLM's internals.
+    """Import path of a sequence of the vLLM internals that the extension package wraps or uses.
 
     Each item is an `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of
     a module.

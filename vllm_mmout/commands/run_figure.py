@@ -15,14 +15,14 @@ _SUFFIXES: Final = (".png", ".pdf", ".svg")
 
 
 def check_figure(file: str, results: int) -> None:
-    """Raise an error if the run cannot save a figure to ``file``, because it has several results, for example.
+    """Raise an error if no figure can be saved to ``file``, for example because there are several results.
 
     Args:
         file: path of the figure.
         results: number of inputs and mosaics, each of which has a result.
 
     Raises:
-        OptionError: the run has several results, the format is unknown, or matplotlib is not installed.
+        OptionError: there are several results, the format is unknown, or matplotlib is not installed.
         SaveError: the folder does not exist.
 
     """

@@ -146,7 +146,7 @@ class MediaOutput(Savable):
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
-    """Return the SaveError for a file name with an unknown suffix. Its message lists ``formats``, then ``hint``."""
+    """Return the SaveError for a file name with an unknown suffix. The message lists ``formats``, then ``hint``."""
     fault = f"suffix {suffix_of(target)!r} is unknown" if target.suffix else "the name has no suffix"
     return SaveError(f"cannot save {target}: {fault} (known: {', '.join(formats)}{hint})")
 
@@ -193,7 +193,7 @@ class Source:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
-    """Function that returns the input as an RGB picture of ``size``. It is called to draw an output over its input."""
+    """Function that returns the input as an RGB picture of ``size``, over which outputs are drawn."""
     input_picture: InputPicture | None = None
     """Function that reads the picture of the input again, or None. `lay` copies the function to the output."""
     assumed: tuple[str, ...] = ()

@@ -59,11 +59,11 @@ class PreviewRequest:
 class PartialImages:
     """Maker of previews (`PartialImage`) of a raster while its tiles are joined.
 
-    It adds each finished tile to a picture of reduced size, and copies the picture as a preview.
+    Each finished tile is added to a picture of reduced size. A preview is a copy of this picture.
 
     The picture has the size of the result's ``image``, at most `PREVIEW` pixels on the longer side. Finished pixels
-    equal the pixels of ``image``, and all others are transparent. There are two exceptions, since they depend on the
-    whole raster: stretched grey and colours range from the smallest to the largest value *so far*, and in a reduced
+    equal the pixels of ``image``, and all others are transparent. There are two exceptions, which would need
+    the whole raster: stretched grey and colours range from the smallest to the largest value *so far*, and in a reduced
     picture of a raster without classes each pixel is the middle pixel of the covered pixels, not their mean.
 
     Memory holds the bands of the picture and a byte per pixel, and for each copy not taken yet the bands and a bit per
@@ -95,9 +95,9 @@ class PartialImages:
         neither delays the joining of tiles nor fills the memory."""
 
     def begin(self, size: tuple[int, int], sample: RasterOutput) -> None:
-        """Start previews of a raster of ``size`` (height, width). The dtype is taken from ``sample``.
+        """Start previews of a raster of ``size`` (height, width). ``sample`` is any part of the raster.
 
-        ``sample`` is any part of the raster. It also sets the palette and the number of bands.
+        The previews have the dtype, palette and number of bands of ``sample``.
         """
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)

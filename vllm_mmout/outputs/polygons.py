@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PolygonsOutput(MediaOutput):
-    """Polygons around the regions of a class raster. They are traced again each time they are used.
+    """Polygons around the regions of a class raster, traced anew each time they are used.
 
     A region consists of pixels of the same class that share edges. Nodata forms no region. A polygon follows the edges
     of the pixels, may have holes, and is valid by OGC Simple Features. Rasterising the polygons gives the raster
@@ -70,7 +70,7 @@ class PolygonsOutput(MediaOutput):
 
     @property
     def areas(self) -> AreasOutput:
-        """Number of pixels and area of each class. They are counted again at each access."""
+        """Number of pixels and area of each class. Each access counts the pixels again."""
         from vllm_mmout.outputs.areas import AreasOutput
 
         return AreasOutput.of(self.classes)

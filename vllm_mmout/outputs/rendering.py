@@ -127,8 +127,8 @@ def preview(
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Read a raster reduced so that its longer side has `PREVIEW` pixels.
 
-    With ``classes``, whose numbers have no mean, a pixel of the result is the middle pixel of the pixels that it
-    covers. Otherwise it is the mean of the valid pixels that it covers.
+    If the raster holds class ids (``classes``), a pixel of the result is the middle one of the pixels that it covers.
+    Otherwise, it is the mean of the valid pixels that it covers.
 
     Returns:
         Bands [1 or 3, height, width], and the mask of valid pixels, bool [height, width], or None if all are valid.

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class StoredRaster(RasterOutput):
     """Raster output that is kept in a GeoTIFF file, since it may not fit into memory.
 
-    It has everything that `RasterOutput` has, with these differences: `array`, `valid` and saving as ``.npz`` read
-    the whole raster, `read` reads only the window, and pictures are at most 2048 pixels wide and high. It is
-    thread-safe. A copied or unpickled object reads the same file and does not own it. Reading, copying and saving
+    All methods of `RasterOutput` are available, with these differences: `array`, `valid` and saving as ``.npz`` read
+    the whole raster, `read` reads only the window, and pictures are at most 2048 pixels wide and high. The class
+    is thread-safe. A copied or unpickled object reads the same file and does not own it. Reading, copying and saving
     raise `InputError` if the file was removed or replaced.
 
     Args:

@@ -125,7 +125,7 @@ class OutputProcessor:
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
         """Join the decoded parts of a user's request, such as tiles. Parts arrive in any order.
 
-        It runs in a thread of the frontend process.
+        Called in a thread of the frontend process.
 
         The default handles requests of a single part, and joins the tiles of rasters. Where tiles overlap, it averages
         floating-point values, and takes integers from the tile whose centre is nearest.
@@ -186,11 +186,11 @@ class OutputProcessor:
     def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
         """Convert an output of the default kind to ``kind``, for a request that asks for several kinds.
 
-        It runs in a thread of the frontend process. The products of a request share ``output``, so it must not be
+        Called in a thread of the frontend process. The products of a request share ``output``, so it must not be
         changed or closed.
 
         Args:
-            output: the finished result of the default kind, which lies where its input lies.
+            output: the finished result of the default kind, georeferenced like its input.
             kind: the kind to make, which may be the default itself.
             params: options of the request.
             source: description of the input, such as its area of interest.
@@ -248,7 +248,7 @@ class OwnInputsProcessor(OutputProcessor):
     """Names of the options in `OutputParams` that requests to this processor may set. Other options are refused."""
 
     def load(self) -> None:
-        """Import the modules that the processor needs. This is called before any process of the engine is started."""
+        """Import the modules that the processor needs. Called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
         """Return the processor to use once the engine runs, by default this object. ``renderer`` renders prompts."""
@@ -257,10 +257,10 @@ class OwnInputsProcessor(OutputProcessor):
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
         """Return a `vllm_mmout.engine.scene.run.Run` that splits the user's request into requests to the engine.
 
-        It is not started.
+        The returned object is not started.
 
         Args:
-            pick: name of this processor on the engine.
+            pick: name under which the engine holds this processor.
             data: the input.
             request: the `vllm_mmout.engine.request.request.Request` of the user.
             limit_s: seconds that one call of another author's code may take.

@@ -50,7 +50,7 @@ class Canvas:
     def put_pixels(self, row: int, col: int, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None = None) -> None:
         """Write pixels [bands, height, width] at (row, col). Pixels where ``hidden`` is True become nodata.
 
-        Their dtype and number of bands are those of ``like``.
+        The pixels must have the dtype and the number of bands of ``like``.
         """
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
         self._check_nodata(pixels, hidden)

@@ -52,7 +52,7 @@ _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} 
 
 
 class EmbeddingGridProcessor(OutputProcessor):
-    """Processor for backbones. It returns one vector for each patch, as a raster with one band for each component.
+    """Processor for backbones. Returns a raster of patch embeddings: a pixel for each patch, a band for each component.
 
     The model returns tokens or a feature map. Tokens are prefix tokens (class token, registers), then the patches row
     by row.

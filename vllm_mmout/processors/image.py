@@ -26,7 +26,7 @@ class ImageProcessor(OutputProcessor):
     """Processor for models that return pictures [n, channels, height, width]: grey (1 channel), RGB (3) or RGBA (4).
 
     uint8 is returned unchanged. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to
-    even, and clamped; NaN becomes 0. This happens in ``reduce``, so that one byte is sent for each sample.
+    even, and clamped; NaN becomes 0. The conversion happens in ``reduce``, so that one byte is sent for each sample.
 
     Args:
         value_range: the values that mean black and white, for floating-point output.

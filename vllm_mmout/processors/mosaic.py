@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
-"""Function that computes the final values of a rectangle from joined values, such as class ids from probabilities. It
-must compute each pixel independently, since rectangles may have any size."""
+"""Function that computes the final values of a rectangle from joined values, such as class ids from probabilities.
+
+The function must compute each pixel independently, since rectangles may have any size."""
 
 
 def mosaic(

@@ -110,10 +110,10 @@ class RegressionProcessor(OutputProcessor):
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
         """Scale and clip the model's values, and convert them to ``dtype``, [n, bands, height, width].
 
-        They become float32 if tiles will be averaged.
+        If overlapping tiles will be averaged, the values become float32 instead.
 
-        The output is floating point [n, bands, height, width], or [n, height, width] for one band. Raises ReduceError
-        if it has another shape or dtype, or another number of bands than the options.
+        ``output`` must be floating point [n, bands, height, width], or [n, height, width] for one band. Raises
+        ReduceError for another shape or dtype, or another number of bands than the options.
         """
         import torch
 

@@ -138,9 +138,9 @@ class SegmentationProcessor(OutputProcessor):
         return probabilities if sent == "probabilities" else probabilities.amax(dim=1)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build the output of one request from the tensor of `reduce`. For a tile it is always a raster.
+        """Build the output of one request from the tensor of `reduce`. The output of a tile is always a raster.
 
-        It has no georeference.
+        The output has no georeference yet.
         """
         sent = self.travels(params)
         tensor = only_tensor(raw, f"decoded {sent} must be one tensor", DecodeError)
@@ -171,7 +171,7 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic. They request probabilities if the mosaic compares these."""
+        """Return the options for each scene of a mosaic. With ``mosaic="confident"``, scenes give probabilities."""
         output = asked_output(self, self.name, params)
         if params.mosaic == "confident":
             return msgspec.structs.replace(params, output="probabilities")

@@ -28,7 +28,7 @@ class VideoProcessor(OutputProcessor):
     """Processor for models that return RGB videos [n, frames, 3, height, width].
 
     uint8 is returned unchanged. Floating point is mapped linearly from ``value_range`` to 0..255, rounded half to
-    even, and clamped; NaN becomes 0. This happens in ``reduce``, so that one byte is sent for each sample.
+    even, and clamped; NaN becomes 0. The conversion happens in ``reduce``, so that one byte is sent for each sample.
 
     Args:
         fps: frames per second of the result, 0.01 to 1000; None for ``fps`` of ``config.json``, or else 16.

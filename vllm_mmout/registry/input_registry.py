@@ -11,11 +11,11 @@ from vllm_mmout.errors import MMOutError, RegistrationError
 Model = TypeVar("Model", bound=type)
 
 InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
-"""Function that takes the model's ``config.json`` and returns an input mapper. A mapper converts a user's input to the
-keyword tensors of the model's ``forward``."""
+"""Function that takes the model's ``config.json`` and returns an input mapper. A mapper converts a user's input to
+keyword arguments of the model's ``forward``."""
 
 MapperFunction: TypeAlias = Callable[[Any, Any], Any]
-"""Function that takes ``(context, data)`` and returns the keyword tensors of the model's ``forward``, as in early
+"""Function that takes ``(context, data)`` and returns keyword arguments of the model's ``forward``, as in early
 releases of vLLM."""
 
 IMAGE: Final = "image"
@@ -74,7 +74,7 @@ class InputRegistry:
         Args:
             mapper: a class or function that makes the mapper from the model's ``config.json``. The mapper is called
                 with a user's raw data and the request's `OutputParams`, from several threads. It returns a
-                `MappedInput`, or the keyword tensors of ``forward`` as a dict, without the batch axis. Registering the
+                `MappedInput`, or a dict of keyword arguments of ``forward``, without the batch axis. Registering the
                 same mapper twice has no effect; a subclass may have another mapper than its base. As in vLLM's first
                 registry, ``mapper`` may be "image", followed by the function of ``register_image_input_mapper``.
             function: the mapper function; only after "image".
@@ -93,9 +93,9 @@ class InputRegistry:
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file arrives opened, as a PIL image or an
-                array [bands, height, width]); returns the keyword tensors of ``forward`` as a dict, without the batch
-                axis. For a model that generates, it is called with one picture at a time, and returns the keyword
-                tensors of ``embed_multimodal`` with an axis of pictures first. None selects the ``AutoProcessor`` of
+                array [bands, height, width]); returns a dict of keyword arguments of ``forward``, without the batch
+                axis. For a model that generates, it is called with one picture at a time, and returns keyword
+                arguments of ``embed_multimodal`` with an axis of pictures first. None selects the ``AutoProcessor`` of
                 the model's folder.
 
         Raises:

@@ -55,7 +55,7 @@ _LONGEST = 4000
 
 
 class ApiError(Exception):
-    """Error that is sent to the client. Its message must not contain paths or names of the server's machine.
+    """Error that is sent to the client. The message must not contain file paths or host names of the server.
 
     By default the ``kind`` of the error is vLLM's name for the status, and ``code`` is the status.
     """

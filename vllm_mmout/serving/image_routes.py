@@ -76,7 +76,7 @@ async def _edit(request: Request, fields: Fields) -> Response:
 S = TypeVar("S", bound=Service)
 
 GONE = 499
-"""Status of a request whose client closed the connection, as in nginx. It appears only in the log."""
+"""Status of a request whose client closed the connection, as in nginx. This status appears only in the log."""
 
 
 def refused(request: Request, error: Exception) -> Response:

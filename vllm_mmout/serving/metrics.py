@@ -35,9 +35,9 @@ class Collectors:
 
 @functools.cache
 def collectors() -> Collectors:
-    """Return the process's Prometheus collectors. They are created once, since a name cannot be registered twice.
+    """Return the process's Prometheus collectors, created once, since a name cannot be registered twice.
 
-    vLLM unregisters its own metrics by name when it makes them again. Ours stay registered.
+    vLLM unregisters its own metrics by name when it creates them again. The metrics of this package stay registered.
     """
     model, processor = ("model_name",), ("model_name", "processor")
     live: Final = "livesum"  # the sum over the living processes of the server

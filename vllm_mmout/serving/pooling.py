@@ -119,10 +119,10 @@ async def _body_with_data(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Take a request slot and read the body. Return (body, None), or (body, 429 error) if all slots are taken.
+    """Count a request against the limit of concurrent requests, and read its body. Return (body, None).
 
-    If all slots are taken, read a body of at most `_SMALL` bytes, because vLLM's route may answer it, and return the
-    error with the body.
+    If the limit is reached, return (body, 429 error), because vLLM's route may answer the request. The body must then
+    have at most `_SMALL` bytes. For a larger body, raise the 429 error.
     """
     try:
         take_place(request, held)

@@ -29,7 +29,7 @@ def is_frontend() -> bool:
 
 
 def is_core() -> bool:
-    """Return whether this process may run an engine core, which is so if it has imported the core's module."""
+    """Return whether this process has imported vLLM's engine core, and may therefore run an engine core."""
     return "vllm.v1.engine.core" in sys.modules
 
 

@@ -28,7 +28,7 @@ class AsyncMosaic:
 
     Args:
         run: the planned mosaic.
-        request_id: id of the request. Its scenes have ids that begin with it.
+        request_id: id of the request, with which the ids of its scenes begin.
         generate: function that runs a scene, given its data, params and id.
 
     """

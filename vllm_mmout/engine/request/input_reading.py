@@ -166,7 +166,7 @@ _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "pro
 
 
 def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
-    """Return the input inside vLLM's prompt dict. Return other data, such as a dict of keyword tensors, unchanged.
+    """Return the input inside vLLM's prompt dict. Return other data unchanged, such as a dict of tensors by name.
 
     Args:
         data: input as the user gave it.

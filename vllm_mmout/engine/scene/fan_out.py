@@ -85,7 +85,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def join(self, processor_name: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of a processor to one result. Tiles arrive in any order. Runs in a thread."""
+        """Join the decoded tiles of a processor to one result. Tiles arrive in any order. Called in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Save the results of all processors if the request has a path, and return them."""

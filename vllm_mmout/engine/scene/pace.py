@@ -19,8 +19,8 @@ _MEMORY = 0.7
 class Pace:
     """Measured seconds and bytes per tile of a scene, from which the size of its next block of tiles is chosen.
 
-    Tiles of another run may have another size, and results of another size, so each run starts with one tile. Blocks
-    at most double from one answer to the next.
+    Each scene starts with a block of one tile, since its tiles and results may differ in size from other scenes. A
+    block has at most twice as many tiles as the largest block so far.
     """
 
     _largest: int = 0

@@ -88,8 +88,8 @@ class Run(FanOut):
         """Connect the request to the schedule: its memory budget, wake-up callback, time limit and observer.
 
         Args:
-            budget: limit for parts in flight, which all runs share.
-            wake: function that any thread of the run calls when `Schedule.turn` must be called.
+            budget: limit for parts in flight, which all requests share.
+            wake: function that any thread of this request calls when `Schedule.turn` must be called.
             limit_s: longest time that ``assemble`` may work on a part, in seconds.
             observer: observer that is notified of each joined part.
             watch: object by which a client requests previews of the unfinished result, or None.

@@ -224,7 +224,7 @@ class Scene(Run):
         return self.binding.inputs
 
     def join(self, processor_name: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of a processor to its result. Runs in its own thread."""
+        """Join the decoded tiles of a processor to its result. Called in a thread."""
         processor = self.binding.processors[processor_name]
         first = self.binding.choice.pick(self.request.params.processor)[0]
         joined = Parts(

@@ -47,9 +47,9 @@ class Stepped(list["Outcome | None"]):
 
 
 class ReducingPooler(Pooler):
-    """Pooler around the model's own pooler. It runs ``reduce`` of the requested processors and packs the results.
+    """Pooler that runs ``reduce`` of the requested output processors, and packs the results into bytes.
 
-    It does so for marked requests, whose params hold `OutputParams`. Others get the output of the model's own pooler.
+    Requests whose params do not hold `OutputParams` get the output of the model's own pooler.
     """
 
     def __init__(self, inner: Pooler, processors: Mapping[str, OutputProcessor]) -> None:

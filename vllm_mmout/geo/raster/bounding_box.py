@@ -48,7 +48,7 @@ def window_of_box(
 
     Raises:
         OutsideError: the box lies outside the raster.
-        InputError: the raster has no usable georeference, or the box lies at two ends of it.
+        InputError: the raster has no usable georeference, or the box covers two opposite ends of it.
         OptionError: the box or its coordinate system is invalid.
 
     """

@@ -30,10 +30,10 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of a block: an array with a slot per window. A window may be smaller than its slot."""
+    """Layout of a block, an array [windows, bands, height, width]. A window may be smaller than its place in it."""
 
     size: tuple[int, int] | None = None
-    """Height and width of each slot in pixels. None for blocks of one window, whose slot is as large as the window."""
+    """Height and width of the array in pixels. None for a block of a single window, which is as large as the window."""
     count: int = 1
     """Number of windows in a block. The last block may have fewer."""
     empty: Empty = np.empty
@@ -43,10 +43,10 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive windows of a block with the same rows, the same width and evenly spaced columns."""
+    """Run of consecutive windows of a block that cover the same rows, with equal widths and evenly spaced columns."""
 
     first: int
-    """Index of the first of the consecutive windows, among all windows that are read."""
+    """Index of the run's first window in the list of all windows that are read."""
     count: int
     """Number of windows in the run."""
     block: int
@@ -114,7 +114,7 @@ class Block:
 
     def __init__(self, array: NDArray[Any], first: int) -> None:
         self.array = array
-        """Pixels [windows, bands, height, width]. Each window starts in the upper left corner of its slot."""
+        """Pixels [windows, bands, height, width]. A window smaller than the array fills its upper left corner."""
         self.pending = 0
         """Number of copies into the array that are planned or running. The block is complete when it is 0."""
         self.failure: Failure | None = None
@@ -169,7 +169,7 @@ class Blocks:
     """All blocks of the windows that are read. A block's array is allocated when the first pixels are copied into it.
 
     Args:
-        windows: the sequence.
+        windows: all windows to read, in order.
         bands: number of bands.
         dtype: dtype of the pixels.
         slots: layout of windows in a block.

@@ -28,10 +28,10 @@ def as_mm_input(
 ) -> MultiModalInput:
     """Convert the tensors of one input, or of several tiles, to vLLM's input format.
 
-    The tensors are sent as one list, which vLLM leaves unchanged. It would stack plain tensors of all requests in a
-    step. If their dtypes differ, this fails or casts some of them; if their keywords differ, only the last request's
-    keywords remain. A block has a further tensor without elements, bool [0, tiles], because a shape can be read without
-    waiting for a GPU.
+    The tensors are sent as one list, which vLLM leaves unchanged. Without the list, vLLM would stack the tensors of all
+    requests in a step. This would fail or cast tensors if dtypes differ, and keep only the last request's keywords if
+    keywords differ. A block of tiles has a further tensor without elements, bool [0, tiles], because a shape can be
+    read without waiting for a GPU.
     """
     values = [as_tensor(tensors.get(name, _ABSENT)) for name in keywords]
     if tiles is not None:

@@ -28,9 +28,9 @@ def picture_of_planes(array: NDArray[Any], valid: NDArray[np.bool_] | None, band
 
 
 def read_picture(open_input: Callable[[], MappedInput | RasterView]) -> Image | None:
-    """Open an input, and return its picture, or None if it is given as tensors. Invalid pixels are transparent.
+    """Open an input and return its picture, reduced to at most `PREVIEW` pixels on the longer side.
 
-    Its longer side is reduced to at most `PREVIEW` pixels.
+    Invalid pixels are transparent. Return None for an input that is given as tensors.
     """
     opened = open_input()
     if isinstance(opened, MappedInput):

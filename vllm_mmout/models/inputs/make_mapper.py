@@ -266,7 +266,7 @@ _EDGE_TOLERANCE = 0.015
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
-    """Return whether an image processor's output shows the whole picture, neither cropped, padded nor turned.
+    """Return whether an image processor's output shows the whole picture, and nothing else.
 
     Such a processor does not crop, pad, turn or split the picture.
     """

@@ -23,7 +23,7 @@ class MappedInput:
 
 
 InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
-"""Function that converts a user's input to tensors, or raises InputError. It is called from several threads.
+"""Function that converts a user's input to tensors, or raises InputError. Must be thread-safe.
 
-Its optional attribute ``inputs`` maps each keyword in its result to the `TensorSpec` of the tensor.
+The function may have an attribute ``inputs``, which maps each keyword in its result to the `TensorSpec` of the tensor.
 """

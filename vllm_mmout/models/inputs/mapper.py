@@ -110,7 +110,7 @@ class RasterMapper:
 
     @property
     def images_of_bands(self) -> tuple[str, ...]:
-        """Name of the image that each band belongs to, if the model takes several images. Otherwise empty."""
+        """Name of the image that each band belongs to. Empty if the model takes a single image."""
         return ()
 
     @property
@@ -200,9 +200,9 @@ class RasterMapper:
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for the pixels ``planes`` of several tiles, or None if a subclass overrides ``tensors``.
+        """Return the tensors for several tiles, by keyword of ``forward``, or None if a subclass overrides ``tensors``.
 
-        ``planes`` is [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
+        ``planes`` are the pixels [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
         """
         if type(self).tensors is not RasterMapper.tensors:
             return None

@@ -127,7 +127,7 @@ class ModelInputs:
 
     @property
     def pictures(self) -> bool:
-        """True if input files must be pictures or rasters. Their headers are then checked before anything else."""
+        """True if input files must be pictures or rasters, whose headers are checked before anything else."""
         return getattr(self._mapper, "pictures", True)
 
     @property

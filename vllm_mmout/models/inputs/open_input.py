@@ -106,7 +106,10 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open an input and return the bands that ``choice`` chooses. Their files are closed by ``opened``, others now."""
+    """Open an input and return the bands that ``choice`` chooses.
+
+    ``opened`` closes the files of these bands. All other files are closed at once.
+    """
     open_one = opened_picture if choice.one_for_all else opened_raster
     listed = _bands(data, opened, open_one)
     images = max((band.source.images for band in listed.bands if isinstance(band.source, OpenRaster)), default=1)

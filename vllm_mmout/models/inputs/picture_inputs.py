@@ -147,7 +147,7 @@ class PictureInputs:
         return after, kept, stated
 
     def tensors(self, picture: Any) -> dict[str, torch.Tensor]:
-        """Convert one picture to the keyword tensors of ``embed_multimodal``, without the axis of pictures.
+        """Convert one picture to the keyword arguments of ``embed_multimodal``, without the axis of pictures.
 
         Raises:
             InputError: the mapper raised, or returned anything but tensors of one picture.

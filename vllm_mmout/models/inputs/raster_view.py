@@ -114,7 +114,7 @@ class RasterView:
     """Band numbers (from 1) in the raster, in the model's order."""
     params: OutputParams
     mapper: PlanesMapper
-    """Mapper that opened the view. It also converts the pixels to tensors."""
+    """Mapper that opened the view, and that converts its pixels to tensors."""
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made in the choice of bands."""
     may_be_empty: bool = False

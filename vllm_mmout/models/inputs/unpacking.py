@@ -70,7 +70,7 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def statement(packing: Packing, bands: Sequence[Layer]) -> str:
-    """Return the first part of a note for the user. It tells which files state the scale and offset ``packing``."""
+    """Return the start of a note for the user, which names the files that state the scale and offset ``packing``."""
     scale, offset = f"scale {packing.scale:.9g}", f"offset {packing.offset:.9g}"
     return f"{_file_names(bands)}: {scale} and {offset} are stated by {packing.said_by}"
 

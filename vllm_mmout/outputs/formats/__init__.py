@@ -38,7 +38,7 @@ class Format:
     """Media type in HTTP headers, such as "image/png"."""
     writers: Mapping[str, str]
     """Maps kinds of output, such as "raster", to functions that write them, each given as "module:function" of this
-    package. They are called with the output, the target (an open file or a path), this `Format`, and the options as
+    package. Writers are called with the output, the target (an open file or a path), this `Format`, and the options as
     keyword arguments."""
     options: tuple[str, ...] = ()
     """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
@@ -46,7 +46,7 @@ class Format:
     """Further names that select the format, besides ``name`` and ``suffixes``."""
     check: str | None = None
     """Function that raises SaveError for a georeference that the format cannot express, as "module:function", or None.
-    It is called with the georeference, this `Format`, and the suffix of another format to suggest."""
+    The function is called with the georeference, this `Format`, and the suffix of another format to suggest."""
     extra: str | None = None
     """Name of the pip extra of this package that installs the dependencies of the format, or None."""
     folders: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Format:
     def check_place(self, georeference: Georeference | None, instead: str) -> None:
         """Raise SaveError if the format cannot express a georeference, or if a needed package is not installed.
 
-        This can be called before there is an output. ``instead`` is the suffix of another format to suggest.
+        Can be called before an output exists. ``instead`` is the suffix of another format to suggest.
         """
         if self.check is not None:
             _function(self.check)(georeference, self, instead)

@@ -36,8 +36,8 @@ with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
                         geometry_name="geometry", geometry_type="Polygon", encoding="UTF-8")
 """
-"""Python code of the child process. It blocks the import of geopandas, pandas and shapely: pyogrio imports them if they
-are installed, which takes longer than the rest."""
+"""Python code of the child process. The code blocks the import of geopandas, pandas and shapely, which pyogrio would
+import if they are installed. Importing them would take longer than all other work of the process."""
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
@@ -50,8 +50,8 @@ def check(georeference: Georeference | None, form: Format, _instead: str) -> Non
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
     """Write polygons to a GeoPackage, FlatGeobuf or zipped Shapefile, as a layer "polygons".
 
-    GeoPackage and FlatGeobuf have a spatial index. That of a FlatGeobuf is held in memory and takes about 200 bytes per
-    polygon.
+    GeoPackage and FlatGeobuf have a spatial index. The index of a FlatGeobuf is built in memory, with about 200 bytes
+    per polygon.
     """
     check(output.classes.georeference, form, "")
     if form.name == "shapefile":

@@ -47,7 +47,7 @@ class Upload:
     """File that a client sent, in memory if it is small, else on disk."""
 
     name: str
-    """File name that the client sent, without folders. Messages show it, and it may name a band. It is not used as a
+    """File name that the client sent, without folders. Shown in messages, may name a band, and is never used as a
     path."""
     file: BinaryIO
     """Seekable file, positioned at its start once it is complete."""
@@ -173,7 +173,7 @@ class Sources:
     ) -> Iterator[Any]:
         """Yield the input of a request with its files open. The call blocks while file headers are fetched and read.
 
-        Each `Upload` in ``data``, and in its lists and dicts, is replaced by an open file at its start. All files are
+        Each `Upload` in ``data``, and in its lists and dicts, is replaced by an open file at position 0. All files are
         closed at the end.
 
         Args:

@@ -53,7 +53,7 @@ async def _close(form: ReceivedForm) -> None:
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read a JSON body. Its images and prompt may be longer than its other fields."""
+    """Read and parse a JSON body. Images and the prompt may be longer than other fields."""
     if not is_json(request):
         raise await unsupported(request, "application/json")
     return await parsed(partial(decoded, data=False), await read_body(request, options, MAX_TEXT))
@@ -78,10 +78,7 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body.
-
-    With ``data`` True the field "data" may be any JSON. Otherwise images and prompt may be long.
-    """
+    """Parse a JSON body. If ``data`` is True, the field "data" may be any JSON, else images and prompt may be long."""
     return decoded_fields(body, _OF_DATA if data else OF_IMAGES)
 
 

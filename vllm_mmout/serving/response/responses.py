@@ -41,7 +41,7 @@ _DISCARDED_SECONDS: Final = 5.0
 _TIMED: Final = "mmout_timed"
 """Key of an ASGI scope that is set if the response is already sent with a timeout."""
 _READ = 3 << 17
-"""Number of bytes that are read and encoded at a time. It is a multiple of 3, as base64 requires."""
+"""Number of bytes that are read and encoded at a time, a multiple of 3, as base64 requires."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})
 """Media types that a browser may display. Others, such as HTML, are sent as downloads, because they could run
 scripts."""
@@ -144,9 +144,9 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """Yield the bytes of all parts in chunks of some hundred KiB. The call blocks while it reads from disk.
+    """Yield the bytes of all parts in chunks of some hundred KiB. Reading from disk blocks.
 
-    Results are encoded as base64 if ``as_text``. In one piece a result would be in memory three times.
+    Results are encoded as base64 if ``as_text``. Chunks save memory: an unchunked result would need thrice its size.
     """
     waiting = bytearray()
     for part in parts:

@@ -162,8 +162,8 @@ def remove_folder(folder: Path, process: int) -> None:
 class ResultsFolder:
     """Folder for results that several servers share. Each server keeps its temporary files in a subfolder.
 
-    A living server holds a lock on a file in its folder. The lock ends with the process, even if that is killed. A
-    server that finds such a lock free removes the folder. All methods block.
+    A running server holds a lock on a file in its subfolder. The lock ends with the process, even if that is killed. A
+    server that finds a subfolder without a lock removes the subfolder. All methods block.
     """
 
     def __init__(self, path: Path) -> None:

@@ -168,7 +168,7 @@ def checked_reshape(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_assertion(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raise ValueError if an assertion of the program fails. torch's own check would break the GPU context."""
+    """Raise ValueError if an assertion in an exported program fails. torch's own check would break the GPU context."""
     arguments = _arguments_by_name(op, args, kwargs)
     if not bool(arguments["self"]):
         raise ValueError(f"the program's own condition does not hold: {arguments.get('assert_msg', '')}")
@@ -219,7 +219,7 @@ argument."""
 
 
 def with_checks(network: fx.GraphModule) -> fx.GraphModule:
-    """Replace operators in a program by the functions of `CHECKED`, in place, and return the program."""
+    """Replace operators in an exported program by the functions of `CHECKED`, in place, and return the program."""
     for graph_module in network.modules():
         if not isinstance(graph_module, fx.GraphModule):
             continue

@@ -72,12 +72,12 @@ class Contents:
 
     file: Path
     name: str
-    """Name of the program, usually "model"."""
+    """Name of the exported program, usually "model"."""
     inputs: tuple[InputTensor, ...]
-    """Input tensors, in the order of the program's arguments."""
+    """Input tensors, in the order of the exported program's arguments."""
     arguments: tuple[Any, ...]
-    """Positional arguments for a call of the program. Constants have their value from the export, and tensors are
-    None."""
+    """Positional arguments for a call of the exported program. Constants have their value from the export, and tensors
+    are None."""
     tensor_indices: tuple[int, ...]
     """Index in ``arguments`` of each input tensor."""
     outputs: tuple[str, ...]
@@ -88,10 +88,10 @@ class Contents:
     files: Mapping[str, bytes]
     """Content of each checked file, by file name. torch loads these bytes instead of reading the archive itself."""
     targets: frozenset[str]
-    """Names of the operators that the program calls."""
+    """Names of the torch operators that the exported program calls."""
 
     def check_operators(self, trusted: Collection[str]) -> None:
-        """Raise OptionError if the program calls an operator that is neither allowed nor in ``trusted``."""
+        """Raise OptionError if the exported program calls an operator that is neither allowed nor in ``trusted``."""
         refused = untrusted(self.targets, trusted)
         if refused:
             calls = ", ".join(f"a call of {target!r}" for target in refused)

@@ -47,7 +47,7 @@ class TensorsMapper:
         return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.dummy_shapes.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Use an array as the program's first input. Raise InputError for data that is not an array."""
+        """Use an array as the first input of the exported program. Raise InputError for data that is not an array."""
         if not hasattr(data, "shape"):
             inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
             raise InputError(f"the program takes tensors by name ({inputs}), got {type(data).__name__}")
@@ -60,7 +60,7 @@ class TensorsMapper:
 
 
 def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
-    """Return an archive's input mapper: for rasters if the program's only input is an image, else for tensors."""
+    """Return the input mapper of an exported program: for rasters if its only input is an image, else for tensors."""
     if ORDER in config:
         return RasterMapper.from_config(config)
     inputs = contents_of(Path(config[FILE])).inputs
@@ -80,7 +80,7 @@ def mapper_of(config: Mapping[str, Any]) -> RasterMapper | TensorsMapper:
 class ExportedModel(nn.Module):
     """Model class that runs the exported program in a ``.pt2`` archive.
 
-    It first scales the inputs, and adapts their axis order and batch size to the program.
+    Inputs are first scaled, and their axis order and batch size are adapted to the program.
     """
 
     loads_itself = True
@@ -113,10 +113,10 @@ class ExportedModel(nn.Module):
         return self._held[0]
 
     def forward(self, **inputs: Tensor) -> Raw:
-        """Run the program.
+        """Run the exported program on a batch.
 
         Args:
-            inputs: ``pixel_values`` [n, bands, (frames,) height, width] of any dtype, or the program's own inputs.
+            inputs: ``pixel_values`` [n, bands, (frames,) height, width] of any dtype, or the program's inputs by name.
 
         Returns:
             A tensor, or a dict of tensors, with the requests on axis 0.
@@ -131,13 +131,13 @@ class ExportedModel(nn.Module):
         return outputs[0] if len(outputs) == 1 else each(lambda *parts: torch.cat(parts), *outputs)
 
     def _image(self, values: Tensor) -> Tensor:
-        """Scale a batch of images, and bring its axes into the program's order."""
+        """Scale a batch of images, and permute its axes to the order that the exported program takes."""
         ours = ("batch", "channel", *(("time",) if "time" in self._order else ()), "height", "width")
         values = values if self._scaling is None else self._scaling(values)
         return values.permute(*(ours.index(axis) for axis in self._order))
 
     def _run(self, tensors: Sequence[Tensor]) -> Raw:
-        """Run the program on a batch. Too small a batch is filled up with copies of its last request."""
+        """Run the exported program on a batch. Fill up too small a batch with copies of its last request."""
         count = len(tensors[0])
         lacking = max(self._batch.least - count, 0)
         if lacking:

@@ -1,4 +1,4 @@
-"""List of torch operators that an untrusted program may call, because their kernels check their arguments.
+"""List of torch operators that an untrusted exported program may call, because their kernels check their arguments.
 
 Any other operator may access memory outside its tensors if it is called with wrong sizes. The operators of
 `checks.CHECKED` are listed here too, because our own checks run before them.

@@ -32,7 +32,7 @@ _SIGNS: Final = re.compile(r"[^A-Za-z0-9_ .,:;>+-]")
 
 
 class TensorName(Struct):
-    """Reference to a tensor in the program's graph."""
+    """Reference to a tensor in the graph of an exported program."""
 
     name: Name
 
@@ -128,7 +128,7 @@ class Node(Struct):
 
 
 class Graph(Struct):
-    """Operator calls of a program, with the shapes of all tensors that they use."""
+    """Operator calls of an exported program, with the shapes of all tensors that they use."""
 
     inputs: list[Argument]
     outputs: list[Argument]
@@ -212,14 +212,14 @@ class CallSignature(Struct):
 
 
 class CallEntry(Struct):
-    """Call of a module in the exported network. The first entry is the call of the program itself."""
+    """Call of a module in the exported network. The first entry is the call of the network itself."""
 
     fqn: str
     signature: CallSignature | None = None
 
 
 class GraphModule(Struct):
-    """Graph of a program, with the roles of its inputs and outputs."""
+    """Graph of an exported program, with the roles of its inputs and outputs."""
 
     graph: Graph
     signature: GraphSignature

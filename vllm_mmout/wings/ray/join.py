@@ -92,9 +92,9 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
 def cut_large_scenes(
     cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int
 ) -> dict[str, CutScene]:
-    """Find the scenes whose height or width exceeds ``side``, and cut them into windows. Return them by address.
+    """Cut the scenes whose height or width exceeds ``side`` into windows. Return the cut scenes by address.
 
-    Scenes that cannot be opened are not cut. Their errors are reported when they run.
+    A scene that cannot be opened is left out. The error is reported when the model runs on it.
     """
     return cluster.call("cut scenes", _planned, job, rows, side)
 

@@ -26,7 +26,7 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     scene: str
     options: dict[str, Any] = {}
-    """Options of this scene, in addition to the run's options."""
+    """Options for this scene, in addition to the options for all scenes."""
     files: tuple[ResultFile, ...] = ()
     """Files of the result. The first is the main file, whose path `vllm-mmout run` prints."""
     error: str | None = None

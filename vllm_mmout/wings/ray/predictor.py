@@ -31,19 +31,18 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
 
 OPTIONS: Final = "options"
-"""Dataset column with a scene's own options as JSON. They override the options of the run."""
+"""Dataset column with options for a single scene, as JSON. They override the options for all scenes."""
 NAME: Final = "name"
 """Dataset column with the name of a scene's result files, relative to the results folder, without suffix."""
 RECORD: Final = "record"
 """Dataset column with a scene's outcome, a `SceneRecord` as JSON."""
 MOST_STARTS: Final = 4
-"""Maximum number of starts of a scene in a run. A scene that crashed its worker is started alone instead of in a
-batch."""
+"""Maximum number of starts of a scene. A scene that crashed its worker is started again alone, not in a batch."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings that all actors of a run share."""
+    """Settings that are shared by all Ray actors that process a dataset."""
 
     model: str
     params: OutputParams
@@ -69,7 +68,7 @@ class _ManifestRow:
 class Predictor:
     """Callable for Ray Data that starts an engine, and then runs the model on batches of scenes.
 
-    Each actor creates an instance. `of` returns the subclass for the settings of a run.
+    Each Ray actor creates an instance. `of` returns a subclass with settings.
     """
 
     job: RunSettings
@@ -82,7 +81,7 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass for the settings of a run. It is named after the model, as Ray's dashboard shows it."""
+        """Return a subclass with the settings ``job``. Ray's dashboard shows its name, which is the model's name."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -101,7 +100,7 @@ class Predictor:
         return {**batch, RECORD: np.array(records, object)}
 
     def _params(self, options: Mapping[str, Any]) -> OutputParams:
-        """Return the options of a row. They are the run's options, overridden by the row's own options."""
+        """Return the options for a scene: the options for all scenes, overridden by the scene's own ``options``."""
         params = self.job.params
         own = OutputParams.from_mapping({**params.to_mapping(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)

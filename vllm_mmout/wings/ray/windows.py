@@ -1,7 +1,7 @@
 """Cut a scene into windows, and join the windows' results into the raster that an uncut run would give.
 
 Each window owns a part of the result, which no other window has. A window covers all tiles of the scene's grid that
-touch its own part, so each pixel is made from the same tiles as in a single run.
+touch its own part, so each pixel is made from the same tiles as if the scene were not cut.
 """
 
 from __future__ import annotations

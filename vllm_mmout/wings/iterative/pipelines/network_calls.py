@@ -1,6 +1,6 @@
 """Run pipelines in greenlets that pause at each network call, so that the calls of several requests can be batched.
 
-The run is a greenlet, so the pipeline's code needs no change, and all runs stay in one thread.
+Greenlets need no change of the pipeline's code, and keep all pipelines in one thread.
 """
 
 from __future__ import annotations

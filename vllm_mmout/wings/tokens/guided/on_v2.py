@@ -31,7 +31,10 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         refuse_client_rules(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Start tracking a new or resumed request in slot ``req_idx``. Return whether its tokens are restricted."""
+        """Start tracking a new or resumed request. Return whether its tokens are restricted.
+
+        ``req_idx`` is the request's index in vLLM's table of running requests.
+        """
         tracker = tracker_of(sampling_params)
         if tracker is None:
             self._requests.pop(req_idx, None)
@@ -48,10 +51,10 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return self._masks.apply(logits, lambda: self._tracked(guided, ctx))
 
     def _tracked(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, TokenTracker]]:
-        """Read the new tokens of each restricted request. Return pairs of its logits row and its token tracker.
+        """Pass new tokens to the tracker of each restricted request. Return (row in the logits, tracker) for each.
 
-        ``guided`` holds the row and the slot of each restricted request. For most requests, the only new token is the
-        token that is fed in this step.
+        ``guided`` holds (row in the logits, index of the request) for each restricted request. For most requests, the
+        only new token is the token that is fed in this step.
         """
         fed: list[int] | None = None
         lengths, prompts = ctx.seq_lens_upper_bound_np, self._states.prompt_len.np

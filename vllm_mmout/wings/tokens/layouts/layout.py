@@ -20,9 +20,9 @@ from vllm_mmout.wings.tokens.layouts.validation import check, checked_names, che
 class TokenLayout(LayoutFields):
     """Description of the tokens that encode pictures or sounds in a model's output: their ids and their order.
 
-    A frame is a time step of a sound, or a cell of an image. The cells of an image follow row by row. The slots of a
-    frame hold its codes of each codebook. Orders have the names of MusicGen, https://arxiv.org/abs/2306.05284, if it
-    defines them.
+    A frame is a time step of a sound, or a cell of an image. The cells of an image follow row by row. Each
+    position (slot) in a frame holds a code of one codebook. Orders have the names that MusicGen defines,
+    https://arxiv.org/abs/2306.05284, if any.
 
     Raises:
         OptionError: a field has a wrong type, or the fields contradict one another.
