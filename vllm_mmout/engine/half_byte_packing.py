@@ -14,7 +14,7 @@ _WORTH_HALVING = 256
 def fit_halves(tensor: torch.Tensor) -> bool:
     """Return whether to pack the elements of a tensor [requests, ...] in pairs.
 
-    This is so if it is uint8, has at least ``_WORTH_HALVING`` elements per request, and all are 0 to 14 or 255.
+    Packing needs dtype uint8, ``_WORTH_HALVING`` or more elements per request, and only elements 0 to 14 or 255.
     """
     if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False

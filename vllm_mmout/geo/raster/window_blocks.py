@@ -30,7 +30,7 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of a block, an array [windows, bands, height, width]. A window may be smaller than its place in it."""
+    """Layout of a block, an array [windows, bands, height, width]. Windows may be smaller than height and width."""
 
     size: tuple[int, int] | None = None
     """Height and width of the array in pixels. None for a block of a single window, which is as large as the window."""
