@@ -172,7 +172,7 @@ class Axis:
     intervals: tuple[slice, ...]
     """Pixel range of each interval, in order. Together the intervals cover the axis."""
     spans: tuple[range, ...]
-    """Indices of the intervals in which a tile's blending weight is positive, as one range per tile."""
+    """Indices of the intervals where a tile's blending weight is positive, as one range per tile."""
     covers: tuple[int, ...]
     """Number of tiles with a positive blending weight, one number per interval."""
     weights: tuple[NDArray[np.float64], ...]
