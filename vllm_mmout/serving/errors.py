@@ -39,7 +39,7 @@ _TYPES = {
     507: "InsufficientStorageError",
 }
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# By name, because not every release of vLLM has all of these classes. The nearest base class counts.
+# Class names instead of classes, because some releases of vLLM lack some of them. The nearest base class counts.
 _STATUSES = {
     "VLLMValidationError": 400,
     "VLLMNotFoundError": 404,

@@ -52,7 +52,7 @@ class Upload:
     file: BinaryIO
     """Seekable file, positioned at its start once it is complete."""
     size: int
-    """Size in bytes of what was received."""
+    """Size in bytes of the part that has arrived."""
 
     @classmethod
     def begun(cls, name: str) -> Upload:

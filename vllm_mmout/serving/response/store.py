@@ -197,6 +197,6 @@ def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: flo
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
     """Store results in a thread, and return their names. Remove them again if the task is cancelled."""
-    from vllm_mmout.engine.threads import in_thread  # which imports vLLM, and a store works without it
+    from vllm_mmout.engine.threads import in_thread  # the import needs vLLM, and a store works without vLLM
 
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

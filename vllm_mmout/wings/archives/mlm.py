@@ -141,7 +141,7 @@ def entries_of(item: Item, output_ranks: Sequence[int]) -> dict[str, Any]:
         raise OptionError(f'"mlm:input" has {len(item.properties.inputs)} inputs; only items with one are supported')
     (model_input,) = item.properties.inputs
     result = next(iter(item.properties.outputs), ModelOutput())
-    # Without norm_type, norm_by_channel has no effect.
+    # norm_by_channel only applies together with norm_type.
     by_channel = () if model_input.norm_type is None else ("norm_by_channel",)
     _check_undone(
         model_input, "pre_processing_function", "resize_type", "norm_type", *by_channel, "statistics", "scaling"
