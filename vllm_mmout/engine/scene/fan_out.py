@@ -182,8 +182,8 @@ class FanOut(ABC):
                 self.stop(blame(hangs, name))
                 self._give_up(name)
         if self._stopped_at is not None and now - self._stopped_at > min(limit_s, ENDS_WITHIN_S):
-            for name in list(self._running):
-                self._give_up(name)
+            for thread_name in list(self._running):
+                self._give_up(thread_name)
 
     def join_threads(self, timeout_s: float = ENDS_WITHIN_S) -> None:
         """Wait for all threads that were not abandoned, for at most ``timeout_s`` seconds in total."""
