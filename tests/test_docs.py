@@ -37,7 +37,7 @@ def _decoders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, weights, config in (
         ("emu3-decoder", "model.safetensors", {"model_type": "emu3_vqgan", "codebook_size": 32768}),
-        ("snac-24khz", "pytorch_model.bin", {"sampling_rate": 24000, "vq_strides": [4, 2, 1], "codebook_size": 4096}),
+        ("snac_24khz", "pytorch_model.bin", {"sampling_rate": 24000, "vq_strides": [4, 2, 1], "codebook_size": 4096}),
     ):
         folder = tmp_path / name
         folder.mkdir()
