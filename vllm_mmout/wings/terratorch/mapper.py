@@ -209,6 +209,7 @@ class TerratorchMapper(RasterMapper):
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
         if _sets_scale(params):
+            self._check_offset(params, raster, planes)
             return params
         wide = raster.dtype.kind in "iu" and raster.dtype.name not in DTYPES
         scales: list[float | None] = []
@@ -228,6 +229,21 @@ class TerratorchMapper(RasterMapper):
                 ' config.json: "mmout": {"input": {"constant_scale": 0.0001}}'
             )
         return msgspec.structs.replace(params, scale=tuple(scale for scale in scales if scale is not None))
+
+    def _check_offset(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> None:
+        """Raise OptionError if the request has an offset without a scale for integers that the model scales."""
+        if params.offset is None or params.scale is not None:
+            return
+        for image, place in self._images_with_slices():
+            scale = image.scaling.scale
+            if scale != 1 and any(member.dtype.kind in "iu" for member in raster.members_of(planes[place])):
+                example = scale or 0.0001
+                raise OptionError(
+                    f"offset is set without scale, so that {image.name} would reach the model as counts, and the model"
+                    f" takes counts times its constant_scale; give both, in reflectance: scale={example:g},"
+                    f" offset={example:g} * the offset in counts",
+                    param="offset",
+                )
 
     def _opened_together(
         self, files: Mapping[str, Any], params: OutputParams

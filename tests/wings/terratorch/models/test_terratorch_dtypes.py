@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 from terratorch_configs import flood_config, radar_config
 from terratorch_rasters import PLACE, mapped, written
 
-from vllm_mmout.errors import InputError
+from vllm_mmout.errors import InputError, OptionError
 
 coarser = Affine.scale
 GENERIC = "terratorch.datamodules.GenericNonGeoSegmentationDataModule"
@@ -64,6 +64,14 @@ class TestOneImage:
             mapped(config, files)
         told = mapped(config, files, scale=0.5)["pixel_values_raw"]
         np.testing.assert_array_equal(told, pixels.astype(np.float32) * np.float32(0.5))
+
+    def test_an_offset_in_counts_is_refused(self, tmp_path):
+        """Counts plus an offset are no reflectance, which the model takes; a model of plain values takes them."""
+        files, pixels = files_of(tmp_path, ["int16"] * 6)
+        with pytest.raises(OptionError, match=r"offset is set without scale, .*give both, .* scale=0\.0001"):
+            mapped(flood_config(), files, offset=-1000)
+        values = mapped(config_of(), files, offset=-1000)["pixel_values_raw"]
+        np.testing.assert_array_equal(values, pixels.astype(np.float32) - 1000)
 
     def test_integers_beside_floats_that_are_not_scaled(self, tmp_path):
         """Where the model's constant_scale is 1 they mean the same."""
