@@ -176,6 +176,7 @@ KINDS = {
     "image": "pictures",
     "structured": "data",
     "raster": "rasters",
+    "series": "series of rasters",
     "tensor": "arrays",
     "areas": "areas",
     "zones": "areas by feature",

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 
 from vllm_mmout.commands import Subparsers
 from vllm_mmout.commands.run_figure import FIGURE, check_figure, save_figure
+from vllm_mmout.commands.run_report import report
 from vllm_mmout.engine.mosaic.mosaic import Mosaic
 from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
 from vllm_mmout.geo import (
@@ -26,7 +27,6 @@ from vllm_mmout.geo import (
     is_gdal_name,
     place_of,
     scenes_below,
-    without_secrets,
 )
 from vllm_mmout.models.inputs.catalogued import expanded
 from vllm_mmout.models.inputs.input_forms import name_of
@@ -35,9 +35,6 @@ from vllm_mmout.outputs.formats import FORMATS, format_named, suffix_of
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as DECLARED
 from vllm_mmout.wing import extensions
-
-if TYPE_CHECKING:
-    from vllm_mmout.engine.request_output import MultimodalRequestOutput
 
 
 def flag(name: str) -> str:
@@ -80,10 +77,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 """Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
 _ALL_OPTIONS = {**OPTIONS, "stac_item": _argparse_settings(DECLARED["stac_item"])}
 """Keyword arguments of ``add_argument`` for all options of ``vllm-mmout run``: `OPTIONS`, and ``stac_item``."""
-GRID, SKIP_FAILED = "--grid", "--skip-failed"
+GRID, SKIP_FAILED, EACH_DAY = "--grid", "--skip-failed", "--each-day"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
-OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, FIGURE, TRACE, *map(flag, _ALL_OPTIONS))
+OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, EACH_DAY, FIGURE, TRACE, *map(flag, _ALL_OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -120,6 +117,11 @@ def add_parser(subparsers: Subparsers) -> None:
         parser.add_argument(flag(name), **arguments)
     parser.add_argument(GRID, metavar="FILE", help="raster file whose grid the map of a mosaic gets")
     parser.add_argument(SKIP_FAILED, action="store_true", help="leave inputs that fail out of a mosaic")
+    parser.add_argument(
+        EACH_DAY,
+        action="store_true",
+        help="make a mosaic of each day (UTC): a file for each date in the folder of -o, or a .zarr with a time axis",
+    )
     parser.add_argument(
         FIGURE, metavar="FILE", help="file for a figure of the result with legend and areas (.png, .pdf, .svg)"
     )
@@ -161,6 +163,9 @@ class RunInput:
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return its exit status."""
     chosen = OutputParams(**{name: getattr(options, name) for name in _ALL_OPTIONS})
+    if options.each_day:
+        _check_each_day(options)
+        chosen = msgspec.structs.replace(chosen, mosaic=chosen.mosaic or "newest")
     if chosen.mosaic is None and (options.grid is not None or options.skip_failed):
         raise OptionError(f"{GRID} and {SKIP_FAILED} are for a mosaic; add --mosaic, or leave them out")
     asked = [(extension, flags) for extension in extensions("run") if (flags := extension.asked(options))]
@@ -192,7 +197,7 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
     out = _checked_out(options.out, inputs_to_run, several=several)
     data: list[Any] = [each.data for each in inputs_to_run]
     if chosen.mosaic is not None:
-        data = [Mosaic(data, grid=options.grid, skip_failed=options.skip_failed)]
+        data = [Mosaic(data, grid=options.grid, skip_failed=options.skip_failed, each_day=options.each_day)]
         inputs_to_run = inputs_to_run[:1]
     paths = _paths(out, inputs_to_run, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
@@ -200,12 +205,12 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
 
     started = engine(options.model, options.engine_flags, OWN_FLAGS, trace=options.mmout_trace)
     with started as llm, warnings.catch_warnings():
-        warnings.simplefilter("ignore", AssumedWarning)  # `_report` prints it
+        warnings.simplefilter("ignore", AssumedWarning)  # `report` prints it
         results = llm.generate(data, params, use_tqdm=sys.stderr.isatty())
         if options.figure is not None and results[0].error is None:
             save_figure(results[0].outputs, options.figure)
     names = [each.name if chosen.mosaic is None else "the mosaic" for each in inputs_to_run]
-    reports = [_report(name, result) for name, result in zip(names, results, strict=True)]
+    reports = [report(name, result) for name, result in zip(names, results, strict=True)]
     failed = reports.count(False) + len(faults)
     if chosen.mosaic is not None and not options.skip_failed and isinstance(results[0].error, InputError):
         print(f"{SKIP_FAILED} leaves inputs that cannot be read out of the mosaic", file=sys.stderr)
@@ -231,17 +236,10 @@ def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | Non
     return [f"{out}{each.folder}{name_of(each.data)}{form.suffixes[0]}" for each in inputs_to_run]
 
 
-def _report(name: str, result: MultimodalRequestOutput) -> bool:
-    """Print the paths of an input's results, and warnings, or its error. Return whether the input succeeded."""
-    if result.error is not None:
-        name, message = without_secrets(name), str(result.error)
-        print(message if name in message else f"{name}: {message}", file=sys.stderr)
-        return False
-    for text in result.assumed:
-        print(f"warning: {without_secrets(name)}: {text}", file=sys.stderr)
-    for output in result.outputs.values() if isinstance(result.outputs, dict) else [result.outputs]:
-        print(output.path)
-    return True
+def _check_each_day(options: argparse.Namespace) -> None:
+    for flag_name, value in ((FIGURE, options.figure), (FORMAT, options.output_format)):
+        if value is not None:
+            raise OptionError(f"{flag_name} is for one map, and {EACH_DAY} makes several; leave one of them out")
 
 
 def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) -> str:

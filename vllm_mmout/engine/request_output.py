@@ -30,7 +30,7 @@ class MultimodalRequestOutput(PoolingRequestOutput[Any]):
     Attributes:
         request_id: id of the request.
         outputs: the output object, or a dict of output objects by processor if several processors were requested.
-            Reading it raises ``error`` if the request failed.
+            A mosaic with ``each_day`` has a dict by date. Reading it raises ``error`` if the request failed.
         error: the exception if the request failed, or None.
         finished: True for the result, and False for a progress report. The ``outputs`` of a report is None, or an
             `ImageOutput` with a preview of the unfinished result (see ``OutputParams.partial_images``).

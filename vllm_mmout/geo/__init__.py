@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     )
     from vllm_mmout.geo.raster.bounding_box import window_of_box
     from vllm_mmout.geo.raster.crs.text import proj_crs, rasterio_crs, same_system
-    from vllm_mmout.geo.raster.dates import date_of_file_item, date_of_items, date_of_name, date_of_raster
+    from vllm_mmout.geo.raster.dates import (
+        date_of_file_item,
+        date_of_items,
+        date_of_name,
+        date_of_raster,
+        days_of_times,
+    )
     from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours, SharedFile
     from vllm_mmout.geo.raster.formats import (
         RASTER_SUFFIXES,
@@ -98,15 +104,16 @@ __all__ = [
     "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window", "atomic_file",
     "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
     "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "date_of_file_item", "date_of_items",
-    "date_of_name", "date_of_raster", "declared_size", "download", "epsg_code", "errors_of", "file_stem", "first_of",
-    "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket", "is_address",
-    "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "may_be_invalid", "meanings", "nearest_pixels",
-    "object_store", "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster",
-    "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs",
-    "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault",
-    "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing", "scenes_below", "sensor_of",
-    "sentinel2_doubt", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped",
-    "window_around", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
+    "date_of_name", "date_of_raster", "days_of_times", "declared_size", "download", "epsg_code", "errors_of",
+    "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket",
+    "in_bucket", "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "may_be_invalid",
+    "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket", "open_raster", "open_remote",
+    "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors",
+    "printable_name", "proj_crs", "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories",
+    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing",
+    "scenes_below", "sensor_of", "sentinel2_doubt", "status_phrase", "timeout_phrase", "trace_polygons",
+    "trailing_band", "understood", "warped", "window_around", "window_of_box", "without_secrets", "write_geotiff",
+    "write_geotiff_here", "write_netcdf",
 ]  # fmt: skip
 
 _HOMES = {
@@ -120,7 +127,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.bands": ("NIR_BANDS meanings possible_sensors says_nothing trailing_band understood"),
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
     "vllm_mmout.geo.raster.crs.text": "proj_crs rasterio_crs same_system",
-    "vllm_mmout.geo.raster.dates": "date_of_file_item date_of_items date_of_name date_of_raster",
+    "vllm_mmout.geo.raster.dates": "date_of_file_item date_of_items date_of_name date_of_raster days_of_times",
     "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile",
     "vllm_mmout.geo.raster.formats": (
         "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff is_zarr "

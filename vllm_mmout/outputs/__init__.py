@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
     from vllm_mmout.outputs.polygons import PolygonsOutput
     from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.series import RasterSeries
     from vllm_mmout.outputs.structured import StructuredOutput
     from vllm_mmout.outputs.tensor import TensorOutput
     from vllm_mmout.outputs.video import VideoOutput
@@ -36,6 +37,7 @@ __all__ = [
     "MediaOutput",
     "PolygonsOutput",
     "RasterOutput",
+    "RasterSeries",
     "Source",
     "StructuredOutput",
     "TensorOutput",
@@ -53,6 +55,7 @@ _HOMES = {
     "vllm_mmout.outputs.keypoints": "Keypoint KeypointsOutput",
     "vllm_mmout.outputs.polygons": "PolygonsOutput",
     "vllm_mmout.outputs.raster": "RasterOutput",
+    "vllm_mmout.outputs.series": "RasterSeries",
     "vllm_mmout.outputs.structured": "StructuredOutput",
     "vllm_mmout.outputs.tensor": "TensorOutput",
     "vllm_mmout.outputs.video": "VideoOutput",

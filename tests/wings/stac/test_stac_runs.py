@@ -74,6 +74,25 @@ def test_a_search_on_the_command_line(llm, root, tmp_path, capsys, monkeypatch):
     assert main(["run", "water-index", "--collections", "hls", "a.tif", "-o", "out/"]) == 2
 
 
+def test_a_search_gives_a_map_of_each_day(llm, root, tmp_path, capsys, monkeypatch):
+    """Both items of a day are in its map, whose record links to them alone, and the collection has both days."""
+    monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))
+    when = ["--collections", "sentinel-2", "--datetime", f"{DAYS[0]}/{DAYS[1]}"]
+    command = ["run", "water-index", str(root), "--stac", *when, "--each-day", "--stac-collection"]
+    assert main([*command, "-o", f"{tmp_path}/days/"]) == 0
+    files = [tmp_path / "days" / f"{day}.tif" for day in DAYS[:2]]
+    assert capsys.readouterr().out.split() == [*map(str, files), f"{tmp_path}/days/collection.json"]
+    for day, file in zip(DAYS, files, strict=False):
+        links = json.loads(file.with_suffix(".json").read_text())["links"]
+        sources = {link["href"].rpartition("/")[2] for link in links if link["rel"] == "derived_from"}
+        assert sources == {f"S2A_{tile}_{day}.json" for tile in ("32TQM", "33TUL")}
+        with rasterio.open(file) as made:
+            (first,) = made.sample([(699960 + 30 * 20.5, 5300040 - 30 * 30.5)])  # in the first item alone
+            assert first == water("32TQM", day)[0, 30, 20]
+    assert main([*command, "-o", f"{tmp_path}/days.zarr"]) == 1
+    assert "stac_item describes GeoTIFFs" in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
 def test_a_result_gets_an_item_if_asked(llm, root, tmp_path):
     """The item has the model, the options, the software, and links to the item and the files of the input."""

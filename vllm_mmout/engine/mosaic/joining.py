@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import DecodeError
 from vllm_mmout.geo import PlacedRaster, Window, block_limit, observed, warped
 from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs.differences import difference
 from vllm_mmout.outputs.stored import StoredRaster
-from vllm_mmout.processors.canvas import Canvas, difference
+from vllm_mmout.processors.canvas import Canvas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from vllm_mmout.engine.mosaic.mosaic import as_mosaic
+from vllm_mmout.engine.mosaic.mosaic import Mosaic, as_mosaic
 from vllm_mmout.engine.mosaic.plan import Limits, MosaicPlan
 from vllm_mmout.engine.mosaic.run import MosaicRun
 from vllm_mmout.engine.request.request import Request
 from vllm_mmout.engine.request_output import MultimodalRequestOutput
-from vllm_mmout.errors import MMOutError
+from vllm_mmout.errors import MMOutError, OptionError
+from vllm_mmout.geo import is_folder, place_of
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
@@ -96,6 +98,28 @@ class Mosaics:
         """Remove the stored results of the scenes."""
         for run in self._runs.values():
             run.close()
+
+
+def check_folders(inputs: Sequence[Any], params: Sequence[OutputParams]) -> None:
+    """Raise OptionError if other results of a call go to the folder of the maps of each day.
+
+    The names of the maps are their dates, which are unknown before the inputs are opened.
+    """
+    folders = [None if own.path is None else _folder_of(own.path) for own in params]
+    for data, own, folder in zip(inputs, params, folders, strict=True):
+        dated = isinstance(data, Mosaic) and data.each_day and own.path is not None and is_folder(own.path)
+        if dated and folders.count(folder) > 1:
+            raise OptionError(
+                f"path: {own.path} gets files named by their dates (each_day), and another result of this call; give"
+                " each its own folder",
+                param="path",
+            )
+
+
+def _folder_of(path: str) -> PurePath:
+    place = place_of(path)
+    folder = place if is_folder(path) else place.parent
+    return folder.absolute() if isinstance(folder, Path) else folder
 
 
 def _scene_request(request: Request, params: OutputParams) -> Request:

@@ -33,6 +33,9 @@ class Mosaic:
             (`Georeference`, (height, width)). By default the grid of the first scene, extended to cover all scenes.
         skip_failed: whether to leave out scenes that fail. The result's ``assumed`` names them. By default the request
             fails.
+        each_day: whether to make a map of each day (UTC) of the inputs, all on one grid, instead of one map. The
+            result's ``outputs`` are a dict of them by date, such as "2024-06-01". A ``path`` must be a folder, for
+            files named by their dates, or a Zarr store (``.zarr``, ``.zarr.zip``), which has a time axis then.
 
     Raises:
         InputError: there are no inputs, or more than 1000.
@@ -44,6 +47,7 @@ class Mosaic:
     order: Order | None = None
     grid: Any = None
     skip_failed: bool = False
+    each_day: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.inputs, str | bytes | Mapping) or not isinstance(self.inputs, Sequence):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vllm_mmout.engine.mosaic.mosaic import scene_name
+from vllm_mmout.engine.mosaic.planned_maps import check_each_day, planned_maps
 from vllm_mmout.engine.mosaic.scenes import MosaicScene, opened_scene
 from vllm_mmout.engine.request.input_reading import check_area
 from vllm_mmout.engine.request.target import Target, check_place, check_suffix, spare_the_input, target_of
@@ -21,6 +22,7 @@ from vllm_mmout.models.inputs.unpacking import has_numbers
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.mosaic.mosaic import Mosaic
+    from vllm_mmout.engine.mosaic.planned_maps import PlannedMap
     from vllm_mmout.geo import Area, PlacedArea
     from vllm_mmout.params import OutputParams
 
@@ -53,6 +55,9 @@ class MosaicPlan:
     scene_params: OutputParams
     """Options for the request of each scene. Their path is not set, because each result goes to a temporary file."""
     target: Target | None
+    """Output file or folder, or None if the request lacks a path."""
+    maps: tuple[PlannedMap, ...]
+    """Maps that are made: one, or one for each day."""
     assumed: tuple[str, ...]
     """Sentences for the result's ``assumed``: about scenes that were left out, and about doubtful dates."""
     grid: tuple[MapGrid, bool] | None
@@ -79,8 +84,9 @@ class MosaicPlan:
             scene_params, mosaic=None, path=None, stac_item=False, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None
         )
         inputs = list(mosaic.inputs)
+        if mosaic.each_day:
+            check_each_day(params)
         target = target_of(params, inputs)
-        spare_the_input(binding, params, target, inputs)
         check_suffix(binding, params, target)
         assumed: list[str] = []
         kept = partial(_usable_scenes, assumed=assumed, skip_failed=mosaic.skip_failed)
@@ -89,8 +95,7 @@ class MosaicPlan:
             (name, partial(_opened_part, binding, data, name, scene_params, params=params, area=area))
             for name, data in named_inputs
         )
-        spare_the_input(binding, params, target, [scene.sources for scene in scenes])
-        plan = cls(binding, params, mosaic, scenes, scene_params, target, (), mosaic.map_grid(), area, None)
+        plan = cls(binding, params, mosaic, scenes, scene_params, target, (), (), mosaic.map_grid(), area, None)
         if (part := plan._requested_part()) is not None:
             margin = output_stride(binding, params)
             below = part.grown(1)
@@ -98,7 +103,17 @@ class MosaicPlan:
         scenes = kept(
             (scene.name, partial(scene.with_tile_count, binding, scene_params, limits.area)) for scene in scenes
         )
-        return replace(plan, scenes=scenes, assumed=tuple(assumed), part=part).checked(limits)
+        maps = planned_maps(mosaic, scenes, params, target)
+        plan = replace(plan, scenes=scenes, maps=maps, assumed=tuple(assumed), part=part)
+        for own in plan.targets:
+            spare_the_input(binding, params, own, [*inputs, *(scene.sources for scene in scenes)])
+        return plan.checked(limits)
+
+    @property
+    def targets(self) -> list[Target]:
+        """Output files of the maps, or the file for all of them."""
+        own = [each.target for each in self.maps if each.target is not None]
+        return own or ([] if self.target is None else [self.target])
 
     def checked(self, limits: Limits) -> MosaicPlan:
         """Check the scales, dates, grid and limits. Return the plan, with sentences about doubtful dates."""
@@ -117,8 +132,9 @@ class MosaicPlan:
                 " or a smaller bbox; a server's limit is --mmout-max-pixels"
             )
         check_area(grid.georeference, grid.size, limits.area, "the map")
-        check_place(self.binding, self.params, self.target, grid.georeference, tiles=True)
-        return self if self.params.mosaic != "newest" else self._dated()
+        for target in self.targets or [None]:
+            check_place(self.binding, self.params, target, grid.georeference, tiles=True)
+        return self._dated() if self.params.mosaic == "newest" or self.mosaic.each_day else self
 
     def _check_scales(self) -> None:
         """Raise OptionError if scenes' files state different scales, and the request does not set ``scale``."""

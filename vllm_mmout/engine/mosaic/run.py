@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,13 +17,16 @@ from vllm_mmout.engine.request.target import finishing
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, SaveError
 from vllm_mmout.geo import DATES, DESCRIBED_BY
-from vllm_mmout.outputs import RasterOutput
+from vllm_mmout.outputs import RasterOutput, RasterSeries
 from vllm_mmout.outputs.base import ASSUMED, Source
 from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.mosaic.plan import MosaicPlan
+    from vllm_mmout.engine.mosaic.planned_maps import PlannedMap
+    from vllm_mmout.geo import MapGrid, PlacedArea
     from vllm_mmout.params import OutputParams
+    from vllm_mmout.processors.base import OutputProcessor
 
 INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
 """Keys in the map's metadata: ``INPUTS`` for the names of the inputs, one per line, ``ORDER`` for the mosaic's order.
@@ -99,63 +102,97 @@ class MosaicRun:
         self._aborted = True
 
     def result(self, request_id: str) -> MultimodalRequestOutput:
-        """Join the results of the scenes, save the map if the request has a path, and return the result. Blocks.
+        """Join the results of the scenes, save the maps if the request has a path, and return the result. Blocks.
 
         Raises:
             MMOutError: all scenes failed, the results differ in their classes or bands, or the map cannot be written.
 
         """
         plan = self.plan
-        of_scenes = [(plan.scenes[index].name, texts) for index, texts in sorted(self._assumed.items())]
-        assumed = tuple(dict.fromkeys([*plan.assumed, *_merged(of_scenes)]))
+        assumed = tuple(dict.fromkeys([*plan.assumed, *self._assumed_of(sorted(self._assumed))]))
         if not self._results:
             raise DecodeError(f"every input of the mosaic failed: {' '.join(assumed)[:2000]}")
-        processor = plan.binding.processors[plan.binding.choice.pick(plan.params.processor)[0]]
-        in_order_given = [result for _, result in sorted(self._results.items())]
-        grid, area = plan.map_of([result.placed for result in in_order_given])
+        grid, area = plan.map_of([result.placed for _, result in sorted(self._results.items())])
         if area is not None:
             assumed = tuple(dict.fromkeys([*assumed, *area.assumed]))
-        joining = Joining(
-            self._by_precedence(),
-            grid,
-            confident=plan.params.mosaic == "confident",
-            finish=processor.mosaic_pixels(plan.params.of_run),
-            resampling=plan.params.resampling,
-            area=area,
-            check_aborted=self._check_aborted,
-        )
-        raster = joining.raster(self.folder, self._metadata(assumed))
+        made = [each for each in plan.maps if not self._results.keys().isdisjoint(each.scenes)]
+        joined: list[StoredRaster] = []
         try:
-            output = processor.mosaic_output(raster, plan.params.of_run, area)
-            place = Source(size=grid.size, georeference=grid.georeference, assumed=assumed, area=area)
-            kinds = asked_results(plan.binding, plan.params) if isinstance(plan.params.output, tuple) else ()
-            output = finishing(None, plan.target, kinds=kinds, placed_on=place)(place.lay(output), None)
+            joined.extend(self._joined(each, grid, area) for each in made)  # keeps those made before an error
+            outputs = [self._finished(*pair, area) for pair in zip(made, joined, strict=True)]
+            output = self._of_days(made, outputs) if plan.mosaic.each_day else outputs[0]
         except BaseException:
-            raster.close()
+            for raster in joined:
+                raster.close()
             raise
         tiles = sum(scene.tiles for scene in plan.scenes)
         return MultimodalRequestOutput(
             request_id, output, [], 0, finished=True, progress=Progress(tiles, tiles), assumed=assumed
         )
 
+    def _joined(self, planned: PlannedMap, grid: MapGrid, area: PlacedArea | None) -> StoredRaster:
+        """Join the results of the scenes of a map."""
+        processor, params = self._processor, self.plan.params
+        indices = [index for index in planned.scenes if index in self._results]
+        joining = Joining(
+            self._by_precedence(indices),
+            grid,
+            confident=params.mosaic == "confident",
+            finish=processor.mosaic_pixels(params.of_run),
+            resampling=params.resampling,
+            area=area,
+            check_aborted=self._check_aborted,
+        )
+        return joining.raster(self.folder, self._metadata(indices, self._assumed_in(planned, area)))
+
+    def _finished(self, planned: PlannedMap, raster: StoredRaster, area: PlacedArea | None) -> Any:
+        """Make the requested kinds of output of a map, and save them if the map has a file."""
+        plan, size = self.plan, (raster.height, raster.width)
+        output = self._processor.mosaic_output(raster, plan.params.of_run, area)
+        assumed = self._assumed_in(planned, area)
+        place = Source(size=size, georeference=raster.georeference, assumed=assumed, area=area)
+        kinds = asked_results(plan.binding, plan.params) if isinstance(plan.params.output, tuple) else ()
+        return finishing(None, planned.target, kinds=kinds, placed_on=place)(place.lay(output), None)
+
+    def _of_days(self, made: Sequence[PlannedMap], outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return the outputs by day. If the request's path is a Zarr store, save them there."""
+        by_day = {str(each.day): output for each, output in zip(made, outputs, strict=True)}
+        target = self.plan.target
+        if target is not None and not target.folder:
+            path = str(RasterSeries(by_day).save(target.path))
+            for output in outputs:
+                output.path = path
+        return by_day
+
+    @property
+    def _processor(self) -> OutputProcessor:
+        return self.plan.binding.processors[self.plan.binding.choice.pick(self.plan.params.processor)[0]]
+
+    def _assumed_in(self, planned: PlannedMap, area: PlacedArea | None) -> tuple[str, ...]:
+        """Return the sentences about assumptions that concern a map."""
+        own = self._assumed_of([index for index in planned.scenes if index in self._assumed])
+        return tuple(dict.fromkeys([*self.plan.assumed, *own, *(() if area is None else area.assumed)]))
+
+    def _assumed_of(self, indices: Sequence[int]) -> list[str]:
+        """Return the sentences about the scenes ``indices``."""
+        return _merged([(self.plan.scenes[index].name, self._assumed[index]) for index in indices])
+
     def _check_aborted(self) -> None:
         if self._aborted:
             raise AbortedError("the request was aborted before its result was delivered")
 
-    def _by_precedence(self) -> list[SceneResult]:
-        """Return the results in order of precedence: where results overlap, the first with data is used."""
-        indices = sorted(self._results)
+    def _by_precedence(self, indices: list[int]) -> list[SceneResult]:
+        """Return results in order of precedence: where results overlap, the first with data is used."""
         if self.plan.params.mosaic == "newest":
             days = {index: self.plan.scenes[index].newest for index in indices}
-            indices.sort(key=days.__getitem__, reverse=True)
+            indices = sorted(indices, key=days.__getitem__, reverse=True)
         elif self.plan.params.mosaic == "clear":
             shares = {index: self._results[index].nodata_share() for index in indices}
-            indices.sort(key=shares.__getitem__)
+            indices = sorted(indices, key=shares.__getitem__)
         return [self._results[index] for index in indices]
 
-    def _metadata(self, assumed: tuple[str, ...]) -> dict[str, str]:
+    def _metadata(self, indices: Sequence[int], assumed: tuple[str, ...]) -> dict[str, str]:
         """Return the map's metadata: items equal in all results, names of the inputs, order, and dates of scenes."""
-        indices = sorted(self._results)
         each = [self._results[index].raster.metadata or {} for index in indices]
         shared = {key: text for key, text in each[0].items() if all(other.get(key) == text for other in each[1:])}
         shared.pop(ASSUMED, None)

@@ -15,11 +15,13 @@ from vllm_mmout.engine.request.input_reading import check_area, media_of
 from vllm_mmout.engine.scene.cutting import cut
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import (
+    DATES,
     PlacedRaster,
     Window,
     date_of_file_item,
     date_of_items,
     date_of_name,
+    days_of_times,
     window_of_box,
 )
 from vllm_mmout.models.inputs.catalogued import with_catalogued
@@ -47,6 +49,8 @@ class MosaicScene:
     """Georeference and size of the whole scene."""
     day: date | None
     """Day on which the scene was taken, or None if it is not stated."""
+    days: tuple[date, ...]
+    """All days that the scene's files and its catalogue state, in UTC as far as known, sorted."""
     written: date | None
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     scales: frozenset[tuple[float, float]]
@@ -126,14 +130,15 @@ def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -
             source = opened.source
             placed = PlacedRaster(name, source.georeference, source.size or (0, 0))
             day = date_of_items(source.metadata) or date_of_name(name)
-            return MosaicScene(name, data, media, placed, day, date_of_file_item(source.metadata), frozenset(), None)
+            written = date_of_file_item(source.metadata)
+            return MosaicScene(name, data, media, placed, day, (day,) if day else (), written, frozenset(), None)
         with closing(opened) as view:
             placed = PlacedRaster(name, view.georeference, view.size)
             return MosaicScene(name, data, media, placed, *_days(media, view), _scales(view), view.mapper)
 
 
-def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
-    """Return the newest day of the files of a scene, and the newest day in their TIFFTAG_DATETIME."""
+def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], date | None]:
+    """Return the newest day of the files of a scene, all its days, and the newest day in their TIFFTAG_DATETIME."""
     files = view.raster.members_of(view.bands)
     days = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
     folder = as_folder(data)
@@ -141,7 +146,8 @@ def _days(data: Any, view: RasterView) -> tuple[date | None, date | None]:
     if not known and folder is not None and (of_folder := date_of_name(folder.resolve().name)) is not None:
         known = [of_folder]
     written = [day for file in files if (day := date_of_file_item(file.metadata)) is not None]
-    return max(known, default=None), max(written, default=None)
+    stated = [day for file in files for day in days_of_times(file.metadata.get(DATES, ""))]
+    return max(known or stated, default=None), tuple(sorted({*(stated or known)})), max(written, default=None)
 
 
 def _scales(view: RasterView) -> frozenset[tuple[float, float]]:

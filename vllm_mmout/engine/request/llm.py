@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import LLM
 
-from vllm_mmout.engine.mosaic.llm_mosaics import Mosaics
+from vllm_mmout.engine.mosaic.llm_mosaics import Mosaics, check_folders
 from vllm_mmout.engine.mosaic.mosaic import Mosaic
 from vllm_mmout.engine.request.llm_call import Call
 from vllm_mmout.engine.request.progress_bar import Bar
@@ -54,8 +54,8 @@ class BoundLLM(LLM):
                 dict. Several files are one input as a folder, as a mapping of band names to files, or as a list within
                 the list of inputs, ``[["b2.tif", "b3.tif"]]``: their bands in that order, or, for a model with dates,
                 one of these forms for each date. A `Mosaic` is one input of several scenes, whose results become one
-                map. With the extra "stac", an input may be a STAC item, and an item collection is as many inputs as it
-                has items.
+                map, or a map of each day. With the extra "stac", an input may be a STAC item, and an item collection is
+                as many inputs as it has items.
             params: options for all inputs, or a list with the options of each input.
             use_tqdm: whether to show a progress bar, or a function that makes one.
             priority: priority of the requests; lower values run earlier (with the priority scheduling policy).
@@ -86,6 +86,7 @@ class BoundLLM(LLM):
                     param="partial_images",
                 )
         sources = [list(data.inputs) if isinstance(data, Mosaic) else data for data in inputs]
+        check_folders(inputs, [request.params for request in requests])
         check_targets(binding, ((data, request.params) for data, request in zip(sources, requests, strict=True)))
         if any(isinstance(data, Mosaic) or each.params.mosaic for data, each in zip(inputs, requests, strict=True)):
             with closing(Mosaics.of(binding, inputs, requests)) as mosaics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import PurePath
 from typing import Final
 
@@ -73,6 +73,15 @@ def date_of_name(name: str, *, coarse: bool = False) -> date | None:
 def date_of_raster(metadata: Mapping[str, str], name: str) -> date | None:
     """Return a raster's acquisition date from its metadata items, else its name, else the date of its file."""
     return date_of_items(metadata) or date_of_name(name) or date_of_file_item(metadata)
+
+
+def days_of_times(text: str) -> list[date]:
+    """Return the days (UTC) of times in the form of ISO 8601, one per line. Return [] if a line has another form."""
+    try:
+        times = [datetime.fromisoformat(line) for line in text.split("\n") if line]
+        return [(time if time.tzinfo is None else time.astimezone(UTC)).date() for time in times]
+    except (ValueError, OverflowError):
+        return []
 
 
 def _first(matches: Iterable[re.Match[str] | None]) -> date | None:

@@ -18,6 +18,8 @@ from vllm_mmout.geo.raster.nodata import observed
 from vllm_mmout.geo.raster.packing import Packing
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from vllm_mmout.geo.raster.georeference import Georeference
 
 _SIDES = ("row", "col", "height", "width")
@@ -135,6 +137,9 @@ class RasterFacts:
     override it."""
     colours: tuple[str | None, ...] = ()
     """Colour of each band ("red", "nir") as stated by the file, one entry per band; empty if unknown."""
+    days: tuple[date | None, ...] = ()
+    """Acquisition day (UTC) of each band, one entry per band, if bands may be of several days. Otherwise empty, and the
+    metadata and the name hold the day of all bands."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -200,6 +205,7 @@ class Raster(RasterFacts):
             mask=None if alpha_is_selected else self.mask,
             alpha=None,
             colours=tuple(self.colours[index] for index in indices) if self.colours else (),
+            days=tuple(self.days[index] for index in indices) if self.days else (),
         )
 
     def without_alpha(self) -> Raster:

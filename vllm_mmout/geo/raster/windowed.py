@@ -196,8 +196,8 @@ class OpenRaster(RasterFacts, ABC):
                     facts["georeference"] = self.georeference.shifted(window.row, window.col)
                 if places is not None:
                     facts |= {"descriptions": tuple(self.descriptions[place] for place in places), "alpha": None}
-                    facts["packing"] = tuple(self.packing[place] for place in places) if self.packing else ()
-                    facts["colours"] = tuple(self.colours[place] for place in places) if self.colours else ()
+                    for name in ("packing", "colours", "days"):
+                        facts[name] = tuple(facts[name][place] for place in places) if facts[name] else ()
                 yield Raster(array, mask, **facts)
 
     @abstractmethod

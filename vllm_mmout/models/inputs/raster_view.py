@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Window, area_of, may_be_invalid, observed, placed_area, window_of_box
+from vllm_mmout.models.inputs.input_dates import dates_of
 from vllm_mmout.models.inputs.unpacking import has_numbers, numbers_of
 from vllm_mmout.stopwatch import FILES
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from vllm_mmout.geo import Georeference, Layer, OpenRaster, PlacedArea, Raster
     from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
@@ -157,6 +160,11 @@ class RasterView:
     def assumed(self) -> tuple[str, ...]:
         """Notes for the user about assumptions made about the input."""
         return (*self.raster.assumed, *self.noted, *(() if self.area is None else self.area.assumed))
+
+    @property
+    def dates(self) -> tuple[date, ...] | None:
+        """Acquisition date of each date that the model takes, from the request or the files. None if one is unknown."""
+        return dates_of(self.raster, self.bands[: self.mapper.num_frames or 1], self.params.dates)
 
     @property
     def itemsize(self) -> int:

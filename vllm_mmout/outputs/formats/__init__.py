@@ -110,7 +110,11 @@ class Format:
 _PICTURE = {"image": "pictures:write", "structured": "pictures:write", "raster": "pictures:write_raster"}
 _ANIMATION = {"video": "videos:write_animation"}
 _TIFF = {"image": "pictures:write", "raster": "geotiff:write", "classes": "geotiff:write_classes"}
-_ZARR = {"raster": "zarr_store:write_raster", "tensor": "zarr_store:write_arrays"}
+_ZARR = {
+    "raster": "zarr_store:write_raster",
+    "series": "zarr_store:write_series",
+    "tensor": "zarr_store:write_arrays",
+}
 _NETCDF = {"raster": "netcdf:write"}
 _NPZ = {"raster": "arrays:write_raster_npz", "tensor": "arrays:write_npz", "video": "videos:write_npz"}
 _JSON = {"structured": "arrays:write_fields", "tensor": "arrays:write_json"}

@@ -19,6 +19,13 @@ _CONVENTIONS: Final = {
     "spatial": ("spatial", "689b58e2-cf7b-45e0-9fff-9cfc0883d6b4", "spatial:"),
 }
 """Maps the prefix of attribute names to the repository, the UUID and the name of the convention that defines them."""
+TIME_ATTRIBUTES: Final = {
+    "standard_name": "time",
+    "axis": "T",
+    "units": "days since 1970-01-01",
+    "calendar": "proleptic_gregorian",
+}
+"""Attributes of the coordinate "time", by the CF conventions."""
 
 
 def cf_attributes(output: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import importlib.util
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from zipfile import ZIP_STORED, ZipFile
@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
-from vllm_mmout.geo import Window, are_classes, epsg_code, proj_crs
+from vllm_mmout.geo import Window, are_classes, proj_crs
 from vllm_mmout.outputs.data_array import pixel_centres, spatial_ref
 from vllm_mmout.outputs.formats import Format, opened
-from vllm_mmout.outputs.formats.zarr_attributes import cf_attributes, convention
+from vllm_mmout.outputs.formats.zarr_attributes import TIME_ATTRIBUTES, cf_attributes, convention
+from vllm_mmout.outputs.formats.zarr_grid import DIMS, StoredGrid
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo import Affine, Georeference
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.series import RasterSeries
     from vllm_mmout.outputs.tensor import TensorOutput
 
 _SIDE: Final = 512
@@ -39,7 +41,7 @@ _READ_BYTES: Final = 2**26
 """Number of bytes of a raster that are read at a time. A chunk of all bands is read even if it is larger."""
 _METADATA: Final = "zarr.json"
 _NAME: Final = "raster"
-_DIMS: Final = ("band", "y", "x")
+_TIME: Final = "time"
 
 
 def check(georeference: Georeference | None, form: Format, instead: str) -> None:
@@ -62,79 +64,61 @@ def check(georeference: Georeference | None, form: Format, instead: str) -> None
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Size and georeference of a raster, or of a reduced copy of it."""
-
-    size: tuple[int, int]
-    """Height and width in pixels."""
-    crs: str | None
-    transform: Affine | None
-
-    @property
-    def half(self) -> _Grid:
-        """Grid of the next reduced copy, with pixels twice as high and wide. An odd last row or column is kept."""
-        height, width = self.size
-        transform = self.transform
-        if transform is not None:
-            a, b, c, d, e, f = transform
-            transform = (2 * a, 2 * b, c, 2 * d, 2 * e, f)
-        return _Grid((-(-height // 2), -(-width // 2)), self.crs, transform)
-
-    @property
-    def spatial(self) -> dict[str, Any]:
-        """Attributes of the grid with the prefix ``spatial:``. Empty without a transform."""
-        if self.transform is None:
-            return {}
-        a, b, c, d, e, f = self.transform
-        height, width = self.size
-        corners = [(a * col + b * row + c, d * col + e * row + f) for col in (0, width) for row in (0, height)]
-        xs, ys = zip(*corners, strict=True)
-        return {
-            "spatial:dimensions": list(_DIMS[1:]),
-            "spatial:shape": [height, width],
-            "spatial:transform": list(self.transform),
-            "spatial:bbox": [min(xs), min(ys), max(xs), max(ys)],
-        }
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes of the grid with the prefixes ``proj:`` and ``spatial:``, and the conventions that define them."""
-        proj: dict[str, Any] = {}
-        if self.crs is not None:
-            is_code = epsg_code(self.crs) is not None
-            proj = {"proj:code": self.crs} if is_code else {"proj:wkt2": spatial_ref(self.crs, None)["crs_wkt"]}
-        spatial = self.spatial
-        names = [name for name, stated in (("proj", proj), ("spatial", spatial)) if stated]
-        return {"zarr_conventions": [convention(name) for name in names], **proj, **spatial} if names else {}
-
-
 def write_raster(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
     """Write a raster as a group with the array "raster" [band, y, x] and its coordinates.
 
     A raster larger than a chunk also gets reduced copies, in the groups "1", "2" and so on. Memory holds some chunks at
     a time. ``target`` is an empty folder for a folder store, or else a zip file to write.
     """
-    check(output.georeference, form, ".tif")
-    grid = _Grid((output.height, output.width), output.crs, output.transform)
+    _write([output], (), output.metadata, target, form)
+
+
+def write_series(output: RasterSeries, target: Path | BinaryIO, form: Format) -> None:
+    """Write the rasters of a series like `write_raster`, but as one array [time, band, y, x]."""
+    _write([*output.rasters.values()], tuple(output.rasters), output.metadata, target, form)
+
+
+def _write(
+    rasters: Sequence[RasterOutput],
+    days: tuple[date, ...],
+    metadata: Mapping[str, str],
+    target: Path | BinaryIO,
+    form: Format,
+) -> None:
+    """Write rasters along a time axis of ``days``, or a single raster without this axis if ``days`` is empty."""
+    check(rasters[0].georeference, form, ".tif")
+    like = next((raster for raster in rasters if raster.nodata is not None), rasters[0])
+    grid = StoredGrid((like.height, like.width), like.crs, like.transform)
     with _folder(target) as folder:
         import zarr
 
-        root = zarr.create_group(str(folder), attributes=dict(output.metadata))
-        array = _create(root, output, grid)
-        for window in _windows(grid.size, output.count * array.dtype.itemsize):
-            array[:, window.rows, window.cols] = output.read(window).astype(array.dtype, copy=False)
+        root = zarr.create_group(str(folder), attributes=dict(metadata))
+        array = _create(root, like, grid, days)
+        for raster, at in zip(rasters, _planes(days), strict=True):
+            for window in _windows(grid.size, like.count * array.dtype.itemsize):
+                pixels = raster.read(window).astype(array.dtype, copy=False)
+                if raster.nodata != like.nodata and (pixels == like.nodata).any():
+                    raise SaveError(
+                        f"a raster without nodata has pixels of {like.nodata:g}, which are nodata in the others; save"
+                        " the rasters as GeoTIFFs"
+                    )
+                array[(*at, slice(None), window.rows, window.cols)] = pixels
         layout = [{"asset": _NAME, "transform": {"scale": [1.0, 1.0], "translation": [0.0, 0.0]}, **grid.spatial}]
         while max(grid.size) > _SIDE:
             grid = grid.half
             asset = f"{len(layout)}/{_NAME}"
-            array = _reduce(root.create_group(str(len(layout))), output, grid, array)
+            array = _reduce(root.create_group(str(len(layout))), like, grid, days, array)
             scale = {"scale": [2.0, 2.0], "translation": [0.0, 0.0]}
             layout.append({"asset": asset, "derived_from": layout[-1]["asset"], "transform": scale, **grid.spatial})
         if len(layout) > 1:
             conventions: Any = root.attrs.get("zarr_conventions", [])
             stated = [*conventions, convention("multiscales")]
             root.update_attributes({"multiscales": {"layout": layout}, "zarr_conventions": stated})
+
+
+def _planes(days: tuple[date, ...]) -> list[tuple[int, ...]]:
+    """Return the index of each raster along the time axis, or a single empty index without this axis."""
+    return [(number,) for number in range(len(days))] or [()]
 
 
 def write_arrays(output: TensorOutput, target: Path | BinaryIO, form: Format) -> None:
@@ -195,8 +179,8 @@ def _chunks(array: NDArray[Any]) -> tuple[int, ...]:
     return tuple(reversed(sides))
 
 
-def _create(group: Any, output: RasterOutput, grid: _Grid) -> Any:
-    """Create the array of a raster on a grid in a group, with its coordinates. Return the zarr array."""
+def _create(group: Any, output: RasterOutput, grid: StoredGrid, days: tuple[date, ...]) -> Any:
+    """Create the array of a raster or series on a grid in a group, with its coordinates. Return the zarr array."""
     dtype = np.dtype(np.uint8) if output.dtype == np.bool_ else output.dtype.newbyteorder("=")
     sides = [min(_SIDE, side) for side in grid.size]
     bands = max(1, min(output.count, _CHUNK_BYTES // (math.prod(sides) * dtype.itemsize)))
@@ -206,14 +190,18 @@ def _create(group: Any, output: RasterOutput, grid: _Grid) -> Any:
         group.create_array("spatial_ref", shape=(), dtype="int64", attributes=place)
     axes = {} if grid.crs is None else {axis["axis"].lower(): axis for axis in proj_crs(grid.crs).cs_to_cf()}
     centres = pixel_centres(grid.transform, *grid.size)
+    if days:
+        times = np.array(days, "datetime64[D]").astype(np.int64)
+        group.create_array(_TIME, data=times, dimension_names=[_TIME], attributes=TIME_ATTRIBUTES)
+    time_dims, times_shape = ((_TIME,), (len(days),)) if days else ((), ())
     for name, values in {"band": np.arange(1, output.count + 1), **centres}.items():
         group.create_array(name, data=values, dimension_names=[name], attributes=axes.get(name, {}))
     return group.create_array(
         _NAME,
-        shape=(output.count, *grid.size),
+        shape=(*times_shape, output.count, *grid.size),
         dtype=dtype,
-        chunks=(bands, *sides),
-        dimension_names=_DIMS,
+        chunks=(*(1 for _ in times_shape), bands, *sides),
+        dimension_names=[*time_dims, *DIMS],
         fill_value=0 if output.nodata is None else dtype.type(output.nodata),
         attributes={
             **cf_attributes(output, dtype),
@@ -231,13 +219,16 @@ def _windows(size: tuple[int, int], pixel_bytes: int) -> Iterator[Window]:
             yield Window(row, col, min(_SIDE, size[0] - row), min(width, size[1] - col))
 
 
-def _reduce(group: Any, output: RasterOutput, grid: _Grid, source: Any) -> Any:
+def _reduce(group: Any, output: RasterOutput, grid: StoredGrid, days: tuple[date, ...], source: Any) -> Any:
     """Write a raster with half as many rows and columns as the zarr array ``source``. Return the new array."""
-    array = _create(group, output, grid)
+    array = _create(group, output, grid, days)
     nearest = output.nearest or are_classes(output.dtype, output.class_names, output.palette)
-    for window in _windows(grid.size, 4 * output.count * array.dtype.itemsize):
-        pixels = source[:, 2 * window.row : 2 * window.rows.stop, 2 * window.col : 2 * window.cols.stop]
-        array[:, window.rows, window.cols] = pixels[:, ::2, ::2] if nearest else _means(pixels, output.nodata)
+    for at in _planes(days):
+        for window in _windows(grid.size, 4 * output.count * array.dtype.itemsize):
+            rows, cols = (slice(2 * side.start, 2 * side.stop) for side in (window.rows, window.cols))
+            pixels = source[(*at, slice(None), rows, cols)]
+            reduced = pixels[:, ::2, ::2] if nearest else _means(pixels, output.nodata)
+            array[(*at, slice(None), window.rows, window.cols)] = reduced
     return array
 
 

@@ -172,7 +172,7 @@ class TerratorchMapper(RasterMapper):
         if LOCATION in self.extras and (self.metadata or view.params.location is not None):
             tensors[LOCATION] = location_of(view)
         if DATES in self.extras and (self.metadata or view.params.dates is not None):
-            tensors[DATES] = dates_of(view, self.num_frames or 1)
+            tensors[DATES] = dates_of(view)
         for name in (MEANS, STDS):
             numbers = getattr(view.params, name)
             tensors[name] = None if numbers is None else np.array(numbers, np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import date_of_raster, proj_crs
+from vllm_mmout.geo import proj_crs
 from vllm_mmout.models.inputs.raster_view import RasterView
 
 
@@ -35,31 +34,17 @@ def location_of(view: RasterView) -> NDArray[np.float32] | None:
     return location if np.isfinite(location).all() else None
 
 
-def dates_of(view: RasterView, frames: int) -> NDArray[np.float32] | None:
+def dates_of(view: RasterView) -> NDArray[np.float32] | None:
     """Return the year and the day of the year, counted from 0, of each date of an input.
-
-    The dates come from the request, or else from the metadata or the names of the files.
 
     Returns:
         float32 [frames, 2], or None if the date of a frame is unknown.
 
     """
-    texts = view.params.dates
-    if texts is not None:
-        if len(texts) != frames:
-            raise InputError(
-                f"dates has {len(texts)} dates, and the model takes {frames}; give a date for each frame", param="dates"
-            )
-        dates: list[date | None] = [date.fromisoformat(text) for text in texts]
-    else:
-        members = view.raster.members_of(view.bands[:frames])
-        dates = [date_of_raster(member.metadata, member.name) for member in members]
-        if frames > 1 and len({id(member) for member in members}) < frames:
-            return None  # a file with several frames does not tell which date each frame has
-    if any(day is None for day in dates):
+    dates = view.dates
+    if dates is None:
         return None
-    days = [(day.year, day.timetuple().tm_yday - 1) for day in dates if day is not None]
-    return np.array(days, np.float32)
+    return np.array([(day.year, day.timetuple().tm_yday - 1) for day in dates], np.float32)
 
 
 @lru_cache(maxsize=64)

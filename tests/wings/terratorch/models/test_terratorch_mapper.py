@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from affine import Affine
 from pyproj import Transformer
+from stac_catalogue import catalogue, item_path
 from terratorch_configs import flood_config, radar_config
 from terratorch_rasters import PLACE, mapped, written
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.models.inputs.catalogued import with_catalogued
 from vllm_mmout.wings.terratorch.mapper import TerratorchMapper
 
 
@@ -72,6 +74,30 @@ def test_each_date_of_a_list_says_when(tmp_path):
     assert (tensors["pixel_values_raw"] == np.stack(arrays, axis=1)).all()
     said = mapped(config, [tmp_path / name for name in names], dates=("2020-12-31", "2021-01-01"))
     assert said["temporal_coords"].tolist() == [[2020, 365], [2021, 0]]
+
+
+def test_the_dates_of_catalogue_items_reach_the_model(tmp_path):
+    """The files of STAC items state no date, so the model gets the dates of the items."""
+    root = catalogue(tmp_path)
+    items = [str(item_path(root, "sentinel-2", f"S2A_32TQM_{day}")) for day in ("2024-06-01", "2024-06-11")]
+    config = flood_config(size=(6, 2, 48, 48))
+    tensors = mapped(config, with_catalogued(items))
+    assert tensors["temporal_coords"].tolist() == [[2024, 152], [2024, 162]]
+    assert tensors["pixel_values_raw"].shape == (6, 2, 48, 48)
+
+
+def test_the_times_of_a_zarr_store_reach_the_model(tmp_path):
+    """The dates are those of its time axis, in chronological order, as the bands are."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    pixels = np.random.default_rng(0).integers(1, 4000, (2, 6, 64, 64), "int16")
+    times = np.array(["2024-05-02T10:00", "2023-01-01T23:30"], "datetime64[ns]")
+    xarray.Dataset({"raster": (("time", "band", "y", "x"), pixels)}, {"time": times}).to_zarr(
+        tmp_path / "x.zarr", consolidated=False
+    )
+    tensors = mapped(flood_config(size=(6, 2, 64, 64)), tmp_path / "x.zarr")
+    assert tensors["temporal_coords"].tolist() == [[2023, 0], [2024, 122]]
+    assert (tensors["pixel_values_raw"] == pixels[::-1].swapaxes(0, 1)).all()
 
 
 def test_one_file_of_several_dates_says_no_date(tmp_path):

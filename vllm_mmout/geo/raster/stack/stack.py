@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from rasterio.errors import RasterioError
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.areas import pixel_areas
+from vllm_mmout.geo.raster.dates import date_of_raster
 from vllm_mmout.geo.raster.files import THREADS
 from vllm_mmout.geo.raster.nodata import as_pixels_have_it, can_hold
 from vllm_mmout.geo.raster.raster import Raster, Window
@@ -87,6 +89,7 @@ class OpenStack(OpenRaster):
             georeference=reference.georeference,
             metadata=_shared_metadata(rasters),
             assumed=tuple(dict.fromkeys(text for raster in rasters for text in raster.assumed)),
+            days=tuple(map(_day_of, layers)) if any(raster.days for raster in rasters) else (),
             block=block,
             block_bytes=block_bytes,
         )
@@ -241,6 +244,12 @@ def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
         array[array == value] = np.nextafter(value, np.array(toward, array.dtype))
     else:
         array[array == value] = value + 1 if value == np.iinfo(array.dtype).min else value - 1
+
+
+def _day_of(layer: Layer) -> date | None:
+    """Return the acquisition day of a band, or None if it is unknown."""
+    raster = layer.raster
+    return raster.days[layer.place] if raster.days else date_of_raster(raster.metadata, raster.name)
 
 
 def _shared_metadata(rasters: Sequence[OpenRaster]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,12 +13,13 @@ import numpy as np
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.nodata import parse_nodata
 from vllm_mmout.geo.raster.packing import Packing
+from vllm_mmout.geo.raster.stack.stack import DATES
 from vllm_mmout.geo.raster.zarr.array import ZarrArray, number_of
 from vllm_mmout.geo.raster.zarr.place import place_of
 from vllm_mmout.geo.raster.zarr.times import order_of, times_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import date, datetime
 
     from vllm_mmout.geo.raster.georeference import Georeference
     from vllm_mmout.geo.raster.zarr.choice import Axes, Chosen
@@ -48,6 +50,8 @@ class ZarrFacts:
     """Scale and offset of each plane; empty if they leave all numbers unchanged."""
     metadata: Mapping[str, str]
     assumed: tuple[str, ...]
+    days: tuple[date, ...]
+    """Day (UTC) of each plane; empty if the arrays have a single time, or if their times are unknown."""
 
     def of_raster(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return keyword arguments that create `RasterFacts` with this metadata, for pixels of ``dtype``."""
@@ -58,6 +62,7 @@ class ZarrFacts:
             "metadata": self.metadata,
             "packing": self.packing,
             "assumed": self.assumed,
+            "days": self.days,
         }
 
 
@@ -74,13 +79,15 @@ def facts_of(chosen: Chosen) -> ZarrFacts:
             f"{first.name} has the shape {list(axes.shape)}, of more than {_MOST_PLANES} bands; choose fewer"
         )
     all_names = [_band_names(chosen.group, array.node, own_axes) for array, own_axes in arrays]
-    planes, names, packing = [], [], []
+    planes, names, packing, days = [], [], [], []
     for moment in order_of(times, axes.times, first.name):
         for (array, own_axes), own_names in zip(arrays, all_names, strict=True):
             for band in range(own_axes.bands):
                 planes.append((array, own_axes.plane(moment, band)))
                 names.append(own_names[band])
                 packing.append(_packing(array, band, own_axes.bands))
+                if times is not None and axes.times > 1:
+                    days.append(times[moment].astimezone(UTC).date())
     places = [place_of(chosen.group, node, (own.names[-2], own.names[-1])) for node, own in chosen.arrays]
     _check_same(chosen, "the place", places)
     nodata = [_nodata(array) for array, _ in arrays]
@@ -93,6 +100,7 @@ def facts_of(chosen: Chosen) -> ZarrFacts:
         packing=tuple(packing) if any(each.told for each in packing) else (),
         metadata=_metadata(chosen, times),
         assumed=chosen.assumed,
+        days=tuple(days),
     )
 
 
@@ -196,7 +204,7 @@ def _check_same(chosen: Chosen, what: str, values: Sequence[Any]) -> None:
 
 
 def _metadata(chosen: Chosen, times: list[datetime] | None) -> dict[str, str]:
-    """Return the attributes that are texts as metadata items, and the acquisition time if all bands share it."""
+    """Return the attributes that are texts as metadata items, and the acquisition time or times."""
     attributes = {} if chosen.group is None else dict(chosen.group.attributes)
     if len(chosen.arrays) == 1:
         attributes |= chosen.arrays[0][0].attributes
@@ -208,4 +216,6 @@ def _metadata(chosen: Chosen, times: list[datetime] | None) -> dict[str, str]:
     items = dict(list(items.items())[:_ITEMS])
     if times is not None and len(times) == 1:
         items.setdefault("ACQUISITION_DATETIME", f"{times[0]:%Y-%m-%dT%H:%M:%SZ}")
+    elif times is not None:
+        items.setdefault(DATES, "\n".join(f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in sorted(times)))
     return items
