@@ -56,10 +56,45 @@ def test_tokens_lie_row_by_row_behind_the_prefix_tokens():
     assert raster.band_names[:2] == ("embedding_0", "embedding_1")
 
 
+def test_several_dates_are_averaged_or_kept():
+    """Tokens of all patches of a date come before those of the next; the metadata says what a band is."""
+    tokens = features(1, 1 + 2 * 9, DIM)
+    by_date = tokens[0, 1:].numpy().reshape(2, 3, 3, DIM).transpose(0, 3, 1, 2)
+    options = {"prefix_tokens": 1, "token_dates": 2, "dtype": "float32"}
+    mean, each = made(tokens, **options), made(tokens, dates="each", **options)
+    np.testing.assert_allclose(mean.array, by_date.mean(axis=0), rtol=1e-6)
+    np.testing.assert_array_equal(each.array, by_date.reshape(2 * DIM, 3, 3))
+    assert mean.metadata["MMOUT_EMBEDDING_DATES"] == "mean of 2 dates"
+    assert each.metadata["MMOUT_EMBEDDING_DATES"] == "6 bands for each of 2 dates, the first date first"
+    assert (mean.band_names[-1], each.band_names[-1]) == ("embedding_5", "embedding_5_date_2")
+    unit = made(tokens, dates="each", normalize=True, **options).array.reshape(2, DIM, 3, 3)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.slow  # imports the model
+def test_the_dates_of_a_model_of_transformers_are_where_they_belong():
+    """A change of one patch at one date of VideoMAE changes the vector of that patch and date alone."""
+    from transformers import VideoMAEConfig, VideoMAEModel
+
+    sizes = {"image_size": 12, "patch_size": PATCH, "num_frames": 3, "tubelet_size": 1, "num_channels": 2}
+    layers = {"hidden_size": 8, "num_hidden_layers": 0, "num_attention_heads": 2, "intermediate_size": 8}
+    model = VideoMAEModel(VideoMAEConfig(**sizes, **layers)).eval()
+    frames = features(1, 3, 2, 12, 12)
+    changed = frames.clone()
+    changed[0, 1, :, 2 * PATCH :, :PATCH] += 1
+    options = {"token_dates": 3, "dates": "each", "dtype": "float32"}
+    with torch.no_grad():
+        before, after = (made(model(data).last_hidden_state, **options).array for data in (frames, changed))
+    differs = (before != after).reshape(3, 8, 3, 3).any(axis=1)
+    assert np.argwhere(differs).tolist() == [[1, 2, 0]]
+
+
 @pytest.mark.parametrize(
     ("output", "options", "said"),
     [
         (features(1, 10, DIM), {}, "10 are no square of patches; set the option prefix_tokens"),
+        (features(1, 9, DIM), {"token_dates": 2}, "9 are no 2 squares of patches"),
+        (features(1, DIM, 3, 3), {"token_dates": 2}, "a feature map without dates, and token_dates is 2"),
         (features(1, DIM), {}, "is made of floating-point tokens"),
         ({"a": features(1, 9, DIM), "b": features(1, 9, DIM)}, {}, "set the option tensor"),
         (7e4 * torch.ones(1, DIM, 2, 2), {}, "float16 cannot hold"),
@@ -77,6 +112,8 @@ def test_what_is_no_grid_of_vectors_is_refused(output, options, said):
     "options",
     [
         {"patch_size": 0},
+        {"patch_size": 16, "token_dates": 0},
+        {"patch_size": 16, "dates": "first"},
         {"patch_size": [16, 8]},
         {"prefix_tokens": -1},
         {"dtype": "int16"},

@@ -37,6 +37,7 @@ _TAKES = (
 )
 _TOKENS, _MAP = 3, 4  # numbers of axes
 _DTYPES = ("float32", "float16", "int8")
+_DATES = ("mean", "each")
 _HIDDEN: Final = "last_hidden_state"
 _NODATA = -128  # of int8
 _MOST = 127
@@ -46,6 +47,8 @@ _STEPS = 4
 SCALE_BAND: Final = "scale_exponent"
 """Name of the last band of int8 rasters if each pixel has its own scale. The band has the scales' exponents."""
 PATCH_ITEM: Final = "MMOUT_PATCH_SIZE"
+DATES_ITEM: Final = "MMOUT_EMBEDDING_DATES"
+"""Name of the metadata item that tells how the vectors of several dates were combined."""
 SCALE_ITEM: Final = "MMOUT_EMBEDDING_SCALE"
 """Name of the metadata item with the formula that converts int8 pixels to vectors, if each has its own scale."""
 _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} is the last band"
@@ -67,8 +70,12 @@ class EmbeddingGridProcessor(OutputProcessor):
     Args:
         patch_size: side of a patch in pixels of the input. By default "patch_size" in the model's config.json.
         prefix_tokens: number of tokens before those of the patches. By default "prefix_tokens" in config.json, else 0.
+        token_dates: number of dates whose tokens the model returns, all tokens of the first date before those of the
+            second. By default "token_dates" in config.json, else 1.
+        dates: "mean" for the mean of a patch's vectors over the dates, or "each" for the vectors of all dates, whose
+            bands are those of the first date, then those of the second.
         tensor: name of the output to use if the model emits several. By default "last_hidden_state".
-        normalize: divide each vector by its length (L2), so that dot products are cosines.
+        normalize: divide each vector (of each date) by its length (L2), so that dot products are cosines.
         dtype: "float16" (nodata NaN), "float32" (NaN) or "int8" (-128).
         scale: size of a step of int8, one for all bands or one for each. Files state it as the bands' scale. By default
             each pixel has its own scale, which a last band holds as an exponent.
@@ -87,13 +94,19 @@ class EmbeddingGridProcessor(OutputProcessor):
         *,
         patch_size: int | None = None,
         prefix_tokens: int | None = None,
+        token_dates: int | None = None,
+        dates: str = "mean",
         tensor: str | None = None,
         normalize: bool = False,
         dtype: str = "float16",
         scale: float | Sequence[float] | None = None,
     ) -> None:
         self.output_stride = _checked_patch(patch_size)
-        self._prefix = _checked_prefix(prefix_tokens)
+        self._prefix = _checked_count("prefix_tokens", prefix_tokens, least=0)
+        self._token_dates = _checked_count("token_dates", token_dates, least=1)
+        if dates not in _DATES:
+            raise OptionError(f"dates must be {' or '.join(_DATES)}, got {dates!r}")
+        self._dates = dates
         if tensor is not None and (not isinstance(tensor, str) or not tensor):
             raise OptionError(f"tensor must be the name of an output of the model, or left out, got {tensor!r}")
         if dtype not in _DTYPES:
@@ -107,8 +120,9 @@ class EmbeddingGridProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor. The patch size and prefix tokens come from ``config.json`` unless options set them."""
-        known = {name: config[name] for name in ("patch_size", "prefix_tokens") if config.get(name) is not None}
+        """Create the processor. Facts about the tokens come from ``config.json`` unless options set them."""
+        names = ("patch_size", "prefix_tokens", "token_dates")
+        known = {name: config[name] for name in names if config.get(name) is not None}
         return cls(**{**known, **options})
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
@@ -131,8 +145,17 @@ class EmbeddingGridProcessor(OutputProcessor):
             raise not_of_reduce(f"embeddings must come as {self._dtype} [bands, rows, columns] from reduce", tensor)
         quantised = self._dtype == "int8"
         per_pixel = quantised and self._scale is None
-        names = [f"embedding_{number}" for number in range(len(array) - per_pixel)]
         metadata = {PATCH_ITEM: str(self.output_stride)}
+        groups = self._token_dates if self._dates == "each" else 1
+        size = (len(array) - per_pixel) // groups
+        ends = [""] if groups == 1 else [f"_date_{number}" for number in range(1, groups + 1)]
+        names = [f"embedding_{number}{end}" for end in ends for number in range(size)]
+        if self._token_dates > 1:
+            metadata[DATES_ITEM] = (
+                f"mean of {self._token_dates} dates"
+                if groups == 1
+                else f"{size} bands for each of {groups} dates, the first date first"
+            )
         if per_pixel:
             metadata[SCALE_ITEM] = _PER_PIXEL
         scales = self._scale or ()
@@ -156,33 +179,44 @@ class EmbeddingGridProcessor(OutputProcessor):
         return super().assemble(parts, params)
 
     def _grids(self, output: Raw) -> torch.Tensor:
-        """Return the vectors of all requests as [n, dim, rows, columns]."""
+        """Return the vectors of all requests as [n, dates, dim, rows, columns]."""
         features = tensor_named(output, self._tensor, _TAKES, default=_HIDDEN)
         if features.ndim not in (_TOKENS, _MAP) or not features.is_floating_point() or 0 in features.shape[1:]:
             pooled = (
                 "; the model pools its patches to one vector, which must be switched off" if features.ndim == 2 else ""
             )
             raise ReduceError(f"{_TAKES}, got {describe(features)}{pooled}")
+        dates = self._token_dates
         if features.ndim == _MAP:
-            return features
+            if dates > 1:
+                raise ReduceError(
+                    f"the model emits {describe(features)}, a feature map without dates, and token_dates is {dates};"
+                    " return the tokens of all dates, or set token_dates to 1 if the model joins its dates"
+                )
+            return features.unsqueeze(1)
         patches = features.shape[1] - self._prefix
-        side = math.isqrt(max(patches, 0))
-        if not side or side**2 != patches:
+        side = math.isqrt(max(patches, 0) // dates)
+        if not side or dates * side**2 != patches:
+            squares = f"{dates} squares" if dates > 1 else "square"
             raise ReduceError(
                 f"the model emits {describe(features)}, of which {self._prefix} tokens are prefix tokens, and the other"
-                f" {patches} are no square of patches; set the option prefix_tokens to the number of class tokens and"
-                " registers, or return a feature map [n, dim, rows, columns] from the model"
+                f" {patches} are no {squares} of patches; set the option prefix_tokens to the number of class tokens"
+                " and registers, and token_dates to the number of dates, or return a feature map [n, dim, rows,"
+                " columns] from the model"
             )
-        rows = features[:, self._prefix :].transpose(1, 2)
-        return rows.reshape(*rows.shape[:2], side, side)
+        rows = features[:, self._prefix :].unflatten(1, (dates, side * side)).transpose(2, 3)
+        return rows.unflatten(3, (side, side))
 
     def _stored(self, grid: torch.Tensor) -> torch.Tensor:
-        """Convert the vectors [dim, rows, columns] of one request to the dtype to be stored."""
+        """Convert the vectors [dates, dim, rows, columns] of one request to the bands to be stored."""
         import torch
 
         vectors = grid.to(torch.float32).contiguous()
+        if self._dates == "mean":
+            vectors = vectors.mean(dim=0, keepdim=True)
         if self._normalize:
-            vectors = unit_vectors(vectors, dim=0)
+            vectors = unit_vectors(vectors, dim=1)
+        vectors = vectors.flatten(0, 1)
         invalid = ~vectors.isfinite().all(dim=0)
         if self._dtype == "int8":
             bands = self._pixel_steps(vectors, invalid) if self._scale is None else self._band_steps(vectors, invalid)
@@ -239,12 +273,13 @@ def _checked_patch(patch_size: object) -> int:
     return patch_size
 
 
-def _checked_prefix(prefix_tokens: object) -> int:
-    if prefix_tokens is None:
-        return 0
-    if isinstance(prefix_tokens, bool) or not isinstance(prefix_tokens, int) or prefix_tokens < 0:
-        raise OptionError(f"prefix_tokens must be a number of tokens, 0 or more, got {prefix_tokens!r}")
-    return prefix_tokens
+def _checked_count(name: str, count: object, *, least: int) -> int:
+    """Return an option that is a number of at least ``least``, which is also its default."""
+    if count is None:
+        return least
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        raise OptionError(f"{name} must be a whole number, {least} or more, got {count!r}")
+    return count
 
 
 def _checked_scale(scale: object) -> tuple[float, ...]:

@@ -118,13 +118,13 @@ def is_terratorch(config: Mapping[str, Any]) -> bool:
 def completed(config: dict[str, Any]) -> dict[str, Any]:
     """Add the task's output processor and class names to a TerraTorch ``config.json`` that names no output processor.
 
-    For an embedding task it also gets the backbone's ``patch_size`` and ``prefix_tokens``.
+    For an embedding task it also gets the backbone's ``patch_size``, ``prefix_tokens`` and ``token_dates``.
     """
     if not is_terratorch(config):
         return config
     model = nested(config["pretrained_cfg"], "model")
     if str(model.get("class_path")).endswith("EmbeddingGenerationTask"):
-        config = {**patches_of(nested(model, "init_args")), **config}
+        config = {**patches_of(nested(model, "init_args"), _frames_of(config)), **config}
     if "output_processor" in config:
         return config
     table = config.get("mmout")
@@ -146,6 +146,14 @@ class TerratorchFolders:
 
     serves = staticmethod(is_terratorch)
     completed = staticmethod(completed)
+
+
+def _frames_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of dates of a model's input, or None if the input lacks an axis of dates or is malformed."""
+    try:
+        return TerratorchConfig.of(config).modalities[0].frames
+    except OptionError:  # raised again when the mapper reads the configuration
+        return None
 
 
 def _overrides(config: Mapping[str, Any]) -> Mapping[str, Any]:

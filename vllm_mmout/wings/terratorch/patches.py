@@ -1,4 +1,4 @@
-"""Look up the patch size of TerraTorch's backbones, and how many class tokens precede the patch tokens."""
+"""Look up the patch size of TerraTorch's backbones, their class tokens, and the dates of their patch tokens."""
 
 from __future__ import annotations
 
@@ -16,20 +16,30 @@ _BACKBONES: Final[Mapping[str, tuple[int, int]]] = {
 """Patch side in pixels, and number of class tokens, by the beginning of a backbone's name. The first match counts."""
 
 
-def patches_of(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Return ``patch_size`` and ``prefix_tokens`` of a backbone. Values that cannot be determined are missing.
+_KEEPS_DATES: Final = "prithvi_eo_v"
+"""Beginning of the names of backbones that return the tokens of each date."""
 
-    ``arguments`` is the table ``init_args`` of an embedding task. Its ``has_cls`` and the backbone's ``patch_size``
-    take precedence over the defaults of TerraTorch's backbones.
+
+def patches_of(arguments: Mapping[str, Any], frames: int | None = None) -> dict[str, int]:
+    """Return ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a backbone. Unknown values are missing.
+
+    Args:
+        arguments: the table ``init_args`` of an embedding task. Its ``has_cls`` and the backbone's ``patch_size`` take
+            precedence over the defaults of TerraTorch's backbones.
+        frames: number of dates of the model's input, or None if the input has no axis of dates.
+
     """
     network = nested(arguments, "model_args")
     name = str(network.get("backbone", arguments.get("model", ""))).removeprefix("terratorch_")
     patch, classes = next((known for start, known in _BACKBONES.items() if name.startswith(start)), (None, None))
     own = network.get("backbone_patch_size", network.get("patch_size"))
+    dates = frames if name.startswith(_KEEPS_DATES) and not network.get("backbone_use_temporal") else None
     if isinstance(own, list) and len(own) == 3 and own[1] == own[2]:  # Prithvi's dates, rows and columns
+        dates = dates // own[0] if dates and isinstance(own[0], int) and own[0] > 0 else None
         own = own[1]
     if isinstance(own, int):
         patch = own
     if isinstance(arguments.get("has_cls"), bool):
         classes = int(arguments["has_cls"])
-    return {name: value for name, value in (("patch_size", patch), ("prefix_tokens", classes)) if value is not None}
+    facts = {"patch_size": patch, "prefix_tokens": classes, "token_dates": dates if dates and dates > 1 else None}
+    return {name: value for name, value in facts.items() if value is not None}

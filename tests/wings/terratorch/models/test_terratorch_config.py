@@ -137,6 +137,26 @@ def test_the_patches_of_known_backbones_need_no_option(entries, patches):
 
 
 @pytest.mark.parametrize(
+    ("network", "dates"),
+    [
+        ({"backbone": "prithvi_eo_v2_300_tl"}, 4),
+        ({"backbone": "prithvi_eo_v2_300_tl", "backbone_patch_size": [2, 16, 16]}, 2),
+        ({"backbone": "prithvi_eo_v2_300_tl", "backbone_use_temporal": True}, None),
+        ({"backbone": "terramind_v1_base"}, None),
+    ],
+)
+def test_the_dates_of_prithvis_tokens_are_known(network, dates):
+    """Prithvi keeps the tokens of each date, or of several dates together, unless TerraTorch joins them."""
+    config = flood_config(size=(6, 4, 64, 64))
+    arguments = {"model_args": network}
+    config["pretrained_cfg"]["model"] = {
+        "class_path": "terratorch.tasks.EmbeddingGenerationTask",
+        "init_args": arguments,
+    }
+    assert completed(config).get("token_dates") == dates
+
+
+@pytest.mark.parametrize(
     "said",
     [
         {"output_processor": "none"},
