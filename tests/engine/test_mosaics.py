@@ -257,6 +257,19 @@ def test_a_mosaic_that_cannot_be_made_is_refused(llm, scenes, tmp_path):
         Mosaic([])
 
 
+def test_scenes_of_the_same_name_make_one_map(llm, scenes, tmp_path, monkeypatch):
+    """`run --mosaic` takes files of the same name from several folders, and the map's metadata tells them apart."""
+    monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))
+    files = []
+    for scene in scenes[:2]:
+        (tmp_path / scene.stem).mkdir()
+        files.append(str(scene.rename(tmp_path / scene.stem / "scene.tif")))
+    assert main(["run", "water-index", *files, "--mosaic=first", "-o", str(tmp_path / "map.tif")]) == 0
+    with rasterio.open(tmp_path / "map.tif") as file:
+        assert file.tags()["MMOUT_INPUTS"].split("\n") == ["scene.tif (input 1)", "scene.tif (input 2)"]
+        np.testing.assert_array_equal(file.read(), expected(file, list(PLACES)[:2]))
+
+
 def test_the_command_line_makes_a_map(llm, scenes, tmp_path, monkeypatch, capsys):
     """`run --mosaic` writes one file, on the grid of another file, and its flags are for mosaics alone."""
     monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))

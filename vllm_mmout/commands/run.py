@@ -106,7 +106,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--out",
         required=True,
         metavar="PATH",
-        help="file for one input (its suffix is the format), or folder, also in a bucket",
+        help="file for one input or a mosaic (its suffix is the format), or folder, also in a bucket",
     )
     parser.add_argument(
         FORMAT,
@@ -253,7 +253,7 @@ def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) 
         raise OptionError(f"-o {out} is a file, and there are {len(inputs_to_run)} inputs; name a folder")
     names = Counter(each.folder + name_of(each.data) for each in inputs_to_run)
     twice = sorted(name for name, count in names.items() if count > 1)
-    if twice:
+    if several and twice:
         raise OptionError(f"several inputs are called {', '.join(twice)}; their results would overwrite each other")
     if several and target.suffix and not is_folder(out):
         raise OptionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -114,6 +115,13 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
             f"the order is {data.order!r} in the Mosaic and {params.mosaic!r} in the params; give one", param="mosaic"
         )
     return data, msgspec.structs.replace(params, mosaic=next(iter(orders), "newest"))
+
+
+def scene_names(inputs: Sequence[Any]) -> list[str]:
+    """Return a name for messages of each scene. Scenes of the same name are told apart by their numbers, from 1."""
+    names = [scene_name(data, number) for number, data in enumerate(inputs, start=1)]
+    counts = Counter(names)
+    return [f"{name} (input {number})" if counts[name] > 1 else name for number, name in enumerate(names, start=1)]
 
 
 def scene_name(data: Any, number: int) -> str:

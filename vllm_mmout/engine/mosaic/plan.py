@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from vllm_mmout.engine.mosaic.mosaic import scene_name
+from vllm_mmout.engine.mosaic.mosaic import scene_names
 from vllm_mmout.engine.mosaic.planned_maps import check_each_day, planned_maps
 from vllm_mmout.engine.mosaic.scenes import MosaicScene, opened_scene
 from vllm_mmout.engine.request.input_reading import check_area
@@ -90,10 +90,9 @@ class MosaicPlan:
         check_suffix(binding, params, target)
         assumed: list[str] = []
         kept = partial(_usable_scenes, assumed=assumed, skip_failed=mosaic.skip_failed)
-        named_inputs = [(scene_name(data, number), data) for number, data in enumerate(mosaic.inputs, start=1)]
         scenes = kept(
             (name, partial(_opened_part, binding, data, name, scene_params, params=params, area=area))
-            for name, data in named_inputs
+            for name, data in zip(scene_names(inputs), inputs, strict=True)
         )
         plan = cls(binding, params, mosaic, scenes, scene_params, target, (), (), mosaic.map_grid(), area, None)
         if (part := plan._requested_part()) is not None:
