@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from vllm_mmout.commands import run
+from vllm_mmout.commands import request_flags
 from vllm_mmout.errors import OptionError
 from vllm_mmout.messages import shown, unknown
 from vllm_mmout.option import options_of, said
@@ -92,7 +92,7 @@ def test_a_flag_is_made_of_the_row(capsys):
     """Its help is the first sentence, its value is read as that of a form."""
     parser = argparse.ArgumentParser(prog="test")
     for name, option in ASKED.items():
-        parser.add_argument(run.flag(name), **run._argparse_settings(option))
+        parser.add_argument(request_flags.flag(name), **request_flags.argparse_settings(option))
     found = parser.parse_args(["--layers", "a,b", "--zoom", "4"])
     assert (found.layers, found.zoom, found.style) == (("a", "b"), 4, "plain")
     with pytest.raises(SystemExit):
@@ -103,7 +103,7 @@ def test_a_flag_is_made_of_the_row(capsys):
 
 def test_every_option_of_requests_is_a_flag():
     """But those of this process alone, and that of streams."""
-    assert run.OPTIONS.keys() == OPTIONS.keys() - {*LOCAL_ONLY, "partial_images"}
+    assert request_flags.OPTIONS.keys() == OPTIONS.keys() - {*LOCAL_ONLY, "partial_images"}
     assert all(option.meta.description for option in OPTIONS.values())
 
 
@@ -145,7 +145,7 @@ def test_an_area_on_the_command_line_is_a_file_or_its_text(tmp_path):
     """The flag reads the file at once, since a server or a node of a cluster does not have it."""
     text = '{"type":"Polygon","coordinates":[[[8,47],[9,47],[9,48],[8,47]]]}'
     (tmp_path / "area.geojson").write_text(text)
-    read = run.OPTIONS["aoi"]["type"]
+    read = request_flags.OPTIONS["aoi"]["type"]
     assert read(str(tmp_path / "area.geojson")) == read(text) == text
     with pytest.raises(argparse.ArgumentTypeError, match="cannot be read: No such file"):
         read("no-such.geojson")

@@ -3,10 +3,10 @@
 A field's type may be ``Annotated`` with a ``msgspec.Meta``. Its description is published in ``/openapi.json`` and
 ``--help``, and its bounds are checked. ``extra`` of a Meta may hold ``unit`` (of a number, for messages), ``why``
 (reason why there is only one choice), ``spelling`` (function that returns the usual spelling of a choice), ``metavar``
-(for ``--help``), ``bare`` (value of the command line flag without a value), ``verbatim`` (whether to keep blanks
-around a text), ``nan`` (whether to accept JSON's texts "nan" and "inf"), ``parse`` (function that checks JSON or its
-text, in place of the type), ``read`` (function that reads a text of the command line, which may name a file) and
-``longest`` (largest number of characters of a text).
+(for ``--help``), ``flag`` (command line flag, if it differs from the option's name), ``bare`` (value of the command
+line flag without a value), ``verbatim`` (whether to keep blanks around a text), ``nan`` (whether to accept JSON's texts
+"nan" and "inf"), ``parse`` (function that checks JSON or its text, in place of the type), ``read`` (function that reads
+a text of the command line, which may name a file) and ``longest`` (largest number of characters of a text).
 """
 
 from __future__ import annotations
@@ -256,6 +256,8 @@ def _type_name(hint: Any) -> str:
     """Return the name of a type in error messages, such as "whole number" for ``int``."""
     if get_origin(hint) is tuple:
         first, *others = get_args(hint)
+        if others != [...] and len({first, *others}) > 1:
+            return f"a list of {' and '.join(f'a {_type_name(member)}' for member in (first, *others))}"
         items = " or ".join(f"{_type_name(item)}s" for item in get_args(first) or (first,))
         return f"a list of {items}" if others == [...] else f"{1 + len(others)} {items}"
     if get_origin(hint) is dict:
@@ -266,10 +268,15 @@ def _type_name(hint: Any) -> str:
 
 
 def _simple(schema: Any) -> Any:
-    """Simplify a JSON schema for older client generators: ``prefixItems`` of fixed-length lists become ``items``."""
+    """Simplify a JSON schema for older client generators: ``prefixItems`` of fixed-length lists become ``items``.
+
+    Items of several types become an ``anyOf``.
+    """
     if isinstance(schema, list):
         return [_simple(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     simplified = {name: _simple(part) for name, part in schema.items() if name != "prefixItems"}
-    return simplified | ({"items": schema["prefixItems"][0]} if "prefixItems" in schema else {})
+    items = schema.get("prefixItems", [])
+    kinds = [kind for place, kind in enumerate(items) if kind not in items[:place]]
+    return simplified | ({"items": kinds[0] if len(kinds) == 1 else {"anyOf": kinds}} if kinds else {})

@@ -248,7 +248,15 @@ def test_a_mosaic_that_cannot_be_made_is_refused(llm, scenes, tmp_path):
         (Mosaic([scenes[0], nowhere]), {}, InputError, "nowhere_2024-05-01.tif has no coordinate system"),
         (Mosaic(scenes), {"window": (0, 0, 9, 9)}, OptionError, "window is set beside mosaic"),
         (Mosaic(scenes), {"processor": "tensor"}, OptionError, "a mosaic joins rasters"),
-        (Mosaic(scenes, grid=("EPSG:3035", -1)), {}, OptionError, "grid of the mosaic: .*above 0"),
+        (Mosaic(scenes, grid=("EPSG:3035", -1)), {}, OptionError, "grid of the mosaic: .*1e-09 to"),
+        (Mosaic(scenes), {"mosaic": "first", "mosaic_grid": ("EPSG:3035", -1)}, OptionError, "pixel size of 1e-09 to"),
+        (
+            Mosaic(scenes),
+            {"mosaic": "first", "mosaic_grid": ("nowhere", 9)},
+            OptionError,
+            "grid of the mosaic: .*nowhere",
+        ),
+        (Mosaic(scenes), {"mosaic_grid": ("EPSG:3035", 9)}, OptionError, "mosaic_grid is set without mosaic"),
         (scenes[0], {"mosaic": "first"}, OptionError, "is for a list of inputs"),
     ]:
         with pytest.raises(error, match=words):
@@ -278,6 +286,11 @@ def test_the_command_line_makes_a_map(llm, scenes, tmp_path, monkeypatch, capsys
     files, out = [str(path) for path in scenes], ["-o", str(tmp_path / "map.tif"), "--tile", "32"]
     assert main(["run", "water-index", *files, "--mosaic", *out, *grid, "--skip-failed"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'map.tif'}\n"
+    here = ["-o", str(tmp_path / "other.tif"), "--tile", "32", "--grid", "EPSG:3035,60"]
+    figure = ["--figure", str(tmp_path / "map.svg"), "--figure-title", "Lagoon in spring"]
+    assert main(["run", "water-index", *files, "--mosaic", *here, *figure]) == 0
+    assert (tmp_path / "other.tif").read_bytes() == (tmp_path / "map.tif").read_bytes()
+    assert "Lagoon in spring" in (tmp_path / "map.svg").read_text()
     with rasterio.open(tmp_path / "map.tif") as one, rasterio.open(tmp_path / "made.tif") as other:
         np.testing.assert_array_equal(one.read(), other.read())
         assert one.profile == other.profile

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.errors import ApiError, error_response
-from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
+from vllm_mmout.serving.inputs.uploads import ReceivedForm, Upload
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.body import read_form
 from vllm_mmout.serving.request.fields import (

@@ -12,7 +12,7 @@ import pytest
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.serving.errors import api_error
-from vllm_mmout.serving.inputs.sources import Upload
+from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.serving.response.store import ResultStore
 

@@ -55,6 +55,29 @@ def test_a_served_mosaic_is_that_of_the_library(water_server, llm, scenes, tmp_p
             assert file.tags() == tags
 
 
+def test_a_served_mosaic_has_a_grid_and_leaves_out_what_fails(water_server, llm, scenes, tmp_path):
+    """`mosaic_grid` sets the map's grid, and with `skip_failed` files that are no images are warnings, also of jobs."""
+    grid = ("EPSG:3035", 60)
+    llm.generate(Mosaic(scenes, grid=grid), OutputParams(tile=32, path=str(tmp_path / "made.tif")), use_tqdm=False)
+    broken = tmp_path / "broken_2024-07-01.tif"
+    broken.write_bytes(b"no image")
+    sent = [*scenes, broken]
+    fields = {"mosaic": "newest", "mosaic_grid": "EPSG:3035,60", "tile": "32", "output_format": "tiff"}
+    assert ask(water_server, "/v1/images/edits", sent, **fields).status_code == 400
+    assert ask(water_server, "/v1/scenes", sent, **fields).status_code == 400
+    answer = ask(water_server, "/v1/images/edits", sent, **fields, skip_failed="true").json()
+    job = ask(water_server, "/v1/scenes", sent, **fields, skip_failed="true").json()
+    while job["status"] in ("queued", "in_progress"):
+        time.sleep(0.02)
+        job = httpx.get(f"{water_server.url}/v1/scenes/{job['id']}", trust_env=False).json()
+    for warnings in (answer["warnings"], job["warnings"]):
+        assert any("broken_2024-07-01.tif was left out of the mosaic" in text for text in warnings)
+    (tmp_path / "served.tif").write_bytes(base64.b64decode(answer["data"][0]["b64_json"]))
+    with rasterio.open(tmp_path / "made.tif") as made, rasterio.open(tmp_path / "served.tif") as served:
+        assert (served.crs, served.transform) == (made.crs, made.transform)
+        np.testing.assert_array_equal(served.read(), made.read(), strict=True)
+
+
 def test_a_mosaic_above_the_limits_is_refused(water_server, scenes, tmp_path):
     """A map of more pixels than --mmout-max-pixels, an undated scene and a wrong order are errors of the client."""
     far = write(

@@ -16,7 +16,8 @@ pytest.importorskip("vllm", reason="the service is of vLLM's server")
 from vllm_mmout.errors import InputError
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.inputs.rgb_pictures import rgb_picture
-from vllm_mmout.serving.inputs.sources import Sources, Upload, named
+from vllm_mmout.serving.inputs.sources import Sources
+from vllm_mmout.serving.inputs.uploads import Upload, named
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.service import ForwardService
 

@@ -24,7 +24,8 @@ from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.inputs import data_urls
-from vllm_mmout.serving.inputs.sources import Sources, Upload
+from vllm_mmout.serving.inputs.sources import Sources
+from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.options import ServingOptions
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")]

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +15,8 @@ from typing import Any, Self
 import msgspec
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.commands.run_figure import FIGURE, check_figure, save_figure
+from vllm_mmout.commands.request_flags import RUN_OPTIONS, flag
+from vllm_mmout.commands.run_figure import FIGURE, FIGURE_TITLE, check_figure, save_figure
 from vllm_mmout.commands.run_report import report
 from vllm_mmout.engine.mosaic.mosaic import Mosaic
 from vllm_mmout.errors import AssumedWarning, InputError, OptionError, SaveError
@@ -30,57 +31,14 @@ from vllm_mmout.geo import (
 )
 from vllm_mmout.models.inputs.catalogued import expanded
 from vllm_mmout.models.inputs.input_forms import name_of
-from vllm_mmout.option import Option
 from vllm_mmout.outputs.formats import FORMATS, format_named, suffix_of
-from vllm_mmout.params import LOCAL_ONLY, OutputParams
-from vllm_mmout.params import OPTIONS as DECLARED
+from vllm_mmout.params import OutputParams
 from vllm_mmout.wing import extensions
 
-
-def flag(name: str) -> str:
-    """Return the command line flag of an option, such as ``--chunk-seconds`` for "chunk_seconds"."""
-    return f"--{name.replace('_', '-')}"
-
-
-def _argparse_settings(option: Option) -> Mapping[str, Any]:
-    """Return the keyword arguments of argparse's ``add_argument`` for an option of a request."""
-    text = option.meta.description.partition(". ")[0].removesuffix(".") if option.meta.description else ""
-    arguments: dict[str, Any] = {"default": option.default, "help": text.replace("%", "%%")}
-    if option.hint is bool:
-        return {**arguments, "action": "store_true"}
-    if option.choices:
-        if "bare" in option.extra:
-            arguments |= {"nargs": "?", "const": option.extra["bare"]}
-        chosen = option.default or option.extra.get("bare")
-        return {**arguments, "choices": option.choices, "help": f"{arguments['help']} ({chosen})"}
-    default_metavar = "LIST" if option.items else option.extra.get("unit", "value").upper()
-    if option.items and set(option.items) == {float}:
-        arguments["help"] += f"; write {flag(option.name)}=-1,... where the first is negative"
-    return {**arguments, "type": _reading(option), "metavar": option.extra.get("metavar", default_metavar)}
-
-
-def _reading(option: Option) -> Callable[[str], Any]:
-    from_text = option.extra.get("read", option.from_text)
-
-    def read(text: str) -> Any:
-        try:
-            return from_text(text)
-        except OptionError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
-
-
-OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    name: _argparse_settings(option) for name, option in DECLARED.items() if name not in {*LOCAL_ONLY, "partial_images"}
-}
-"""Keyword arguments of argparse's ``add_argument`` for each option of a request, in the order of ``--help``."""
-_ALL_OPTIONS = {**OPTIONS, "stac_item": _argparse_settings(DECLARED["stac_item"])}
-"""Keyword arguments of ``add_argument`` for all options of ``vllm-mmout run``: `OPTIONS`, and ``stac_item``."""
-GRID, SKIP_FAILED, EACH_DAY = "--grid", "--skip-failed", "--each-day"
+EACH_DAY = "--each-day"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
-OWN_FLAGS = ("--out", FORMAT, GRID, SKIP_FAILED, EACH_DAY, FIGURE, TRACE, *map(flag, _ALL_OPTIONS))
+OWN_FLAGS = ("--out", FORMAT, EACH_DAY, FIGURE, FIGURE_TITLE, TRACE, *map(flag, RUN_OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -88,8 +46,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "run",
         help="run a model on files",
-        description="Run a model on files. Flags that are not listed here go to the engine, as to vllm serve; write"
-        " them last.",
+        description="Run a model on files. Each INPUT has a result; with --mosaic the results become one map. Flags"
+        " that are not listed here go to the engine, as to vllm serve; write them last.",
         allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="folder, hub id, or embedded model (water-index)")
@@ -113,10 +71,8 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="format of the files in a folder: " + ", ".join(FORMATS) + "; default: that of the kind of output",
     )
-    for name, arguments in _ALL_OPTIONS.items():
+    for name, arguments in RUN_OPTIONS.items():
         parser.add_argument(flag(name), **arguments)
-    parser.add_argument(GRID, metavar="FILE", help="raster file whose grid the map of a mosaic gets")
-    parser.add_argument(SKIP_FAILED, action="store_true", help="leave inputs that fail out of a mosaic")
     parser.add_argument(
         EACH_DAY,
         action="store_true",
@@ -125,6 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         FIGURE, metavar="FILE", help="file for a figure of the result with legend and areas (.png, .pdf, .svg)"
     )
+    parser.add_argument(FIGURE_TITLE, metavar="TEXT", help="title of the figure; default: the model's name")
     parser.add_argument(
         TRACE, metavar="FILE", help="file for a trace of the time spent on each input and tile, for ui.perfetto.dev"
     )
@@ -162,12 +119,13 @@ class RunInput:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return its exit status."""
-    chosen = OutputParams(**{name: getattr(options, name) for name in _ALL_OPTIONS})
     if options.each_day:
         _check_each_day(options)
-        chosen = msgspec.structs.replace(chosen, mosaic=chosen.mosaic or "newest")
-    if chosen.mosaic is None and (options.grid is not None or options.skip_failed):
-        raise OptionError(f"{GRID} and {SKIP_FAILED} are for a mosaic; add --mosaic, or leave them out")
+        options.mosaic = options.mosaic or "newest"
+    if options.mosaic is None and (options.mosaic_grid is not None or options.skip_failed):
+        raise OptionError("--grid and --skip-failed are for a mosaic; add --mosaic, or leave them out")
+    grid = None if isinstance(options.mosaic_grid, str) else options.mosaic_grid  # a text names a file
+    chosen = OutputParams(**{**{name: getattr(options, name) for name in RUN_OPTIONS}, "mosaic_grid": grid})
     asked = [(extension, flags) for extension in extensions("run") if (flags := extension.asked(options))]
     if len(asked) > 1:
         together = " with ".join(", ".join(flags) for _, flags in asked)
@@ -191,13 +149,16 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
         return 1
     if chosen.mosaic is not None and faults:
         return 1
+    if options.figure is None and options.figure_title is not None:
+        raise OptionError(f"{FIGURE_TITLE} is the title of a figure; add {FIGURE}, or leave it out")
     if options.figure is not None:
         check_figure(options.figure, len(listed) if chosen.mosaic is None else 1)
     several = chosen.mosaic is None and (len(listed) > 1 or any(each.folder for each in listed))
     out = _checked_out(options.out, inputs_to_run, several=several)
     data: list[Any] = [each.data for each in inputs_to_run]
     if chosen.mosaic is not None:
-        data = [Mosaic(data, grid=options.grid, skip_failed=options.skip_failed, each_day=options.each_day)]
+        grid = options.mosaic_grid if chosen.mosaic_grid is None else None
+        data = [Mosaic(data, grid=grid, each_day=options.each_day)]
         inputs_to_run = inputs_to_run[:1]
     paths = _paths(out, inputs_to_run, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
@@ -208,12 +169,12 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
         warnings.simplefilter("ignore", AssumedWarning)  # `report` prints it
         results = llm.generate(data, params, use_tqdm=sys.stderr.isatty())
         if options.figure is not None and results[0].error is None:
-            save_figure(results[0].outputs, options.figure)
+            save_figure(results[0].outputs, options.figure, options.figure_title)
     names = [each.name if chosen.mosaic is None else "the mosaic" for each in inputs_to_run]
     reports = [report(name, result) for name, result in zip(names, results, strict=True)]
     failed = reports.count(False) + len(faults)
     if chosen.mosaic is not None and not options.skip_failed and isinstance(results[0].error, InputError):
-        print(f"{SKIP_FAILED} leaves inputs that cannot be read out of the mosaic", file=sys.stderr)
+        print("--skip-failed leaves inputs that cannot be read out of the mosaic", file=sys.stderr)
     if failed and len(listed) > 1 and chosen.mosaic is None:
         print(f"{failed} of {len(listed)} inputs failed", file=sys.stderr)
     return 1 if failed else 0

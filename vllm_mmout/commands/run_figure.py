@@ -1,4 +1,4 @@
-"""The flag ``--figure`` of ``vllm-mmout run``: a figure of the result for reports."""
+"""The flags ``--figure`` and ``--figure-title`` of ``vllm-mmout run``: a figure of the result for reports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import atomic_file
 
 FIGURE: Final = "--figure"
+FIGURE_TITLE: Final = "--figure-title"
 _SUFFIXES: Final = (".png", ".pdf", ".svg")
 
 
@@ -39,12 +40,15 @@ def check_figure(file: str, results: int) -> None:
         raise OptionError(f'{FIGURE} needs matplotlib ({error}); pip install "vllm-mmout[figure]"') from error
 
 
-def save_figure(outputs: Any, file: str) -> None:
-    """Save the figure of the first output that can be drawn, and print the path of the file."""
+def save_figure(outputs: Any, file: str, title: str | None = None) -> None:
+    """Save the figure of the first output that can be drawn, and print the path of the file.
+
+    The default title is the model's name.
+    """
     made = list(outputs.values()) if isinstance(outputs, Mapping) else [outputs]
     drawn = [output for output in made if hasattr(output, "figure")]
     if not drawn:
         raise OptionError(f"{FIGURE}: a {type(made[0]).__name__} has no figure; leave {FIGURE} out")
     with atomic_file(Path(file)) as part:
-        drawn[0].figure().savefig(part, format=Path(file).suffix[1:].lower())
+        drawn[0].figure(title=title).savefig(part, format=Path(file).suffix[1:].lower())
     print(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,8 +13,8 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import area_json, area_text, as_window
 from vllm_mmout.messages import unknown
 from vllm_mmout.option import Option, options_of, said
+from vllm_mmout.params.mosaics import MosaicOptions
 from vllm_mmout.params.reading import OF_MODELS
-from vllm_mmout.params.tiling import Tiling
 
 LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds", "stac_item"})
 """Names of the options that apply only in the process that made the request. They are not sent to an engine, and HTTP
@@ -24,7 +24,7 @@ STAYS = LOCAL_ONLY | {"partial_images", "aoi", "aoi_crs"}
 """Names of the options that an engine does not need. Requests that differ only in these options can share a batch."""
 
 
-class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
+class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Options of a request: which output it asks for, and how its input is read and processed.
 
     Raises:
@@ -62,15 +62,6 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
             unit="seconds",
         ),
     ] = None
-    mosaic: Annotated[
-        Literal["newest", "first", "clear", "confident"] | None,
-        said(
-            "join the results of several inputs to one map, and which result to use where they overlap: of the newest"
-            " input, of the first in the order given, of the input with the fewest pixels without data, or for each"
-            " pixel the class with the highest probability. By default several files are the bands of one input.",
-            bare="newest",
-        ),
-    ] = None
     sampling: Annotated[
         Any, said("vLLM's `SamplingParams`, for models that generate tokens; None for the default.")
     ] = None
@@ -96,7 +87,18 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
     ] = False
 
     def __post_init__(self) -> None:
-        for name in ("processor", "output", "bands", "indices", "scale", "offset", "bbox", "grid", *OF_MODELS):
+        for name in (
+            "processor",
+            "output",
+            "bands",
+            "indices",
+            "scale",
+            "offset",
+            "bbox",
+            "grid",
+            "mosaic_grid",
+            *OF_MODELS,
+        ):
             value = getattr(self, name)
             if isinstance(value, list):
                 msgspec.structs.force_setattr(self, name, tuple(value))
@@ -122,6 +124,7 @@ class OutputParams(Tiling, frozen=True, kw_only=True, repr_omit_defaults=True):
         self._check_mosaic()
 
     def _check_mosaic(self) -> None:
+        self._check_mosaic_options()
         if self.mosaic is None:
             return
         remedies = {

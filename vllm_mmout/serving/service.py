@@ -125,7 +125,9 @@ class ForwardService(Service):
             return
         words, pictures = ((), True) if inputs is None or own is not None else (inputs.words, inputs.pictures)
         most = self.largest_input(params)
-        sources = self.sources.opened(data, texts=files, words=words, pictures=pictures, most=most)
+        sources = self.sources.opened(
+            data, texts=files, words=words, pictures=pictures, most=most, skip_failed=params.skip_failed
+        )
         with nullcontext(data) if field in TEXTS else sources as opened:
             if own is not None and not is_open_file(opened):  # an IO plugin would open any path or address
                 raise InputError(

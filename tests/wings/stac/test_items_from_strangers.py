@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from several_files import mapper
 from stac_catalogue import item, pixels
 
 from vllm_mmout import Mosaic
+from vllm_mmout.engine.mosaic.async_mosaic import AsyncMosaic
 from vllm_mmout.errors import InputError
 from vllm_mmout.models.inputs.catalogued import with_catalogued
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.inputs.sources import Sources, Upload
+from vllm_mmout.serving.inputs.sources import Sources
+from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.options import ServingOptions
 
 pytestmark = pytest.mark.engine
@@ -73,6 +77,48 @@ def test_addresses_of_items_make_a_mosaic(llm, server, served, tmp_path):
     assert metadata["MMOUT_DATES"].split("\n") == [f"{DAY}T10:00:00Z", "2024-06-11T10:00:00Z"]
     assert metadata["MMOUT_DESCRIBED_BY"].split("\n") == addresses
     assert (result.outputs.array == 1).sum() > (classes(ARRAY, ARRAY.all(axis=0)) == 1).sum()
+
+
+def test_files_of_items_count_while_they_are_open(server, served, monkeypatch):
+    """A file of an item closes with its raster, so that more items fit a request than may be open at once."""
+    monkeypatch.setattr("vllm_mmout.serving.inputs.request_files._MOST", 9)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.request_files._MOST_BESIDE_RECORDS", 3)
+    sources = Sources(ServingOptions(), local_path=None, domains=["127.0.0.1"])
+    model = mapper("blue", "green", "red", "narrow NIR", "SWIR 1", "SWIR 2")
+    with sources.opened([served[1], served[1]]) as items:
+        for record in items * 2:
+            np.testing.assert_array_equal(model(record, OutputParams()).tensors["pixel_values"], ARRAY)
+        with model.open(items[0], OutputParams()) as view:
+            with pytest.raises(InputError, match="more than 9 files would be open at once"):
+                model.open(items[1], OutputParams())
+            np.testing.assert_array_equal(view.raster.read().array, ARRAY)
+        late = items[1].files[0]
+        left_open = late.opener.file(late.address)
+    assert left_open.closed
+    with pytest.raises(InputError, match="after the end of its request"):
+        late.opener.file(late.address)
+
+
+def test_scenes_of_many_files_take_turns():
+    """As many scenes of a mosaic run at once as have files that may be open together."""
+    running, most = [], []
+
+    async def generate(data, params, name):
+        running.append(name)
+        most.append(len(running))
+        await asyncio.sleep(0)
+        running.remove(name)
+        yield SimpleNamespace(finished=True)
+
+    scenes = [SimpleNamespace(data=None, files=20, tiles=1) for _ in range(6)]
+    plan = SimpleNamespace(scenes=scenes)
+    run = SimpleNamespace(plan=plan, params=str, take=lambda *_: None, result=lambda name: name, abort=lambda: None)
+
+    async def results():
+        return [result async for result in AsyncMosaic(run, "map", generate).results()]
+
+    assert asyncio.run(results())[-1] == "map"
+    assert (len(most), max(most)) == (6, 2)
 
 
 HREFS = {

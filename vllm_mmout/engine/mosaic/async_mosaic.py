@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.engine.hooks.client_errors import as_client_error
+from vllm_mmout.engine.mosaic.mosaic import FILES_AT_ONCE
 from vllm_mmout.engine.request_output import MultimodalRequestOutput, Progress
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError, MMOutError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Generate: TypeAlias = Callable[[Any, OutputParams, str], AsyncGenerator[MultimodalRequestOutput, None]]
 
 _AT_ONCE = 16
-"""Largest number of scenes of a mosaic that are read or run at the same time."""
+"""Largest number of scenes of a mosaic that are read or run at the same time, if they have few files."""
 
 
 class AsyncMosaic:
@@ -40,7 +41,8 @@ class AsyncMosaic:
         self._done = [0] * len(run.plan.scenes)
         """Number of finished tiles of each scene."""
         self._news = asyncio.Event()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        files = max(scene.files for scene in run.plan.scenes)
+        self._turns = asyncio.Semaphore(max(1, min(_AT_ONCE, FILES_AT_ONCE // files)))
         self._aborted = False
 
     async def results(self) -> AsyncGenerator[MultimodalRequestOutput, None]:

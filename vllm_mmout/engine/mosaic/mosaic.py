@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias
 
@@ -14,12 +14,24 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Georeference, MapGrid, PlacedRaster, open_raster, printable_name, proj_crs, without_secrets
 from vllm_mmout.models.inputs.catalogued import catalogued
 from vllm_mmout.models.inputs.input_forms import parts_of
-from vllm_mmout.params import OutputParams
+from vllm_mmout.params import PIXEL_SIZES, OutputParams
 
 Order: TypeAlias = Literal["newest", "first", "clear", "confident"]
 """Rule that chooses among overlapping results of a mosaic, see ``OutputParams.mosaic``."""
 MOST = 1000
 """Largest number of scenes of a mosaic."""
+FILES_AT_ONCE = 48
+"""Largest number of files that an ``AsyncLLM`` opens at the same time for the scenes of a mosaic. A scene that has more
+files runs alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnreadInput:
+    """Input of a mosaic that could not be opened. The mosaic fails with its error, or leaves the input out."""
+
+    name: str
+    """Name for messages."""
+    error: InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +82,7 @@ class Mosaic:
         try:
             return self._map_grid()
         except (InputError, TypeError, ValueError) as error:
-            raise OptionError(f"grid of the mosaic: {error}", param="grid") from error
+            raise OptionError(f"grid of the mosaic: {error}", param="mosaic_grid") from error
 
     def _map_grid(self) -> tuple[MapGrid, bool] | None:
         grid = self.grid
@@ -86,8 +98,9 @@ class Mosaic:
                 raise ValueError(f"the size must be (height, width) of 1 or more, got {second}")
             return MapGrid.of(PlacedRaster("the grid", first, (int(height), int(width)))), True
         resolution = float(second)
-        if not 0 < resolution < float("inf"):
-            raise ValueError(f"the size of a pixel must be above 0, got {second}")
+        least, most = PIXEL_SIZES
+        if not least <= resolution <= most:
+            raise ValueError(f"the size of a pixel must be {least} to {most}, got {second}")
         system = proj_crs(str(first))
         if not (system.is_projected or system.is_geographic):
             raise ValueError(f"{str(first)[:60]} is neither a projected nor a geographic system")
@@ -97,7 +110,8 @@ class Mosaic:
 def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | None:
     """Return the requested `Mosaic`, and the params with its order as ``mosaic``. Return None for other requests.
 
-    A request asks for a mosaic by a `Mosaic`, or by ``mosaic`` in its params and a list of inputs.
+    A request asks for a mosaic by a `Mosaic`, or by ``mosaic`` in its params and a list of inputs. The returned
+    `Mosaic` has the grid and ``skip_failed`` of the params.
     """
     if not isinstance(data, Mosaic):
         if params.mosaic is None:
@@ -114,6 +128,15 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
         raise OptionError(
             f"the order is {data.order!r} in the Mosaic and {params.mosaic!r} in the params; give one", param="mosaic"
         )
+    if params.mosaic_grid is not None:
+        if data.grid is not None:
+            raise OptionError(
+                f"the grid of the map is set in the Mosaic and as {params.mosaic_grid} in the params; give one",
+                param="mosaic_grid",
+            )
+        data = replace(data, grid=params.mosaic_grid)
+    if params.skip_failed:
+        data = replace(data, skip_failed=True)
     return data, msgspec.structs.replace(params, mosaic=next(iter(orders), "newest"))
 
 

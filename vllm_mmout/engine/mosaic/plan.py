@@ -30,6 +30,13 @@ _MOST_PIXELS = 10**11
 """Largest number of pixels of a map, if the caller sets no limit."""
 
 
+_OF_MAP: dict[str, Any] = {
+    **dict.fromkeys(("mosaic", "mosaic_grid", "path", "bbox", "bbox_crs", "aoi", "aoi_crs")),
+    **dict.fromkeys(("skip_failed", "stac_item"), False),
+}
+"""Options of a mosaic's request that its scenes do not have, with their default values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a mosaic that a server sets. None means no limit."""
@@ -80,9 +87,7 @@ class MosaicPlan:
         binding.check_params(params)
         scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params.of_run)
         area = None if params.aoi is None else _area_with_crs(params.aoi)
-        scene_params = msgspec.structs.replace(
-            scene_params, mosaic=None, path=None, stac_item=False, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None
-        )
+        scene_params = msgspec.structs.replace(scene_params, **_OF_MAP)
         inputs = list(mosaic.inputs)
         if mosaic.each_day:
             check_each_day(params)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllm_mmout.engine.mosaic.mosaic import UnreadInput
 from vllm_mmout.engine.request.input_reading import check_area, media_of
 from vllm_mmout.engine.scene.cutting import cut
 from vllm_mmout.errors import InputError, OptionError
@@ -59,6 +60,8 @@ class MosaicScene:
     """Mapper that reads the scene, or None if the scene is tensors, which cannot be read in parts."""
     window: Window | None = None
     """Part of the scene that is read, or None for all of it."""
+    files: int = 1
+    """Number of files that are open while the scene is read."""
     tiles: int = 1
     """Number of tiles that the part to read is cut into, or 1 if the part fits one forward pass."""
 
@@ -117,6 +120,8 @@ class MosaicScene:
 
 def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -> MosaicScene:
     """Open a scene, return what its header says, and close it. File objects are left at their position."""
+    if isinstance(data, UnreadInput):
+        raise data.error
     inputs = binding.inputs
     if inputs is None:
         raise OptionError(
@@ -134,7 +139,9 @@ def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -
             return MosaicScene(name, data, media, placed, day, (day,) if day else (), written, frozenset(), None)
         with closing(opened) as view:
             placed = PlacedRaster(name, view.georeference, view.size)
-            return MosaicScene(name, data, media, placed, *_days(media, view), _scales(view), view.mapper)
+            files = len({id(file) for file in view.raster.members_of(view.bands)})
+            facts = (*_days(media, view), _scales(view), view.mapper)
+            return MosaicScene(name, data, media, placed, *facts, files=files)
 
 
 def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], date | None]:

@@ -26,6 +26,9 @@ THREADS = min(8, os.cpu_count() or 1)
 class ManyReadersFile(io.RawIOBase):
     """Base class of files that any number of threads may read at the same time, each at its own offset."""
 
+    closes_with_raster = False
+    """Whether a raster that is opened from this file closes it."""
+
     def read_at(self, at: int, count: int) -> bytes:
         """Read ``count`` bytes at offset ``at``, fewer at the end of the file."""
         raise NotImplementedError
@@ -214,6 +217,8 @@ class FileWithNeighbours:
 
     neighbours: Neighbours | None = None
     """Access to the files beside this file, or None if they may not be read."""
+    closes_with_raster = False
+    """Whether a raster that is opened from this file closes it."""
 
 
 def neighbours_of(path: Path) -> Neighbours:

@@ -67,7 +67,8 @@ def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaste
     Args:
         source: path of a file, its address with http or https (see `FetchOptions`) or in a bucket (``s3://``,
             ``gs://``, ``az://``), its bytes, a file open for reading bytes, or a raster in memory. A seekable file at
-            position 0 is read in place and must stay open until the raster is closed.
+            position 0 is read in place and must stay open until the raster is closed. The raster closes it if its
+            attribute ``closes_with_raster`` is True.
 
     Raises:
         InputError: the file is missing, a folder, empty, not an image, truncated, or in an unknown encoding.
@@ -132,7 +133,8 @@ def _open_file(file: BinaryIO) -> OpenRaster:
         size = file.seek(0, 2)
         file.seek(0)
         neighbours = file.neighbours if isinstance(file, FileWithNeighbours) else None
-        return _open(file, file_name or f"<file of {size} bytes>", owned=False, neighbours=neighbours)
+        owned = getattr(file, "closes_with_raster", False)
+        return _open(file, file_name or f"<file of {size} bytes>", owned=owned, neighbours=neighbours)
     data: Any = file.read()
     if isinstance(data, str):
         raise InputError(f"{file_name or 'the file'} is open for text; open it with mode 'rb'")

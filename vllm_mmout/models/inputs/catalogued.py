@@ -31,7 +31,7 @@ class Opener(Protocol):
         """Open a document of the catalogue at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Open a file of an input. Return a path, an address, or an open file that the caller must not close."""
+        """Open a file of an input. Return a path, an address, or an open file that the raster made of it closes."""
 
 
 @dataclass(frozen=True, slots=True)

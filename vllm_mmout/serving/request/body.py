@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.serving.inputs.data_urls import form_field
-from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
+from vllm_mmout.serving.inputs.uploads import ReceivedForm, Upload
 from vllm_mmout.serving.response.responses import discard, discard_rest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.params import LOCAL_ONLY, OutputParams
 from vllm_mmout.params import OPTIONS as OF_PARAMS
 from vllm_mmout.serving.errors import ApiError, api_error, client_errors
-from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
+from vllm_mmout.serving.inputs.uploads import ReceivedForm, Upload
 from vllm_mmout.serving.request.body import MAX_FILES
 from vllm_mmout.serving.response.format_choice import SERVERS, FormatChoice, check_beside
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from vllm_mmout.serving.inputs.sources import ReceivedForm
+    from vllm_mmout.serving.inputs.uploads import ReceivedForm
     from vllm_mmout.serving.options import ServingOptions
 
 

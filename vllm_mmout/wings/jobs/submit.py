@@ -5,23 +5,33 @@ from __future__ import annotations
 import argparse
 
 from vllm_mmout.commands import Subparsers
-from vllm_mmout.commands.run import OPTIONS, flag
+from vllm_mmout.commands.request_flags import OPTIONS, flag
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the parser of ``submit`` and its arguments."""
     parser = subparsers.add_parser(
         "submit",
-        help="send a scene to a server and download the result",
+        help="send a scene, or several scenes of one map, to a server and download the result",
         description="Send a scene to a vllm-mmout server as a job and download the result. Several FILEs are the bands"
-        " of one input, one file per band.",
+        " of one input, one file per band; with --mosaic they are scenes whose results become one map.",
         allow_abbrev=False,
     )
-    parser.add_argument("inputs", nargs="*", metavar="FILE", help="image file, GeoTIFF, or URL that the server reads")
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="FILE",
+        help="image file, GeoTIFF, or address (https://, s3://, gs://, az://, file://) that the server reads",
+    )
     parser.add_argument(
         "--server", required=True, metavar="URL", help="address of the server, for example http://localhost:8000"
     )
-    parser.add_argument("-o", "--out", metavar="PATH", help="file to write (its suffix sets the format), or folder")
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="PATH",
+        help="file to write (its suffix sets the format; several kinds of output get a file each beside it), or folder",
+    )
     parser.add_argument("--resume", metavar="ID", help="resume a job that was sent before, by its ID")
     parser.add_argument(
         "--api-key", metavar="KEY", help="API key of the server; default: VLLM_API_KEY or OPENAI_API_KEY"

@@ -10,7 +10,8 @@ from http_server import a_running_server, a_server, no_proxies  # noqa: F401 - f
 from PIL import Image
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.serving.inputs.sources import Sources, Upload
+from vllm_mmout.serving.inputs.sources import Sources
+from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.wings.jobs.server.job import keep_inputs
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from vllm_mmout.params import OutputParams
-from vllm_mmout.serving.inputs.sources import Upload
+from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.request.fields import ImageRequest
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.serving.response.store import ResultStore

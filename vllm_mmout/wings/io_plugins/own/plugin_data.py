@@ -21,7 +21,7 @@ from vllm_mmout.outputs.formats import suffix_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import formats_for
 from vllm_mmout.serving.errors import ApiError, client_errors
-from vllm_mmout.serving.inputs.sources import Upload
+from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.request.fields import FIELDS as OF_IMAGES
 from vllm_mmout.serving.request.fields import OPTIONS, Fields, made

@@ -10,7 +10,7 @@ import msgspec
 
 from vllm_mmout.option import Option, options_of, said
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.inputs.sources import ReceivedForm, Upload
+from vllm_mmout.serving.inputs.uploads import ReceivedForm, Upload
 from vllm_mmout.serving.request import fields as common
 from vllm_mmout.serving.request.fields import Fields, ImageRequest
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import msgspec
 from tqdm.auto import tqdm
 
-from vllm_mmout.commands.run import OPTIONS, flag
+from vllm_mmout.commands.request_flags import OPTIONS, flag
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo import RETRIES, FetchOptions, file_stem, without_secrets
+from vllm_mmout.geo import RETRIES, FetchOptions, file_stem, in_bucket, without_secrets
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.jobs.client.download import PartFile, download, result_path
 from vllm_mmout.wings.jobs.client.form import MultipartForm
@@ -26,7 +26,7 @@ from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
 from vllm_mmout.wings.jobs.client.targets import DownloadTarget, place
 
 _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
-"""Pattern for the start of a URL. Such inputs are sent to the server as text, other inputs as files."""
+"""Pattern for the start of a URL. URLs, and addresses in buckets, are sent to the server as text, files as files."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
 """Default number of retries. Their pauses add up to about 90 seconds, enough time for a proxy to restart."""
@@ -170,13 +170,14 @@ def _request_fields(options: argparse.Namespace) -> dict[str, str]:
 def _text(value: Any) -> str:
     """Return an option's value as the text of a form field."""
     if isinstance(value, tuple):
-        return ",".join(map(_text, value))
+        texts = [_text(item) for item in value]
+        return msgspec.json.encode(value).decode() if any("," in text for text in texts) else ",".join(texts)
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _form(inputs: Sequence[str], fields: dict[str, str]) -> MultipartForm:
-    urls = [name for name in inputs if _ADDRESS.match(name)]
-    files = [Path(name) for name in inputs if not _ADDRESS.match(name)]
+    urls = [name for name in inputs if _ADDRESS.match(name) or in_bucket(name)]
+    files = [Path(name) for name in inputs if name not in urls]
     if urls and files:
         raise OptionError(f"{urls[0][:100]} is a URL and {files[0]} a file; send only URLs, or only files")
     return MultipartForm([*(("image", text) for text in urls), *fields.items()], [("image", file) for file in files])

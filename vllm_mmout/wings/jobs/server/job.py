@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from vllm_mmout.geo import is_address, printable_name
-from vllm_mmout.serving.inputs.sources import Upload
+from vllm_mmout.serving.inputs.uploads import Upload
 
 if TYPE_CHECKING:
     from vllm_mmout.serving.inputs.sources import Sources
@@ -182,14 +182,14 @@ class SceneInputs:
     """Exit stack that closes the input files."""
 
 
-def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
+def keep_inputs(images: Sequence[Upload | str], sources: Sources, *, skip_failed: bool = False) -> SceneInputs:
     """Check the input files of a request and keep them open for the job. Blocks.
 
     Uploaded files stay open without a name on disk, so that a server that is killed leaves no files behind. In return
     no other server can start such a job again, as it could a job whose inputs are URLs.
 
     Uploaded files and files on the server are opened once to check them. Data URLs are decoded. Other URLs are read
-    only when the job runs.
+    only when the job runs. If ``skip_failed`` is True, a file that cannot be opened is left to the job, too.
     """
     with ExitStack() as held:
         kept_images: list[Upload | str] = []
@@ -200,7 +200,7 @@ def keep_inputs(images: Sequence[Upload | str], sources: Sources) -> SceneInputs
                 file = held.enter_context(sources.open_text(image))
                 image = Upload(file.name, file, file.seek(0, 2))  # noqa: PLW2901
             kept_images.append(image)
-        with sources.opened([image for image in kept_images if not is_address(image)]):
+        with sources.opened([image for image in kept_images if not is_address(image)], skip_failed=skip_failed):
             pass
         nbytes = sum(image.size for image in kept_images if isinstance(image, Upload))
         return SceneInputs(

@@ -132,7 +132,7 @@ def _rebuild(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]
     request = decode_request(job.request or "")
     if job.video is not None:
         return video_routes.rebuild(service, job.video, request)
-    inputs = keep_inputs(request.images, service.sources)
+    inputs = keep_inputs(request.images, service.sources, skip_failed=request.options.skip_failed)
     try:
         return scene_work(service, request, inputs, f"scene-{uuid4().hex}"), inputs
     except BaseException:

@@ -50,7 +50,8 @@ async def add_scene(
 async def open_inputs(image_request: ImageRequest, service: ForwardService, held: AsyncExitStack) -> SceneInputs:
     """Check the input files of a request and keep them open. Closing the exit stack ``held`` closes them."""
     inputs = await in_thread(
-        partial(keep_inputs, image_request.images, service.sources), lambda made: made.held.close()
+        partial(keep_inputs, image_request.images, service.sources, skip_failed=image_request.options.skip_failed),
+        lambda made: made.held.close(),
     )
     held.push_async_callback(asyncio.to_thread, inputs.held.close)
     return inputs

@@ -15,12 +15,13 @@ from vllm_mmout.messages import shown
 from vllm_mmout.option import options_of, said
 from vllm_mmout.params import OPTIONS, OutputParams
 from vllm_mmout.serving.errors import ApiError
-from vllm_mmout.serving.inputs.sources import ReceivedForm
+from vllm_mmout.serving.inputs.uploads import ReceivedForm
 from vllm_mmout.serving.request.fields import EDITS, ImageRequest, form_images, made
 from vllm_mmout.wings.jobs.server.job import AUTO, SceneInputs, VideoSettings, keep_inputs
 
 if TYPE_CHECKING:
-    from vllm_mmout.serving.inputs.sources import Sources, Upload
+    from vllm_mmout.serving.inputs.sources import Sources
+    from vllm_mmout.serving.inputs.uploads import Upload
 
 ROUTE: Final = "/v1/videos"
 REFERENCE: Final = "input_reference"

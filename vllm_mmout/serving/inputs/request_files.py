@@ -1,0 +1,177 @@
+"""Open the files of one request: the files that a client names, and those of the catalogue records among them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from vllm_mmout.engine.mosaic.mosaic import FILES_AT_ONCE, UnreadInput, scene_name
+from vllm_mmout.errors import InputError
+from vllm_mmout.geo import in_bucket, is_address, without_secrets
+from vllm_mmout.models.inputs.catalogued import catalogued
+from vllm_mmout.serving.inputs.uploads import Upload, named
+
+if TYPE_CHECKING:
+    from vllm_mmout.models.inputs.catalogued import CataloguedInput
+    from vllm_mmout.serving.inputs.pixel_limit import PixelLimit
+
+_MOST: Final = 128
+"""Maximum number of files of one request that are open at the same time."""
+_MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
+"""Maximum number of files that a client may name beside catalogue records, whose files need the rest of `_MOST`. The
+engine opens up to `FILES_AT_ONCE` files of a mosaic's records, while it closes those of the scenes before."""
+_DEEPEST: Final = 32
+"""Maximum depth of nested lists and dicts in an input."""
+_VALUES: Final = 2**20
+"""Maximum number of values in one input, files included."""
+SHOWN: Final = 60
+"""Maximum number of characters of a client's text in a message."""
+WHAT_TO_SEND: Final = (
+    "send the file itself (multipart/form-data), a data: URL (data:image/png;base64,...), or an address (https://...)"
+)
+
+
+class RequestFiles:
+    """Opened files of one request. They are closed with ``stack``, and files of catalogue records with their raster.
+
+    ``open_text`` opens the file that a text names, if the server allows it.
+    """
+
+    def __init__(
+        self,
+        open_text: Callable[[str], BinaryIO],
+        stack: ExitStack,
+        *,
+        texts: bool,
+        words: Collection[str],
+        most: PixelLimit | None,
+    ) -> None:
+        self._open_text = open_text
+        self._stack = stack
+        self._texts = texts
+        self._words = words
+        self._pixel_limit = most
+        """Maximum number of pixels of each file, or None to skip the check."""
+        self._values = 0
+        self._count = 0
+        """Number of files that stay open for the whole request."""
+        self._records = 0
+        """Number of catalogue records."""
+        self._lock = threading.Lock()
+        self._of_records: list[BinaryIO] | None = []
+        """Files of catalogue records. Those that are read by now are closed. None after the end of the request."""
+        stack.callback(self._close_records)
+
+    def opened(self, data: Any, *, skip_failed: bool) -> Any:
+        """Return the input ``data`` with its files open.
+
+        If ``skip_failed`` is True, an input of a list that cannot be opened becomes an `UnreadInput`.
+        """
+        if not (skip_failed and isinstance(data, list | tuple)):
+            return self.walked(data, 0)
+        return [self._walked_or_unread(each, number) for number, each in enumerate(data, start=1)]
+
+    def _walked_or_unread(self, data: Any, number: int) -> Any:
+        try:
+            return self.walked(data, 1)
+        except InputError as error:
+            if max(self._count, self._records) > _MOST or self._values > _VALUES:
+                raise  # a limit of the request, which no input alone exceeds
+            is_data_url = isinstance(data, str) and data[:5].lower() == "data:"
+            return UnreadInput(f"input {number}" if is_data_url else scene_name(data, number), error)
+
+    def walked(self, data: Any, depth: int) -> Any:
+        """Return ``data`` with an open file in place of each upload, and of each text if texts are file addresses."""
+        self._values += 1
+        if self._values > _VALUES:
+            raise InputError(f"the input has more than {_VALUES} values; send them as a file")
+        if self._pixel_limit is not None and (record := self._record(data)) is not None:
+            return record
+        if isinstance(data, list | tuple | dict):
+            if depth == _DEEPEST:
+                raise InputError(f"the input is nested deeper than {_DEEPEST} levels; send it flat")
+            return self._of_dict(data, depth + 1) if isinstance(data, dict) else self._of_list(data, depth + 1)
+        if isinstance(data, str):
+            return self._open(partial(self._open_text, data)) if self._texts else data
+        if isinstance(data, os.PathLike):
+            raise InputError(f"a path is nothing that this server reads; {WHAT_TO_SEND}")
+        if isinstance(data, Upload):
+            return self._open(partial(named, data.file, data.name, owned=False))
+        return data
+
+    def _of_list(self, data: list[Any] | tuple[Any, ...], depth: int) -> Any:
+        made = [self.walked(part, depth) for part in data]
+        if all(new is old for new, old in zip(made, data, strict=True)):
+            return data
+        return made if isinstance(data, list) else tuple(made)
+
+    def _of_dict(self, data: dict[Any, Any], depth: int) -> Any:
+        made = {name: part if name in self._words else self.walked(part, depth) for name, part in data.items()}
+        return data if all(made[name] is data[name] for name in data) else made
+
+    def _record(self, data: Any) -> CataloguedInput | None:
+        """Return the input that a catalogue's record, such as a STAC item, describes. Return None for other data."""
+        if isinstance(data, Upload):
+            data = named(data.file, data.name, owned=False)
+        record = None if isinstance(data, str) and not self._texts else catalogued(data, self)
+        if record is not None:
+            self._records += 1
+            if self._records > _MOST:
+                raise InputError(f"the input has more than {_MOST} records of a catalogue; send fewer")
+        return record
+
+    def document(self, address: str) -> BinaryIO:
+        """Open a document of a catalogue, such as a STAC item, by its address."""
+        return self._open_text(address)
+
+    def file(self, address: str) -> BinaryIO:
+        """Open a file that a catalogue's record names, by its URL or its address in a bucket. Its raster closes it."""
+        if not is_address(address) and not in_bucket(address):
+            raise InputError(f"{address[:SHOWN]!r} is no address, and this server opens only addresses for a record")
+        with self._lock:
+            self._open_records(address)
+        file: Any = self._open_text(address)
+        try:
+            if self._pixel_limit is not None:
+                self._pixel_limit.check(file)
+            file.closes_with_raster = True
+            with self._lock:
+                self._open_records(address).append(file)
+        except BaseException:
+            file.close()
+            raise
+        return cast("BinaryIO", file)
+
+    def _open_records(self, address: str) -> list[BinaryIO]:
+        """Return the list of open files of catalogue records. Raise InputError if there is no room for another."""
+        if self._of_records is None:
+            raise InputError(f"{without_secrets(address)} was to be read after the end of its request")
+        if self._count > _MOST_BESIDE_RECORDS:
+            raise InputError(
+                f"the input has {self._count} files beside records of a catalogue, at most {_MOST_BESIDE_RECORDS} are"
+                " taken; send them in requests of their own"
+            )
+        self._of_records = [each for each in self._of_records if not each.closed]
+        if self._count + len(self._of_records) >= _MOST:
+            raise InputError(f"more than {_MOST} files would be open at once; send fewer records of a catalogue")
+        return self._of_records
+
+    def _close_records(self) -> None:
+        with self._lock:
+            files, self._of_records = self._of_records or [], None
+        for file in files:
+            with suppress(OSError):
+                file.close()
+
+    def _open(self, opening: Callable[[], BinaryIO]) -> BinaryIO:
+        self._count += 1
+        if self._count > _MOST:
+            raise InputError(f"the input has more than {_MOST} files; send fewer, as one file with several bands")
+        file = self._stack.enter_context(opening())
+        if self._pixel_limit is not None:
+            self._pixel_limit.check(file)
+        return file
