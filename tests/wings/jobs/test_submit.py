@@ -91,7 +91,10 @@ def test_several_files_and_options_are_one_form(jobs, place):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("address", ["https://host/scene.tif", "file:///data/scene.tif", "data:image/png;base64,AA=="])
+@pytest.mark.parametrize(
+    "address",
+    ["https://host/scene.tif", "s3://bucket/scene.tif", "file:///data/scene.tif", "data:image/png;base64,AA=="],
+)
 def test_an_address_is_sent_as_text(jobs, address):
     """What the server reads itself is a field of the form, and no file here."""
     assert submit(jobs, address, "-o", "mask.png") == 0

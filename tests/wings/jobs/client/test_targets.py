@@ -34,6 +34,16 @@ def test_json_of_polygons_is_geojson(tmp_path: Path) -> None:
         DownloadTarget.of(f"{tmp_path}/x.geojson").files("scene", [areas])
 
 
+def test_kinds_of_another_format_keep_their_suffix(tmp_path: Path) -> None:
+    """If one of several results has the format of ``-o``, the others are named as `run` names them."""
+    kinds = {"classes": "tiff", "polygons": "geopackage", "areas": "json"}
+    outputs = [JobOutput(kind, form, 9) for kind, form in kinds.items()]
+    files = DownloadTarget.of(f"{tmp_path}/map.gpkg").files("scene", outputs)
+    assert [file.name for file in files] == ["map-classes.tif", "map-polygons.gpkg", "map-areas.json"]
+    with pytest.raises(OptionError, match=r"the result is tiff and geopackage and json, but -o .* means png"):
+        DownloadTarget.of(f"{tmp_path}/map.png").files("scene", outputs)
+
+
 def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
     """Sounds too; the suffixes that there are stand in the error. A result of no known format is named .bin."""
     for name in ("x.wav", "x.shp"):

@@ -59,20 +59,21 @@ class DownloadTarget:
     def files(self, stem: str, outputs: Sequence[JobOutput]) -> list[Path]:
         """Return the path to save each result at. If the target is a folder, create it.
 
+        If one of several results has the format of the file's suffix, the others get the suffix of their own format.
+
         Args:
             stem: the input's name without suffix, after which results in a folder are named.
             outputs: the results.
 
         Raises:
-            OptionError: a result has another format than the suffix of the target.
+            OptionError: no result has the format of the target's suffix.
             SaveError: the folder cannot be created.
 
         """
-        for output in outputs:
-            self._check(output)
         ends = [f"-{output.processor}" if len(outputs) > 1 else "" for output in outputs]
         if not self.folder:
-            return [with_end(self.path, end) for end in ends]
+            suffixes = self._suffixes(outputs)
+            return [with_end(self.path, end, suffix) for end, suffix in zip(ends, suffixes, strict=True)]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -85,19 +86,25 @@ class DownloadTarget:
         form = None if self.folder else format_named(suffix_of(self.path))
         return form if form is not None and form.name in SENT else None
 
-    def _check(self, output: JobOutput) -> None:
-        suffix_format = self._format()
-        result_format = output.output_format
+    def _suffixes(self, outputs: Sequence[JobOutput]) -> list[str | None]:
+        """Return the suffix of each result's file, or None for the suffix of the target.
+
+        An unknown suffix fits results of one format.
+        """
+        form = self._format()
+        if form is None:
+            same = len({output.output_format for output in outputs}) == 1
+            return [None if same else _suffix(output) for output in outputs]
         # A file of GeoJSON may also end in .json.
-        if (
-            suffix_format is not None
-            and result_format != suffix_format.name
-            and (result_format, suffix_format.name) != ("geojson", "json")
-        ):
+        fitting = {form.name, "geojson"} if form.name == "json" else {form.name}
+        suffixes = [None if output.output_format in fitting else _suffix(output) for output in outputs]
+        if None not in suffixes:
+            made = " and ".join(dict.fromkeys(output.output_format for output in outputs))
             raise OptionError(
-                f"the result is {result_format}, but -o {self.path} means {suffix_format.name}; name a file that ends"
-                f" in {_suffix(output)}"
+                f"the result is {made}, but -o {self.path} means {form.name}; name a file that ends in"
+                f" {' or '.join(dict.fromkeys(filter(None, suffixes)))}"
             )
+        return suffixes
 
 
 def place(part: Path, target: Path, output: JobOutput) -> None:
