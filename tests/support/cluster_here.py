@@ -31,7 +31,7 @@ class Copying(Predictor):
     def __init__(self):
         pass
 
-    def _run(self, scenes, params):
+    def _run(self, scenes, params, may_be_empty):
         self.log.append([Path(scene).name for scene in scenes])
         results = []
         for scene, asked in zip(scenes, params, strict=True):

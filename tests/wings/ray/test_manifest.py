@@ -137,7 +137,7 @@ class Ending(Predictor):
     def __init__(self):
         self.together = []
 
-    def _run(self, scenes, params):
+    def _run(self, scenes, params, may_be_empty):
         self.together.append(list(scenes))
         for scene, asked in zip(scenes, params, strict=True):
             Path(asked.path).mkdir()

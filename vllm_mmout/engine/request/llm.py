@@ -45,6 +45,7 @@ class BoundLLM(LLM):
         use_tqdm: bool | Callable[..., tqdm[Any]] = True,
         priority: int | Sequence[int] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        may_be_empty: bool | Sequence[bool] = False,
     ) -> list[MultimodalRequestOutput]:
         """Run the model on inputs and decode its outputs.
 
@@ -60,6 +61,8 @@ class BoundLLM(LLM):
             use_tqdm: whether to show a progress bar, or a function that makes one.
             priority: priority of the requests; lower values run earlier (with the priority scheduling policy).
             lora_request: LoRA adapter for all inputs, or a list with the adapter of each input.
+            may_be_empty: whether an input without valid pixels gives a result of nodata, for all inputs or for each. By
+                default such an input is refused if it fits one forward pass.
 
         Returns:
             A result for each input, in the order of the inputs. If an input of a list fails, the ``error`` of its
@@ -75,7 +78,7 @@ class BoundLLM(LLM):
         """
         single = not isinstance(inputs, list | tuple)
         inputs = [each for data in ([inputs] if single else inputs) for each in expanded(data)]
-        requests = _requests(len(inputs), params, priority, lora_request)
+        requests = _requests(len(inputs), params, priority, lora_request, may_be_empty)
         binding = self.llm_engine.output_processor.binding
         for options in {id(request.params): request.params for request in requests}.values():
             binding.check_params(options)
@@ -122,12 +125,14 @@ def _requests(
     params: OutputParams | Sequence[OutputParams] | None,
     priority: int | Sequence[int] | None,
     lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
+    may_be_empty: bool | Sequence[bool],  # noqa: FBT001 - one of the columns
 ) -> list[Request]:
     """Create a request for each of ``count`` inputs. Options may be given once for all, or for each input."""
     columns = [
         _spread("params", OutputParams() if params is None else params, count),
         _spread("priority", 0 if priority is None else priority, count),
         _spread("lora_request", lora_request, count),
+        _spread("may_be_empty", may_be_empty, count),
     ]
     for options in columns[0]:
         if not isinstance(options, OutputParams):
@@ -136,8 +141,8 @@ def _requests(
                 " sampled. LLM.encode gives its raw tensors"
             )
     return [
-        Request(options, lora_request=adapter, priority=rank, place=place)
-        for place, (options, rank, adapter) in enumerate(zip(*columns, strict=True))
+        Request(options, lora_request=adapter, priority=rank, place=place, may_be_empty=empty)
+        for place, (options, rank, adapter, empty) in enumerate(zip(*columns, strict=True))
     ]
 
 

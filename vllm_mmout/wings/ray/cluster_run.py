@@ -29,13 +29,13 @@ class ClusterRun:
     """Run of many scenes on a cluster. When the same command runs again, it skips the scenes that are done."""
 
     def __init__(self, options: argparse.Namespace, params: OutputParams, cluster: Cluster) -> None:
-        out = _absolute(options.out)
+        out = absolute(options.out)
         if not in_bucket(out) and Path(out).is_file():
             raise OptionError(f"-o {options.out} is a file; name a folder, or an address in a bucket")
         self._split: int | None = options.ray_split
         self._cluster = cluster
         self._names = names_of(options.inputs)
-        model = _absolute(options.model, only_if_there=True)
+        model = absolute(options.model, only_if_there=True)
         self._manifest = Manifest(out, model, params, setup_key(model, options.engine_flags))
         self._mark = DriverMark(self._manifest.objects)
         run = secrets.token_hex(8)
@@ -95,23 +95,29 @@ class ClusterRun:
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
     """Return the scenes that the inputs name. Maps each scene to the name of its result files, without suffix."""
+    named_scenes = named_scenes_of(inputs)
+    names = [name for _, name in named_scenes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise OptionError(f"several scenes are called {', '.join(twice)}; their results would overwrite each other")
+    return dict(named_scenes)
+
+
+def named_scenes_of(inputs: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (scene, name of its result files without suffix) for each scene that the inputs name."""
     named_scenes = []
     for input_ in inputs:
         if not input_.endswith("/"):
-            named_scenes.append((_absolute(input_), _stem(input_) if in_bucket(input_) else name_of(input_)))
+            named_scenes.append((absolute(input_), _stem(input_) if in_bucket(input_) else name_of(input_)))
             continue
-        root = _absolute(input_)
+        root = absolute(input_)
         scenes = scenes_below(root)
         if not scenes:
             raise InputError(f"there is no scene below {without_secrets(input_)}; name a folder with GeoTIFFs in it")
         for scene in scenes:
             folder, slash, file = scene.removeprefix(f"{root.rstrip('/')}/").rpartition("/")
             named_scenes.append((scene, f"{folder}{slash}{_stem(file)}"))
-    names = [name for _, name in named_scenes]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise OptionError(f"several scenes are called {', '.join(twice)}; their results would overwrite each other")
-    return dict(named_scenes)
+    return named_scenes
 
 
 def _stem(address: str) -> str:
@@ -132,7 +138,7 @@ def _printable(scene: str) -> str:
     return scene.encode(errors="backslashreplace").decode()
 
 
-def _absolute(path: str, *, only_if_there: bool = False) -> str:
+def absolute(path: str, *, only_if_there: bool = False) -> str:
     """Make a path absolute. Return addresses unchanged, and with ``only_if_there`` also missing paths."""
     if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
         return path

@@ -10,7 +10,7 @@ import msgspec
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError
 from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
-from vllm_mmout.wings.ray.objects import FOLDER
+from vllm_mmout.wings.ray.objects import PARTS, main_last
 from vllm_mmout.wings.ray.tasks import this_node
 from vllm_mmout.wings.ray.windows import ScenePart, joined, parts_of
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import PlacedArea
     from vllm_mmout.wings.ray.cluster import Cluster
     from vllm_mmout.wings.ray.predictor import RunSettings
-
-PARTS = f"{FOLDER}/parts"
 
 
 @dataclass
@@ -76,7 +74,7 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
             raster.save(folder / "joined.tif")
             files = [
                 manifest.objects.move_in(file, f"{scene.name}{file.name.removeprefix('joined')}")
-                for file in sorted(folder.glob("joined*"), key=lambda file: len(file.name), reverse=True)
+                for file in main_last(folder.glob("joined*"))
             ]
         assumed = tuple(dict.fromkeys(sentence for record in records for sentence in record.assumed))
         record = SceneRecord(**facts, files=tuple(reversed(files)), assumed=assumed, node=this_node())

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = ".vllm-mmout"
 """Name of the folder for internal files, inside the results folder."""
+PARTS: Final = f"{FOLDER}/parts"
+"""Name of the folder for results of parts, such as windows of a scene, which are deleted when they are joined."""
 RUNS: Final = f"{FOLDER}/runs"
 """Name of the folder for internal files that are deleted when a run ends."""
 
@@ -31,6 +33,11 @@ class ResultFile(msgspec.Struct, frozen=True):
     address: str
     sha256: str
     nbytes: int
+
+
+def main_last(files: Iterable[Path]) -> list[Path]:
+    """Sort the files of a result so that the main file comes last: it has the shortest name, and is no style file."""
+    return sorted(files, key=lambda file: (file.suffix != ".qml", -len(file.name)))
 
 
 class Objects:

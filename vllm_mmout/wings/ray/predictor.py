@@ -21,6 +21,7 @@ from vllm_mmout.models.inputs.input_forms import name_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wings.ray.columns import columns_of, rows_of
 from vllm_mmout.wings.ray.manifest import Manifest, SceneRecord
+from vllm_mmout.wings.ray.objects import PARTS, main_last
 from vllm_mmout.wings.ray.tasks import this_node
 from vllm_mmout.wings.ray.windows import facts_of
 
@@ -64,6 +65,11 @@ class _ManifestRow:
     name: str
     params: OutputParams
 
+    @property
+    def is_part(self) -> bool:
+        """Whether the result will be joined with others."""
+        return self.name.startswith(f"{PARTS}/")
+
 
 class Predictor:
     """Callable for Ray Data that starts an engine, and then runs the model on batches of scenes.
@@ -91,7 +97,7 @@ class Predictor:
         params = [self._params(own) for own in options]
         scenes = [row[self.job.column] for row in rows]
         if self.job.manifest is None:
-            return {**batch, **columns_of(self._run(scenes, params), self.job.params)}
+            return {**batch, **columns_of(self._run(scenes, params, [False] * len(scenes)), self.job.params)}
         entries = [
             _ManifestRow(scene, *more)
             for scene, *more in zip(scenes, options, batch[NAME].tolist(), params, strict=True)
@@ -105,8 +111,10 @@ class Predictor:
         own = OutputParams.from_mapping({**params.to_mapping(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)
 
-    def _run(self, scenes: Sequence[Any], params: Sequence[OutputParams]) -> list[MultimodalRequestOutput]:
-        return self._llm.generate(list(scenes), list(params), use_tqdm=False)
+    def _run(
+        self, scenes: Sequence[Any], params: Sequence[OutputParams], may_be_empty: Sequence[bool]
+    ) -> list[MultimodalRequestOutput]:
+        return self._llm.generate(list(scenes), list(params), use_tqdm=False, may_be_empty=list(may_be_empty))
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
         """Return the outcome of each scene. Run unfinished scenes as a batch, or alone if they crashed a worker."""
@@ -139,7 +147,8 @@ class Predictor:
                 for entry, place in zip(entries, places, strict=True)
             ]
             try:
-                results = self._run([entry.scene for entry in entries], params)
+                parts = [entry.is_part for entry in entries]
+                results = self._run([entry.scene for entry in entries], params, parts)
             except Exception:  # noqa: BLE001 - the engine has ended, so the actor ends too, and Ray starts a new actor
                 traceback.print_exc()
                 os._exit(1)
@@ -158,15 +167,14 @@ def _record(
     facts |= {"scene": entry.scene, "options": entry.options, "node": this_node()}
     if result.error is not None:
         return SceneRecord(**facts, error=str(result.error))
-    # The main file, which has the shortest name, is moved last: readers take its presence as the end of the run.
-    made = sorted(work_folder.iterdir(), key=lambda file: len(file.name), reverse=True)
+    made = main_last(work_folder.iterdir())  # readers take the presence of the main file as the end of the run
     try:
         files = [
             manifest.objects.move_in(file, entry.name + file.name.removeprefix(name_of(entry.scene))) for file in made
         ]
     except SaveError as error:
         return SceneRecord(**facts, error=str(error))
-    known = dict(facts_of(result.outputs)) if "window" in entry.options else {}
+    known = dict(facts_of(result.outputs)) if entry.is_part else {}
     return SceneRecord(**facts, files=tuple(reversed(files)), assumed=result.assumed, known=known)
 
 

@@ -58,8 +58,8 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
     """Run scenes on a cluster and return the exit status."""
     if options.ray is None:
         raise OptionError(f"{', '.join(asked(options))} is for a run on a cluster; add --ray")
-    if params.mosaic is not None:
-        raise OptionError("--mosaic works only in one process; leave out --mosaic or --ray, or join the results later")
+    if params.mosaic is not None and options.ray_split is not None:
+        raise OptionError("--ray-split does not work with --mosaic, whose scenes run as a whole; leave one of them out")
     if options.mmout_trace is not None:
         raise OptionError("--mmout-trace works only in one process; leave out --mmout-trace or --ray")
     if options.figure is not None:
@@ -86,9 +86,12 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
         raise OptionError(f'--ray needs Ray Data ({error}); pip install "vllm-mmout[ray]"') from error
     from vllm_mmout.wings.ray.cluster import Cluster
     from vllm_mmout.wings.ray.cluster_run import ClusterRun
+    from vllm_mmout.wings.ray.mosaics import MosaicOnCluster
 
     places = {"workers": options.ray_workers, "num_cpus": options.ray_cpus, "num_gpus": options.ray_gpus}
-    return ClusterRun(options, params, Cluster(None if options.ray == _HERE else options.ray, **places)).status()
+    cluster = Cluster(None if options.ray == _HERE else options.ray, **places)
+    kind = ClusterRun if params.mosaic is None else MosaicOnCluster
+    return kind(options, params, cluster).status()
 
 
 def _check_inputs(inputs: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from vllm_mmout.geo import PlacedArea, TileGrid
+    from vllm_mmout.geo import OpenRaster, PlacedArea, TileGrid
     from vllm_mmout.outputs.stored import StoredRaster
 
 
@@ -84,6 +84,15 @@ def facts_of(output: Any) -> dict[str, Any]:
     }
 
 
+def described_by(raster: OpenRaster, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a `RasterOutput`, except its place and metadata, for the GeoTIFF of a part.
+
+    ``facts`` are those of `facts_of`.
+    """
+    palette = None if facts["palette"] is None else np.array(facts["palette"], np.uint8)
+    return {**facts, "nodata": raster.nodata, "band_names": raster.descriptions, "palette": palette}
+
+
 def joined(
     parts: Sequence[tuple[str | Path, ScenePart]],
     size: tuple[int, int],
@@ -107,16 +116,8 @@ def joined(
     with open_raster(parts[0][0]) as first:
         scale = Fraction(first.size[0], parts[0][1].window.height), Fraction(first.size[1], parts[0][1].window.width)
         whole = Window(*_scaled((0, 0), scale), *_scaled(size, scale))
-        like = RasterOutput(
-            np.zeros((first.count, 1, 1), first.dtype),
-            nodata=_nodata(parts),
-            band_names=first.descriptions,
-            units=facts["units"],
-            scales=facts["scales"],
-            nearest=facts["nearest"],
-            class_names=facts["class_names"],
-            palette=None if facts["palette"] is None else np.array(facts["palette"], np.uint8),
-        )
+        described = described_by(first, facts) | {"nodata": _nodata(parts)}
+        like = RasterOutput(np.zeros((first.count, 1, 1), first.dtype), **described)
         result_size = (whole.height, whole.width)
         masked = None if area is None else partial(area.resized_mask, size=result_size)
         canvas = Canvas(folder, result_size, like)
