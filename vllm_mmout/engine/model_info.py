@@ -26,7 +26,7 @@ _OF_TOKENS: Final = frozenset({"sampling", "grid", "chunk_seconds"})
 _OF_RASTERS: Final = frozenset(
     {
         *("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "bbox_crs", "aoi", "aoi_crs"),
-        *("resampling", "tile", "overlap", "blend", "partial_images"),
+        *("mask_clouds", "resampling", "tile", "overlap", "blend", "partial_images"),
     }
 )
 

@@ -83,6 +83,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.fetcher import certificate_fault, status_phrase, timeout_phrase
     from vllm_mmout.geo.raster.remote.http_file import open_remote
     from vllm_mmout.geo.raster.sensors import OTHER_SENSOR, sensor_of
+    from vllm_mmout.geo.raster.stack.clouds import (
+        CLOUD_CODES,
+        CloudCodes,
+        CloudLayer,
+        OpenWithoutClouds,
+        cloud_codes_of,
+    )
     from vllm_mmout.geo.raster.stack.stack import DATES, DESCRIBED_BY, FINER, Layer, OpenStack, pixel_area
     from vllm_mmout.geo.raster.tags import GeoTag, checked_xml, read_directories
     from vllm_mmout.geo.raster.tiff import first_of
@@ -95,25 +102,25 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.vectors.trace import trace_polygons
 
 __all__ = [
-    "DATES", "DESCRIBED_BY", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM",
-    "RASTER_SUFFIXES", "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "Connections",
-    "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag", "GeoTiffBlocks", "Georeference",
-    "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours", "OpenArray", "OpenRaster", "OpenStack",
-    "OpenUnpacked", "Packing", "PlacedArea", "PlacedRaster", "Plan", "Polygons", "Raster", "RasterMetadata",
-    "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster", "Window", "address_fault", "are_classes",
-    "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it", "as_seen", "as_window", "atomic_file",
-    "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold",
-    "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "date_of_file_item", "date_of_items",
-    "date_of_name", "date_of_raster", "days_of_times", "declared_size", "download", "epsg_code", "errors_of",
-    "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket",
-    "in_bucket", "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "may_be_invalid",
-    "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket", "open_raster", "open_remote",
-    "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors",
-    "printable_name", "proj_crs", "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories",
-    "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing",
-    "scenes_below", "sensor_of", "sentinel2_doubt", "status_phrase", "timeout_phrase", "trace_polygons",
-    "trailing_band", "understood", "warped", "window_around", "window_of_box", "without_secrets", "write_geotiff",
-    "write_geotiff_here", "write_netcdf",
+    "CLOUD_CODES", "DATES", "DESCRIBED_BY", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM",
+    "RASTER_SUFFIXES", "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "CloudCodes",
+    "CloudLayer", "Connections", "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag",
+    "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours", "OpenArray",
+    "OpenRaster", "OpenStack", "OpenUnpacked", "OpenWithoutClouds", "Packing", "PlacedArea", "PlacedRaster", "Plan",
+    "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster",
+    "Window", "address_fault", "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it",
+    "as_seen", "as_window", "atomic_file", "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file",
+    "block_limit", "can_hold", "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "cloud_codes_of",
+    "date_of_file_item", "date_of_items", "date_of_name", "date_of_raster", "days_of_times", "declared_size",
+    "download", "epsg_code", "errors_of", "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files",
+    "ground_steps", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr",
+    "key_fault", "may_be_invalid", "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket",
+    "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of",
+    "placed_area", "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasterio_crs", "rasters_in",
+    "rasters_of", "read_directories", "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file",
+    "same_system", "says_nothing", "scenes_below", "sensor_of", "sentinel2_doubt", "status_phrase", "timeout_phrase",
+    "trace_polygons", "trailing_band", "understood", "warped", "window_around", "window_of_box", "without_secrets",
+    "write_geotiff", "write_geotiff_here", "write_netcdf",
 ]  # fmt: skip
 
 _HOMES = {
@@ -160,6 +167,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.remote.http_file": "open_remote",
     "vllm_mmout.geo.raster.products.sentinel2": "sentinel2_doubt",
     "vllm_mmout.geo.raster.sensors": "OTHER_SENSOR sensor_of",
+    "vllm_mmout.geo.raster.stack.clouds": "CLOUD_CODES CloudCodes CloudLayer OpenWithoutClouds cloud_codes_of",
     "vllm_mmout.geo.raster.stack.stack": "DATES DESCRIBED_BY FINER Layer OpenStack pixel_area",
     "vllm_mmout.geo.raster.tags": "GeoTag checked_xml read_directories",
     "vllm_mmout.geo.raster.tiff": "first_of",

@@ -46,6 +46,13 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
     nodata: Annotated[
         float | None, said('value of the input that means "no observation". Replaces the nodata of the file.', nan=True)
     ] = None
+    mask_clouds: Annotated[
+        bool,
+        said(
+            "treat pixels as nodata that the input's band of quality codes marks as cloud, cirrus or shadow. The band"
+            " is SCL (Sentinel-2), Fmask (HLS) or QA_PIXEL (Landsat); an input without it is refused."
+        ),
+    ] = False
     scale: Annotated[
         float | tuple[float, ...] | Literal["file", "stored"] | None,
         said(
@@ -130,7 +137,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
     def reads(self) -> tuple[str, ...]:
         """Names of the set options that affect how a raster is read and cut into tiles."""
         names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "aoi", *OF_MODELS, "tile")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return tuple(name for name in names if getattr(self, name) is not None) + ("mask_clouds",) * self.mask_clouds
 
     def _check_bands(self) -> None:
         if self.bands is not None and self.indices is not None:

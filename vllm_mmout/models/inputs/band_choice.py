@@ -14,7 +14,7 @@ from vllm_mmout.models.inputs.band_names import InputBand, NameMeanings, possibl
 from vllm_mmout.models.inputs.unpacking import unpacked_layers
 
 if TYPE_CHECKING:
-    from vllm_mmout.geo import Layer
+    from vllm_mmout.geo import CloudLayer, Layer
     from vllm_mmout.params import OutputParams
 
 _LISTED = 40
@@ -83,6 +83,8 @@ class BandChoice:
     """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
     noted: list[str] = field(default_factory=list)
     """Notes for the user about assumptions made in the choice of bands."""
+    clouds: list[CloudLayer] = field(default_factory=list)
+    """Bands that mark clouds, one for each date, if the request masks clouds. They are found when files are opened."""
     unpack: Callable[[Sequence[Layer], OutputParams], list[Layer]] = unpacked_layers
     """Function that applies scale and offset to the chosen bands."""
 

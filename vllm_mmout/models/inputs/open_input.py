@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import (
+    CLOUD_CODES,
     FINER,
     RASTER_SUFFIXES,
+    CloudLayer,
     Layer,
     OpenRaster,
     OpenStack,
+    OpenWithoutClouds,
     band_of_file,
+    cloud_codes_of,
     pixel_area,
     rasters_of,
     sensor_of,
@@ -31,6 +35,7 @@ from vllm_mmout.models.inputs.opened_raster import opened_picture, opened_raster
 from vllm_mmout.models.inputs.unsupported_forms import other_form
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo import CloudCodes
     from vllm_mmout.models.inputs.raster_view import PlanesMapper
     from vllm_mmout.params import OutputParams
 
@@ -56,6 +61,8 @@ def opened_planes(
             name = of_folder or f"{PurePath(raster.name).name} and {more} more file{'s' * (more > 1)}"
             raster = OpenStack(layers, str(name), resampling=params.resampling, nodata=params.nodata)
             places = tuple(range(1, len(layers) + 1))
+        if params.mask_clouds:
+            raster = OpenWithoutClouds(raster, choice.clouds)
         opened.pop_all()  # the caller closes it
     return raster, places, tuple(dict.fromkeys(choice.noted))
 
@@ -66,6 +73,8 @@ def _planes(data: Any, choice: BandChoice, frames: int | None, opened: ExitStack
     if frames is None:
         return chosen_layers(data, choice, opened)
     if len(getattr(data, "shape", ())) == 4:
+        if choice.params.mask_clouds:
+            raise InputError("mask_clouds is for files, and the input is an array; leave it out", param="mask_clouds")
         return _of_array(data, choice, frames, opened)
     folder = as_folder(data)
     if (dates := dates_of(data, frames)) is None:
@@ -118,14 +127,31 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
         chosen = [listed.bands[place] for place in choice.places(listed, dates)]
     except InputError as error:
         raise InputError("; ".join(filter(None, [str(error), form])), param=error.param) from None
+    clouds = [_cloud_band(listed)] if choice.params.mask_clouds else []
     rasters: dict[Any, OpenRaster] = {}
-    for file in dict.fromkeys(band.source for band in chosen):
+    for file in dict.fromkeys(band.source for band in (*chosen, *(band for band, _ in clouds))):
         rasters[file] = file if isinstance(file, OpenRaster) else opened.enter_context(_opened_now(file, open_one))
     for file in {band.source for band in listed.bands} - rasters.keys():
         if isinstance(file, OpenRaster):
             file.close()
     layers = [Layer(rasters[band.source], band.place, next(iter(band.names), None)) for band in chosen]
+    choice.clouds.extend(CloudLayer(Layer(rasters[band.source], band.place), codes) for band, codes in clouds)
     return choice.unpack(layers, choice.params)
+
+
+def _cloud_band(listed: BandList) -> tuple[InputBand, CloudCodes]:
+    """Return the band that marks clouds, the finest of several, and the meaning of its codes."""
+    coded = [(band, codes) for band in listed.bands if (codes := cloud_codes_of(band.names)) is not None]
+    kinds = list(dict.fromkeys(codes.name for _, codes in coded))
+    if len(kinds) != 1:
+        known = ", ".join(codes.name for codes in CLOUD_CODES)
+        which = f"has {' and '.join(kinds)}" if kinds else "has none of them"
+        raise InputError(
+            f"mask_clouds needs one band that marks clouds ({known}), and {listed.what} {which}; leave it out, or give"
+            " one of them beside the other bands",
+            param="mask_clouds",
+        )
+    return min(coded, key=lambda found: found[0].area)
 
 
 def _opened_now(file: Path | CataloguedFile, open_one: _Opener) -> OpenRaster:

@@ -249,6 +249,8 @@ class TerratorchMapper(RasterMapper):
         self, files: Mapping[str, Any], params: OutputParams
     ) -> tuple[OpenRaster, tuple[int, ...], tuple[str, ...]]:
         """Open the files of all images as one raster. Return what `opened_planes` returns."""
+        if params.mask_clouds:
+            raise InputError("mask_clouds is for one image, and the model takes several; leave it out")
         noted: list[str] = []
         with ExitStack() as opened:
             layers: list[Layer] = []

@@ -68,7 +68,7 @@ class OpenStack(OpenRaster):
         rasters = list({id(layer.raster): layer.raster for layer in layers}.values())
         reference = _finest(rasters)
         self._members = [
-            _Member(
+            Member(
                 raster,
                 aligned(raster, reference),
                 raster.nodata if nodata is None or raster.unpacked else as_pixels_have_it(nodata, raster.dtype),
@@ -147,7 +147,9 @@ class OpenStack(OpenRaster):
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class Member:
+    """Raster of a stack, and its position on the grid of the stack."""
+
     raster: OpenRaster
     alignment: Alignment
     nodata: float | None
