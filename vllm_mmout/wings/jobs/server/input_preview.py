@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import pairwise
@@ -13,10 +12,11 @@ import msgspec
 import numpy as np
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import Layer, OpenStack, Window, can_hold, is_tiff, meanings, possible_sensors, read_directories
+from vllm_mmout.geo import Layer, OpenStack, Window, can_hold, is_tiff, read_directories
 from vllm_mmout.models.inputs.band_choice import BandChoice, BandList
 from vllm_mmout.models.inputs.input_forms import is_open_file
 from vllm_mmout.models.inputs.open_input import chosen_layers, unwrapped
+from vllm_mmout.outputs.band_pictures import bands_to_draw
 from vllm_mmout.params import OutputParams
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ _PHOTOMETRIC: Final = 262
 """Number (tag id) of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)
 """Value of the tag PhotometricInterpretation in a file with red, green and blue bands."""
-_WORDS: Final = ("red", "green", "blue")
-_OTHER_BAND_WORDS: Final = {"edge", "coastal"}
-"""Words in the name of a band that is not a plain colour, as in "red edge 1" and "coastal blue"."""
-_SPLIT: Final = re.compile(r"[\W_]+")
 
 
 class PreviewSize(msgspec.Struct, frozen=True):
@@ -165,7 +161,7 @@ def _bands_to_draw(
         names = mapper.bands
     else:
         names = names[:colours] if raster.alpha == len(names) else names
-    return _bands_by_name(names[:MOST_BANDS], coloured=coloured and colours >= len("rgb"))
+    return bands_to_draw(names[:MOST_BANDS], coloured=coloured and colours >= len("rgb"))
 
 
 def _preview_dtype(raster: OpenRaster) -> np.dtype[Any]:
@@ -243,27 +239,3 @@ def _axis_ranges(shown_pixels: NDArray[np.intp], block_length: int, most: int, *
         )
         for start, end in pairwise(edges)
     ]
-
-
-def _bands_by_name(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the bands to draw, chosen by band names. A name may be "".
-
-    If bands named red, green and blue exist, return these. Else return bands 1, 2 and 3 of a colour picture or of three
-    bands. Of more bands return 3, 2 and 1, because most sensors store blue first. Of fewer bands return band 1.
-    """
-    bands = [place + 1 for colour in range(3) if (place := _band_of_colour(names, colour)) is not None]
-    if len(bands) == 3:
-        return tuple(bands)
-    if coloured or len(names) == 3:
-        return 1, 2, 3
-    return (3, 2, 1) if len(names) > 3 else (1,)
-
-
-def _band_of_colour(names: Sequence[str], colour: int) -> int | None:
-    """Return the index of the first band with the colour 0 (red), 1 (green) or 2 (blue) in its name, or None."""
-    sensor = possible_sensors(names)[0]
-    band_meanings = meanings([(name.strip(),) for name in names], [sensor] * len(names))
-    by_meaning = [meaning == {_WORDS[colour]} for meaning in band_meanings]
-    words = [set(_SPLIT.split(name.casefold())) for name in names]
-    by_word = [_WORDS[colour] in band_words and not band_words & _OTHER_BAND_WORDS for band_words in words]
-    return next((matches.index(True) for matches in (by_meaning, by_word) if True in matches), None)
