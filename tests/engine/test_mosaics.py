@@ -122,6 +122,23 @@ def test_scenes_of_two_zones_become_one_map(llm, scenes, tmp_path, order, names)
     )
 
 
+def test_the_picture_below_a_figure_is_that_of_the_scenes(llm, scenes, tmp_path):
+    """Each pixel has the stretched red, green and blue of the scene that the map uses there; gaps are transparent."""
+    output = run(llm, Mosaic(scenes), path=str(tmp_path / "map.tif")).outputs
+    picture = np.moveaxis(np.asarray(output.input_picture()), 2, 0).astype(int)
+    oracle = np.zeros(picture.shape, int)
+    with rasterio.open(tmp_path / "map.tif") as file:
+        for name in ("east_2024-06-01", "west_2024-05-01", "turned_2024-05-01"):
+            rgb = scene_arrays()[name][[2, 1, 0]].astype(float)
+            alpha = 255 * (rgb != 0).all(axis=0, keepdims=True)
+            low, high = np.percentile(rgb[:, alpha[0] > 0], (2, 98))
+            shown = np.rint((rgb.clip(low, high) - low) / (high - low) * 255)
+            oracle = np.where(oracle[3] == 0, warped(name, np.concatenate([shown, alpha]).astype(int), file, 0), oracle)
+    np.testing.assert_array_equal(picture[3], oracle[3])
+    np.testing.assert_allclose(picture * (oracle[3] > 0), oracle * (oracle[3] > 0), atol=1)
+    assert set(np.unique(oracle[3])) == {0, 255}
+
+
 def test_the_most_confident_scene_wins_pixel_by_pixel(llm, scenes, tmp_path):
     """Where scenes overlap, the class with the highest probability of all is used."""
     run(llm, Mosaic(scenes, "confident"), path=str(tmp_path / "map.tif"))

@@ -137,7 +137,8 @@ def test_figures_are_made_in_threads_without_pyplot():
     [
         ({"opacity": 0}, OptionError, "above 0 and at most 1"),
         ({"picture": np.zeros((4, 4))}, InputError, "uint8"),
-        ({"picture": "scene.tif"}, InputError, "PIL image"),
+        ({"picture": 7}, InputError, "PIL image"),
+        ({"picture": "gone.tif"}, InputError, "no such file: gone.tif"),
     ],
 )
 def test_a_wrong_option_is_refused(options, error, says):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import OptionError
 from vllm_mmout.geo import Raster, Window, are_classes, ground_steps
 from vllm_mmout.outputs.map_furniture import draw_north, draw_scale
+from vllm_mmout.outputs.placed_pictures import given_picture
 from vllm_mmout.outputs.rendering import colour_of_class, default_palette
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def raster_figure(
     axes = figure.add_subplot()
     extent = (0, raster.width, raster.height, 0)
     shown: dict[str, Any] = {"extent": extent, "aspect": float(lengths[1] / lengths[0])}
-    below = _background(raster, picture) if opacity < 1 else None
+    asked = picture is not None and not isinstance(picture, bool)  # then it shows at nodata at least
+    below = _background(raster, picture) if opacity < 1 or asked else None
     if below is not None:
         axes.imshow(_smaller(below), **shown)
     alpha = 1.0 if below is None else opacity
@@ -168,18 +170,7 @@ def _background(raster: DrawnRaster, picture: Any) -> Image | None:
         return None
     if picture is None or picture is True:
         return None if raster.input_picture is None else raster.input_picture()
-    from PIL import Image as PillowImage
-
-    if isinstance(picture, np.ndarray):
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise InputError(f"picture must be uint8 [height, width, 3], got {picture.dtype} {list(picture.shape)}")
-        return PillowImage.fromarray(np.ascontiguousarray(picture))
-    if not hasattr(picture, "getbands"):
-        raise InputError(
-            f"picture must be a PIL image, an array [height, width, 3], or False for none, got {type(picture).__name__}"
-        )
-    coloured: Image = picture.convert("RGB")
-    return coloured
+    return given_picture(picture, raster.georeference, (raster.height, raster.width))
 
 
 def _draw_classes(axes: Axes, raster: DrawnRaster, alpha: float, shown: dict[str, Any]) -> None:

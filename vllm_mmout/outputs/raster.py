@@ -194,8 +194,9 @@ class RasterOutput(MediaOutput):
 
         Args:
             title: heading; by default the name of the model. "" for none.
-            picture: picture below the raster: a PIL image, or uint8 [height, width, 3], of the raster's extent; False
-                for none. By default the input is read again, if it was given as a path or an address.
+            picture: picture below the raster: a PIL image, or uint8 [height, width, 3], of the raster's extent; a path,
+                or a list of paths, of raster files that are warped onto the raster; False for none. By default the
+                input is read again, if it was given as a path or an address.
             opacity: opacity of the raster over the picture, above 0 and at most 1. By default 0.6 for classes, and 1
                 for values, which would lose the colours of their colour bar.
 

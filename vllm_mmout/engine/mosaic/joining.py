@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vllm_mmout.geo import MapGrid, PlacedArea
+    from vllm_mmout.outputs.input_picture import InputPicture
 
 _WINDOW_BYTES = 64 << 20
 """Largest size in bytes of the window of the map that is joined at a time. A window has at least one block of the map.
@@ -41,6 +42,8 @@ class SceneResult:
     name: str
     raster: StoredRaster
     path: Path
+    picture: InputPicture | None = None
+    """Function that reads the picture of the scene again, or None if the scene can be read only once."""
 
     @property
     def placed(self) -> PlacedRaster:

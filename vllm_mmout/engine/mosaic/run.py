@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from vllm_mmout.errors import AbortedError, DecodeError, MMOutError, SaveError
 from vllm_mmout.geo import DATES, DESCRIBED_BY
 from vllm_mmout.outputs import RasterOutput, RasterSeries
 from vllm_mmout.outputs.base import ASSUMED, Source
+from vllm_mmout.outputs.input_picture import InputPicture
+from vllm_mmout.outputs.placed_pictures import PlacedPicture, pictures_on_grid
 from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:
@@ -84,9 +87,10 @@ class MosaicRun:
         output = result.outputs
         if not isinstance(output, RasterOutput):
             raise DecodeError(f"{name}: a mosaic joins rasters, and the result is a {type(output).__name__}")
+        picture = output.input_picture
         if not isinstance(output, StoredRaster):
             output = StoredRaster(self._path(index), **output.described)
-        scene = self._results[index] = SceneResult(name, output, self._path(index))
+        scene = self._results[index] = SceneResult(name, output, self._path(index), picture)
         empty = (f"{name} adds nothing to the mosaic, as no pixel that was used has data.",) if scene.is_empty() else ()
         self._assumed[index] = (*result.assumed, *empty)
 
@@ -119,7 +123,7 @@ class MosaicRun:
         joined: list[StoredRaster] = []
         try:
             joined.extend(self._joined(each, grid, area) for each in made)  # keeps those made before an error
-            outputs = [self._finished(*pair, area) for pair in zip(made, joined, strict=True)]
+            outputs = [self._finished(*pair, grid, area) for pair in zip(made, joined, strict=True)]
             output = self._of_days(made, outputs) if plan.mosaic.each_day else outputs[0]
         except BaseException:
             for raster in joined:
@@ -133,7 +137,7 @@ class MosaicRun:
     def _joined(self, planned: PlannedMap, grid: MapGrid, area: PlacedArea | None) -> StoredRaster:
         """Join the results of the scenes of a map."""
         processor, params = self._processor, self.plan.params
-        indices = [index for index in planned.scenes if index in self._results]
+        indices = self._succeeded(planned)
         joining = Joining(
             self._by_precedence(indices),
             grid,
@@ -145,12 +149,17 @@ class MosaicRun:
         )
         return joining.raster(self.folder, self._metadata(indices, self._assumed_in(planned, area)))
 
-    def _finished(self, planned: PlannedMap, raster: StoredRaster, area: PlacedArea | None) -> Any:
+    def _succeeded(self, planned: PlannedMap) -> list[int]:
+        """Return the indices of the scenes of a map that have a result."""
+        return [index for index in planned.scenes if index in self._results]
+
+    def _finished(self, planned: PlannedMap, raster: StoredRaster, grid: MapGrid, area: PlacedArea | None) -> Any:
         """Make the requested kinds of output of a map, and save them if the map has a file."""
         plan, size = self.plan, (raster.height, raster.width)
         output = self._processor.mosaic_output(raster, plan.params.of_run, area)
         assumed = self._assumed_in(planned, area)
-        place = Source(size=size, georeference=raster.georeference, assumed=assumed, area=area)
+        picture = _picture(self._by_precedence(self._succeeded(planned)), grid)
+        place = Source(size=size, georeference=raster.georeference, assumed=assumed, area=area, input_picture=picture)
         kinds = asked_results(plan.binding, plan.params) if isinstance(plan.params.output, tuple) else ()
         return finishing(None, planned.target, kinds=kinds, placed_on=place)(place.lay(output), None)
 
@@ -214,6 +223,15 @@ class MosaicRun:
     def close(self) -> None:
         """Remove the temporary folder. May be called repeatedly."""
         self._temporary.cleanup()
+
+
+def _picture(results: Sequence[SceneResult], grid: MapGrid) -> InputPicture | None:
+    """Return a function that reads the scenes again for a picture of the map, or None if no scene can be read again.
+
+    ``results`` are in order of precedence.
+    """
+    pictures = [PlacedPicture(result.picture, result.placed) for result in results if result.picture is not None]
+    return InputPicture(partial(pictures_on_grid, pictures, grid)) if pictures else None
 
 
 def _day_in_utc(day: date | None) -> str:
