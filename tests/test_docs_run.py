@@ -217,7 +217,14 @@ def test_every_block_is_run_by_a_test():
     }
 
 
-OFFLINE = ("vllm-mmout run", "vllm-mmout info", "vllm-mmout processors", "vllm-mmout doctor", "make demo")
+OFFLINE = (
+    "vllm-mmout run",
+    "vllm-mmout figure",
+    "vllm-mmout info",
+    "vllm-mmout processors",
+    "vllm-mmout doctor",
+    "make demo",
+)
 COMMANDS = [
     pytest.param(block, command, printed, id=f"{block}-{command.split('#')[0].strip()[:40]}")
     for block, command, printed in commands_here()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TensorOutput,
         VideoOutput,
     )
+    from vllm_mmout.outputs.saved import open_result
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry import (
@@ -53,6 +54,7 @@ __all__ = [
     "__version__",
     "embedded_model",
     "embedded_scene",
+    "open_result",
     "register_output_processor",
 ]
 
@@ -65,6 +67,7 @@ _HOMES = {
     "vllm_mmout.models.inputs.mapped_input": "MappedInput",
     "vllm_mmout.models.inputs.mapper": "RasterMapper",
     "vllm_mmout.outputs": "AudioOutput ImageOutput RasterOutput StructuredOutput TensorOutput VideoOutput",
+    "vllm_mmout.outputs.saved": "open_result",
     "vllm_mmout.params": "OutputParams",
     "vllm_mmout.processors.base": "OutputProcessor",
     "vllm_mmout.registry": "MULTIMODAL_INPUT_REGISTRY MULTIMODAL_OUTPUT_REGISTRY register_output_processor",

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 from rasterio.transform import Affine
+from rasterio.warp import transform
 
+from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Georeference, ground_steps
 from vllm_mmout.outputs import PolygonsOutput, RasterOutput
 from vllm_mmout.outputs.input_picture import InputPicture
+from vllm_mmout.outputs.placed_pictures import given_picture
+from vllm_mmout.outputs.saved import open_result
 
 pytest.importorskip("matplotlib", reason="a figure is one of matplotlib")
 from vllm_mmout.outputs.map_furniture import length_text, north_on_page, round_length
@@ -23,8 +27,8 @@ from vllm_mmout.outputs.map_furniture import length_text, north_on_page, round_l
 UTM = Affine(10, 0, 600000, 0, -10, 5300000)
 
 
-def classes(affine=UTM, **described):
-    ids = np.zeros((1, 60, 80), np.uint8)
+def classes(affine=UTM, dtype=np.uint8, **described):
+    ids = np.zeros((1, 60, 80), dtype)
     ids[0, :, 60:], ids[0, :6] = 1, 255
     place = Georeference(crs="EPSG:32632", transform=tuple(affine)[:6])
     palette = np.array([[9, 9, 9], [0, 0, 255]], np.uint8)
@@ -78,6 +82,49 @@ def test_classes_lie_over_the_picture_of_the_input():
     for pixels, colour in ((over, (200, 100, 0)), (over, (80, 40, 153)), (alone, (0, 0, 255))):  # 0.6 of blue is 153
         assert (abs(pixels - colour).max(axis=2) <= 1).any()
     assert pickle.loads(pickle.dumps(raster)).input_picture() is None  # noqa: S301 - our own
+
+
+def test_a_saved_map_has_the_figure_of_its_result(tmp_path):
+    """A GeoTIFF is drawn as the result was, with the names, colours and model in the file."""
+    classes().save(tmp_path / "map.tif")
+    assert main(["figure", str(tmp_path / "map.tif"), "-o", str(tmp_path / "map.png"), "--title", "Flood"]) == 0
+    with Image.open(tmp_path / "map.png") as file:
+        np.testing.assert_array_equal(np.asarray(file.convert("RGB")), drawn(classes().figure(title="Flood")))
+
+
+def test_a_saved_map_of_more_than_8_bits_has_the_colours_of_its_style(tmp_path):
+    """The GeoTIFF has no colour table, so the colours are those of the QGIS style beside it."""
+    classes(dtype=np.uint16, units=["class"]).save(tmp_path / "map.tif")
+    opened = open_result(tmp_path / "map.tif")
+    assert opened.palette.tolist() == [[9, 9, 9], [0, 0, 255]]
+    assert (opened.class_names, opened.units) == (("land", "$\\frac water"), ("class",))
+    (tmp_path / "map.qml").unlink()
+    assert open_result(tmp_path / "map.tif").palette is None
+    Image.new("L", (4, 4)).save(tmp_path / "map.png")
+    with pytest.raises(InputError, match="is no GeoTIFF"):
+        open_result(tmp_path / "map.png")
+
+
+def test_scenes_of_another_zone_are_drawn_below_a_saved_map(tmp_path, capsys):
+    """A scene of zone 33 is drawn at the pixels whose centres it covers, by PROJ. A scene elsewhere is refused."""
+    affine = Affine(10, 0, 730_000, 0, -10, 5_100_000)
+    classes(affine).save(tmp_path / "map.tif")
+    cols, rows = (along.ravel() + 0.5 for along in np.meshgrid(np.arange(80), np.arange(60)))
+    x, y = (np.reshape(along, (60, 80)) for along in transform("EPSG:32632", "EPSG:32633", *(affine @ (cols, rows))))
+    red = np.array([200, 0, 0], np.uint8)[:, None, None].repeat(200, axis=1).repeat(100, axis=2)
+    east = x[30, 40] + 3
+    corners = ((east - 1000, y[30, 40] + 1000), (0, 0))
+    near, far = (Georeference(crs="EPSG:32633", transform=(10, 0, west, 0, -10, north)) for west, north in corners)
+    RasterOutput(red, georeference=near).save(tmp_path / "near.tif")
+    RasterOutput(red, georeference=far).save(tmp_path / "far.tif")
+    files = [str(tmp_path / name) for name in ("far.tif", "near.tif")]
+    picture = np.asarray(given_picture(files, classes(affine).georeference, (60, 80)))
+    np.testing.assert_array_equal(picture[..., 3] == 255, x < east)
+    assert (picture[x < east] == (200, 0, 0, 255)).all()
+    figure = ["figure", str(tmp_path / "map.tif"), "-o", str(tmp_path / "map.png"), "--below"]
+    assert main([*figure, files[0]]) == 1
+    assert "far.tif has no data where the raster is" in capsys.readouterr().err
+    assert main([*figure, *files]) == 0
 
 
 @pytest.mark.parametrize("turn", [0, 30, 90, 200, 359])

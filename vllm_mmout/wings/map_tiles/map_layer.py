@@ -23,6 +23,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Raster
 from vllm_mmout.outputs.formats.pictures import encode_picture
 from vllm_mmout.outputs.rendering import default_palette, render
+from vllm_mmout.outputs.saved import class_names_in, palette_of
 from vllm_mmout.wings.map_tiles.web_mercator import CRS, FINEST, HALF, NORTH, SIDE, Box, Metres, Tile
 
 _LARGEST: Final = 4096
@@ -65,7 +66,7 @@ class MapLayer:
         palette = self._palette()
         if palette is None:
             return None
-        names: list[str | None] = list(self._class_names())
+        names: list[str | None] = list(class_names_in(self._dataset.tags(1)))
         names = names or [None] * min(len(palette), int(self.limits[1]) + 1)
         colours = [bytes(colour).hex() for colour in palette.tolist()]
         return [(i, name, f"#{colours[i] if i < len(colours) else '000000'}") for i, name in enumerate(names)]
@@ -121,22 +122,13 @@ class MapLayer:
             return (Box(west, south, west + width, north),)
         return Box(west, south, 180.0, north), Box(-180.0, south, west + width - 360, north)
 
-    def _class_names(self) -> list[str]:
-        items, names = self._dataset.tags(1), list[str]()
-        while (name := items.get(f"CLASS_{len(names)}")) is not None:
-            names.append(name)
-        return names
-
     def _palette(self) -> NDArray[np.uint8] | None:
         """Return the colour of each class, from the file or by default, or None if the pixels are not classes."""
         dataset = self._dataset
         if dataset.count != 1 or np.dtype(dataset.dtypes[0]).kind not in "iu":
             return None
-        if dataset.colorinterp[0].name == "palette":
-            colours = dataset.colormap(1)
-            return np.array([colours.get(i, (0, 0, 0, 255))[:3] for i in range(max(colours) + 1)], np.uint8)
-        names = self._class_names()
-        return default_palette(len(names)) if names else None
+        palette, names = palette_of(dataset), class_names_in(dataset.tags(1))
+        return default_palette(len(names)) if palette is None and names else palette
 
     def _density(self, x: float, y: float) -> tuple[float, float]:
         """Return the file's pixels per Web Mercator metre at a point, along the coarser and along the finer axis."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from starlette.responses import Response
 
 from vllm_mmout.errors import InputError
-from vllm_mmout.geo import open_raster
+from vllm_mmout.outputs.saved import saved_metadata
 from vllm_mmout.outputs.stored import StoredRaster
 from vllm_mmout.serving.errors import ApiError
 from vllm_mmout.wings.jobs.server.result_responses import PRIVATE, chosen_output, removed_error, stem
@@ -42,7 +42,7 @@ async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> R
         raise ApiError(
             400,
             f"the result has {width * height} pixels, and the server draws figures of at most {MOST_PIXELS}; fetch the"
-            " result and draw it in Python, or send a part of the scene with window or bbox",
+            " result and draw it by vllm-mmout figure, or send a part of the scene with window or bbox",
             param="processor",
         )
     async with runner.previews:
@@ -65,13 +65,7 @@ def _drawn(path: Path, output: SceneOutput, job: SceneJob) -> bytes:
 
 def _raster(path: Path, output: SceneOutput) -> StoredRaster:
     """Return the raster of a stored result, with class names and colours from the job's record."""
-    with open_raster(path) as raster:
-        known: dict[str, Any] = {
-            "nodata": raster.nodata,
-            "georeference": raster.georeference,
-            "band_names": raster.descriptions,
-            "metadata": raster.metadata,
-        }
+    known = saved_metadata(path)
     rows = {row.id: row for row in output.classes or ()}
     if rows:
         count = max(rows) + 1
