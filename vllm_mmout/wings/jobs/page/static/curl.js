@@ -3,6 +3,9 @@ import { address } from "./api.js";
 import { nameFor } from "./download.js";
 import { currentKey } from "./key.js";
 
+/** Longer texts are not repeated in a command, which reads them from a file. */
+const MOST_TEXT = 300;
+
 /**
  * Return the commands that create a job, poll it and fetch its results.
  * @param {object} job
@@ -36,5 +39,6 @@ function fileName(name) {
 
 // curl takes a value that begins with "@" or "<" for a file name, and text after ";" for a content type.
 function field(name, text) {
+  if (text.length > MOST_TEXT) return `-F ${quoted(`${name}=<${name === "aoi" ? "area.geojson" : `${name}.txt`}`)}`;
   return `${/^[@<]|;/.test(text) ? "--form-string" : "-F"} ${quoted(`${name}=${text}`)}`;
 }

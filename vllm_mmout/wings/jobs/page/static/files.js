@@ -4,20 +4,28 @@ import { byId } from "./elements.js";
 /**
  * Call a function whenever the user drops, chooses or pastes files.
  * @param {(files: File[]) => void} onFiles gets one or several files, sorted by name
+ * @param {(files: File[]) => void} onAreas gets GeoJSON files that are among them or chosen as the area
  */
-export function onFilesGiven(onFiles) {
+export function onFilesGiven(onFiles, onAreas) {
   const give = (list) => {
     const files = [...list].sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-    if (files.length) onFiles(files);
+    const areas = files.filter(({ name }) => /\.geojson$/i.test(name));
+    const images = files.filter((file) => !areas.includes(file));
+    if (areas.length) onAreas(areas);
+    if (images.length) onFiles(images);
   };
-  const field = byId("files");
-  for (const id of ["choose", "choose-other"]) byId(id).addEventListener("click", () => field.click());
-  field.addEventListener("change", () => {
-    give(field.files);
-    field.value = ""; // so that choosing the same file again, after a change, is an event
-  });
+  onChosen(byId("files"), ["choose", "choose-other"], give);
+  onChosen(byId("area-file"), ["choose-area"], (list) => onAreas([...list]));
   document.addEventListener("paste", (event) => give(event.clipboardData.files));
   dropped(give);
+}
+
+function onChosen(field, buttons, take) {
+  for (const id of buttons) byId(id).addEventListener("click", () => field.click());
+  field.addEventListener("change", () => {
+    if (field.files.length) take(field.files);
+    field.value = ""; // so that choosing the same file again, after a change, is an event
+  });
 }
 
 function dropped(give) {

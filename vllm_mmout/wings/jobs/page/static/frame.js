@@ -36,11 +36,14 @@ function windowOf(fields) {
   return numbers.length === 4 && numbers[2] > 0 && numbers[3] > 0 ? numbers : null;
 }
 
-/** Return the size [columns, rows] of a result whose pixels are the input's, or null if the request has a bbox. */
+/** Return whether a result does not lie on the input: it is a mosaic, or cut to a bounding box or an area. */
+const elsewhere = (fields) => Boolean(fields.bbox || fields.aoi || fields.mosaic);
+
+/** Return the size [columns, rows] of a result whose pixels are the input's, or null if it does not lie on the input. */
 export function expected(input, fields) {
   const window = windowOf(fields);
   if (window) return [window[3], window[2]];
-  return fields.bbox ? null : [input.width, input.height];
+  return elsewhere(fields) ? null : [input.width, input.height];
 }
 
 /**
@@ -51,7 +54,7 @@ export function expected(input, fields) {
  */
 export function over(input, fields, size) {
   const world = [input.width, input.height];
-  if (fields.bbox) return null;
+  if (elsewhere(fields)) return null;
   const window = windowOf(fields);
   if (window) {
     const [row, col, height, width] = window;

@@ -12,7 +12,8 @@ export function pointAt(param) {
   for (const field of byId("request").elements) field.removeAttribute("aria-invalid");
   const wrong = param && byId("request").elements.namedItem(param);
   if (!wrong) return;
-  byId("options").open = true;
+  const part = wrong.closest("details");
+  if (part) part.open = true;
   wrong.setAttribute("aria-invalid", "true");
   wrong.focus();
 }

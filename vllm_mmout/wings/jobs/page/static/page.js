@@ -1,13 +1,16 @@
 /** Entry point of the page: starts a session and connects it to the page's events. */
 import { askJson } from "./api.js";
+import { readArea } from "./area.js";
 import { byId } from "./elements.js";
 import { onFilesGiven } from "./files.js";
+import { onKindChosen } from "./input.js";
 import { showError } from "./notices.js";
 import { Session } from "./session.js";
 
 const session = new Session();
 
-onFilesGiven((files) => session.take(files));
+onFilesGiven((files) => session.take(files), (files) => readArea(files).catch(showError));
+onKindChosen(() => session.take(session.files));
 byId("request").addEventListener("submit", (event) => {
   event.preventDefault();
   session.run();

@@ -22,6 +22,8 @@ export class Session {
       onDelete: (job) => this.#delete(job).catch(showError),
       onError: showError,
     });
+    /** `files` are those that the page names, `input` is what was read of them, or null. */
+    this.files = [];
     this.input = null;
     /** Requests that were made with the current input, by the id of the job. Their results are drawn over it. */
     this.requests = new Map();
@@ -37,17 +39,25 @@ export class Session {
       const name = nameOf(files);
       showSent(name)(0);
       const input = await read(files, showSent(name), signal).catch((error) => {
+        // Several files may be scenes instead of bands, which the user can then choose.
+        if (files.length > 1 && !signal.aborted) this.#use({ files, scenes: false, raster: null });
         throw about(name, error);
       });
-      this.input = input;
-      this.requests.clear();
-      this.#forget();
-      describe(input);
-      this.stage.showInput(input.raster);
-      byId("run").disabled = false;
+      this.#use(input);
       say(`${name} is shown`);
     });
     if (chosen) byId(this.input ? "run" : "choose").focus();
+  }
+
+  // Without a raster the input could not be read. It is named, but cannot be run.
+  #use(input) {
+    this.files = input.files;
+    this.input = input.raster && input;
+    this.requests.clear();
+    this.#forget();
+    describe(input);
+    this.stage.showInput(input.raster);
+    byId("run").disabled = !input.raster;
   }
 
   /** Run a job with the current input. */

@@ -31,10 +31,10 @@ export class Stage {
     see();
   }
 
-  /** Show an input, and remove the result. */
+  /** Show an input, or none if it is null, and remove the result. */
   showInput(raster) {
     this.raster = raster;
-    this.picture.use(raster);
+    if (raster) this.picture.use(raster);
     this.clearResult();
   }
 
@@ -44,7 +44,7 @@ export class Stage {
     this.turn++;
     this.overlay.clear();
     this.#show(raster && whole(raster.width, raster.height), Boolean(raster), false);
-    if (raster) this.readout.use(ofInput(raster, this.picture));
+    this.readout.use(raster && ofInput(raster, this.picture));
   }
 
   /**
