@@ -9,7 +9,7 @@ import pytest
 from scenes_for_tests import TILE, pixels, write
 
 from vllm_mmout import OutputParams
-from vllm_mmout.commands.run import _report
+from vllm_mmout.commands.run_report import report
 from vllm_mmout.errors import AssumedWarning
 from vllm_mmout.models.inputs.raster_view import RasterView
 
@@ -62,7 +62,7 @@ def test_the_command_line_prints_what_was_assumed_beside_the_file(llm, tmp_path,
     """Warnings go to standard error, the names of files alone to standard output."""
     with pytest.warns(AssumedWarning):
         result = llm.generate([np.asarray(pixels()[:, :TILE, :TILE])], OutputParams(path=str(tmp_path) + "/"))[0]
-    assert _report("in.tif", result)
+    assert report("in.tif", result)
     said = capsys.readouterr()
     assert [line for line in said.err.splitlines() if line.startswith("warning")] == [
         f"warning: in.tif: {sentence}" for sentence in SENTENCES

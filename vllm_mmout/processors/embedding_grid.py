@@ -204,8 +204,9 @@ class EmbeddingGridProcessor(OutputProcessor):
                 " and registers, and token_dates to the number of dates, or return a feature map [n, dim, rows,"
                 " columns] from the model"
             )
-        rows = features[:, self._prefix :].unflatten(1, (dates, side * side)).transpose(2, 3)
-        return rows.unflatten(3, (side, side))
+        tokens = features[:, self._prefix :]
+        rows = tokens.reshape(len(tokens), dates, side * side, tokens.shape[2]).transpose(2, 3)
+        return rows.reshape(*rows.shape[:3], side, side)
 
     def _stored(self, grid: torch.Tensor) -> torch.Tensor:
         """Convert the vectors [dates, dim, rows, columns] of one request to the bands to be stored."""

@@ -136,7 +136,8 @@ class MosaicPlan:
                 " or a smaller bbox; a server's limit is --mmout-max-pixels"
             )
         check_area(grid.georeference, grid.size, limits.area, "the map")
-        for target in self.targets or [None]:
+        targets: list[Target | None] = [*self.targets] or [None]
+        for target in targets:
             check_place(self.binding, self.params, target, grid.georeference, tiles=True)
         return self._dated() if self.params.mosaic == "newest" or self.mosaic.each_day else self
 

@@ -138,8 +138,9 @@ def _take(run: MosaicRun, index: int, record: SceneRecord) -> None:
     else:
         download(source, path)
     with open_raster(path) as raster:
-        place = {"georeference": raster.georeference, "metadata": raster.metadata}
-        output = StoredRaster(path, **described_by(raster, record.known), **place)
+        described = described_by(raster, record.known)
+        described["georeference"], described["metadata"] = raster.georeference, raster.metadata
+        output = StoredRaster(path, **described)
     run.take(index, MultimodalRequestOutput("", output, [], 0, finished=True, assumed=record.assumed))
 
 
