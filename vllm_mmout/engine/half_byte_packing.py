@@ -14,9 +14,10 @@ _WORTH_HALVING = 256
 def fit_halves(tensor: torch.Tensor) -> bool:
     """Return whether to pack the elements of a tensor [requests, ...] in pairs.
 
-    Packing needs dtype uint8, ``_WORTH_HALVING`` or more elements per request, and only elements 0 to 14 or 255.
+    Packing needs a tensor on the CPU, dtype uint8, ``_WORTH_HALVING`` or more elements per request, and only elements 0
+    to 14 or 255. On a GPU, looking at the elements would wait until the device has finished the forward.
     """
-    if tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
+    if not tensor.is_cpu or tensor.dtype != torch.uint8 or tensor[:1].numel() < _WORTH_HALVING:
         return False
     return int((tensor + 1).max()) <= _LARGEST + 1  # 255 becomes 0; comparing each element would take much longer
 

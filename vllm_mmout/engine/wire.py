@@ -8,8 +8,8 @@ from a client, so it is validated here, and may hold only the options of a reque
 
 A buffer consists of ``MAGIC``, the header's length (uint32, little endian), the header (msgpack), and the elements of
 each tensor in C order. Each tensor is aligned to ``ALIGNMENT`` bytes from the start of the buffer. Two elements of a
-uint8 tensor share a byte if all its values fit (`fit_halves`), as the classes of most maps do. This module packs them,
-not the processors, so that authors always see class ids.
+uint8 tensor on the CPU share a byte if all its values fit (`fit_halves`), as the classes of most maps do. This module
+packs them, not the processors, so that authors always see class ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from vllm_mmout.engine.half_byte_packing import fit_halves, from_halves, to_halves
 from vllm_mmout.errors import OptionError, ReduceError
 from vllm_mmout.params import OutputParams
-from vllm_mmout.processors.raw import named
+from vllm_mmout.processors.raw import named, queue_copy
 
 if TYPE_CHECKING:
     from vllm.pooling_params import PoolingParams
@@ -91,6 +91,8 @@ Unpacked: TypeAlias = "dict[str, Raw]"
 def pack(results: Mapping[str, Raw]) -> torch.Tensor:
     """Pack the results of requests whose tensors have equal shapes into bytes, on the device of the tensors.
 
+    The work is queued on the device. This function does not wait for it.
+
     Args:
         results: the tensor or dict of tensors of each processor, by the processor's name. Axis 0 is the requests.
 
@@ -107,7 +109,7 @@ def pack(results: Mapping[str, Raw]) -> torch.Tensor:
     first = tensors[0]
     requests = first.shape[0]
     buffers = torch.zeros((requests, total), dtype=torch.uint8, device=first.device)
-    buffers[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(first.device)
+    buffers[:, : len(header)] = queue_copy(torch.frombuffer(bytearray(header), dtype=torch.uint8), first.device)
     for tensor, half, start in zip(tensors, halved, starts, strict=True):
         if half:
             flat = to_halves(tensor.reshape(requests, -1))

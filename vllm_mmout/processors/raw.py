@@ -46,6 +46,18 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
     return call(*alike)
 
 
+def queue_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a small CPU tensor to a device, behind the work that is queued there, without waiting for that work.
+
+    A copy from memory that is not pinned, such as by ``torch.tensor(..., device="cuda")``, would wait.
+    """
+    import torch
+
+    if device.type == "cpu":
+        return tensor
+    return (tensor.pin_memory() if torch.accelerator.is_available() else tensor).to(device, non_blocking=True)
+
+
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
     """Check that ``giver`` returned a tensor, or dict of tensors, of length ``count`` on axis 0, or raise ``error``.
 

@@ -22,6 +22,7 @@ from vllm_mmout.processors.raw import (
     not_of_reduce,
     only_tensor,
     own_array,
+    queue_copy,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class RegressionProcessor(OutputProcessor):
         asked_output(self, "regression", params)
         tensor = self._checked_values(only_tensor(output, _TAKES, ReduceError))
         scale, offset = (
-            torch.tensor(numbers, dtype=torch.float32, device=tensor.device).reshape(-1, 1, 1)
+            queue_copy(torch.tensor(numbers, dtype=torch.float32).reshape(-1, 1, 1), tensor.device)
             for numbers in (self._scale, self._offset)
         )
         # The result is a new tensor, so it may be changed in place. Adding 0.0 turns -0.0 into 0.0.

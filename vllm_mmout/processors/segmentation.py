@@ -275,7 +275,8 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
         best = torch.maximum(best, values)
     if best is None or ids is None:
         raise ReduceError(f"{_TAKES}, got no class")
-    if best.sum().isnan():  # the sum of infinities may be NaN too, which only costs time
+    # The sum of infinities may be NaN too, which only costs time. On a GPU, looking at it would cost more.
+    if not best.is_cpu or best.sum().isnan():
         ids = torch.maximum(ids, best.isnan().to(numbers) * nodata)
     return ids.to(getattr(torch, class_dtype(classes)))
 

@@ -215,14 +215,11 @@ CORE_HOOKS: tuple[Hook, ...] = (
     *_unchanged_hooks(
         "vllm.v1.engine.core",
         (
-            "EngineCoreProc._process_input_queue",
-            (),
-            "override it on a bound core, which waits for all tiles of a batch",
+            "EngineCore.preprocess_add_request",
+            ("request",),
+            "replace it on a bound core, to pin the tensors of a request in the thread that receives it",
             "0.11",
         ),
-        ("EngineCore.add_request", ("request", "request_wave"), "count the tiles of a batch on a bound core", "0.11"),
-        ("EngineCoreProc._handle_client_request", (), "take in the tiles of a batch on a bound core", "0.11"),
-        ("EngineCoreProc.is_running", (), "stop waiting for tiles when a bound core shuts down", "0.13"),
         (
             "EngineCoreProc._process_engine_step",
             (),

@@ -75,7 +75,7 @@ NAMES: tuple[Contact, ...] = (
         "AsyncLLM.model_config AsyncLLM.renderer AsyncLLM.vllm_config AsyncLLM.shutdown",
         _PRIVATE,
     ),
-    _names("vllm.v1.engine.core", "EngineCoreProc.input_queue EngineCoreProc.model_executor", _PRIVATE),
+    _names("vllm.v1.engine.core", "EngineCoreProc.model_executor", _PRIVATE),
     _names(
         "vllm.v1.engine.core_client",
         "SyncMPClient.outputs_queue SyncMPClient.shutdown MPClient.core_engines AsyncMPClient.client_index",
@@ -121,6 +121,7 @@ NAMES: tuple[Contact, ...] = (
     _names("vllm.multimodal.utils", "group_and_batch_mm_kwargs", "batch a step's tensors as Model Runner V1 does"),
     _names("vllm.model_executor.model_loader.utils", "get_model_cls", "set a model's state class for Model Runner V2"),
     _names("vllm.utils.torch_utils", "PIN_MEMORY", "batch a step's tensors as Model Runner V1 does"),
+    _names("vllm.v1.executor.uniproc_executor", "UniProcExecutor", "pin tensors of requests that arrive"),
     _names("vllm.v1.outputs", "AsyncModelRunnerOutput", "send early outputs of a request before its result"),
     _names("vllm.v1.worker.worker_base", "WorkerBase.vllm_config WorkerWrapperBase.worker", _PRIVATE),
     _names("vllm.entrypoints.llm", "LLM.request_counter LLM.pooling_task", _PRIVATE),

@@ -1,4 +1,4 @@
-"""Add a time limit for steps, tracing, and sleep instead of polling to an engine core with output processors."""
+"""Add a time limit for steps, tracing, pinned inputs, and sleep instead of polling to a core with output processors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vllm_mmout.engine.binding import resolve_choice
 from vllm_mmout.engine.settings import EngineSettings
 from vllm_mmout.engine.trace import Trace
 from vllm_mmout.engine.worker.parent import end_with_parent
+from vllm_mmout.engine.worker.pinning import pin_on_arrival
 from vllm_mmout.engine.worker.resting import rest_while_workers_compute
 from vllm_mmout.engine.worker.step_limit import StepLimit
 
@@ -28,6 +29,7 @@ def bind_core(core: Any) -> None:
         trace_steps(core, Trace(settings.trace))
     StepLimit(settings.step_timeout_s or envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS).watch(core)
     rest_while_workers_compute(core.model_executor)
+    pin_on_arrival(core)
 
 
 def trace_steps(core: Any, trace: Trace) -> None:

@@ -18,8 +18,8 @@ def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
     if not isinstance(output, dict) or SIZE not in output:
         raise ReduceError(f"the model's output lacks {SIZE}; name the output processor of a head of transformers only")
     tensors = {name: tensor for name, tensor in output.items() if name != SIZE}
-    height, width = output[SIZE][0].tolist()
-    if (output[SIZE] != output[SIZE][0]).any():
+    (height, width), *others = output[SIZE].tolist()
+    if any(other != [height, width] for other in others):
         raise ReduceError("inputs of several sizes cannot be reduced together")
     return tensors, (height, width)
 
