@@ -21,7 +21,7 @@ from vllm_mmout.errors import OptionError, SaveError
 
 pytestmark = pytest.mark.engine
 TILE = 64
-IN_THE_ENGINE = {"forward", "reduce", "copy"}
+IN_THE_ENGINE = {"load", "forward", "reduce", "copy"}
 
 
 def events(file):
@@ -87,7 +87,7 @@ def test_each_tile_has_each_stage_once_in_order(traced):
     assert sorted(chain.from_iterable(tiles_of(table, "read", request))) == [*range(12)]
     blocks = tiles_of(table, "forward", request)
     assert sorted(chain.from_iterable(blocks)) == [*range(1, 12)]
-    for stage in STAGES[STAGES.index("forward") :]:
+    for stage in STAGES[STAGES.index("load") :]:
         assert [tiles for tiles in tiles_of(table, stage, request) if tiles != [0]] == blocks
     for first, *_ in blocks:
         ends = 0.0

@@ -26,7 +26,7 @@ from vllm_mmout.errors import SaveError
 from vllm_mmout.log import logger
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
-STAGES = ("read", "map", "queue", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
+STAGES = ("read", "map", "queue", "load", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
 """Stages of a tile, or of an input that fits one forward, in their order from reading to writing."""
 _WAITS = frozenset({"queue", "transport", "request"})
 """Stages during which a request only waits. They may overlap, so the trace shows each in a separate row."""

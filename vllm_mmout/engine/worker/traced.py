@@ -1,4 +1,4 @@
-"""Measure the forward, the reduce and the copy to the host of each step in the worker of a traced engine.
+"""Measure how long each stage of a step takes in the worker of a traced engine, the copies to and from it included.
 
 On a GPU, tracing synchronizes with the device after each stage. An untraced step does not.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.pooling_params import PoolingParams
 
-_FORM = struct.Struct("<4d8s")
+_FORM = struct.Struct("<5d8s")
 _MAGIC = b"MMOTRACE"
 
 
@@ -33,13 +33,14 @@ class Times:
     """
 
     began: float
+    loaded: float
     forwarded: float
     reduced: float
     copied: float
 
     def append_to(self, buffer: torch.Tensor) -> torch.Tensor:
         """Append these times to a request's result, uint8 [bytes] in CPU memory, and return the longer tensor."""
-        packed = bytearray(_FORM.pack(self.began, self.forwarded, self.reduced, self.copied, _MAGIC))
+        packed = bytearray(_FORM.pack(*astuple(self), _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
 
     @staticmethod
@@ -52,12 +53,12 @@ class Times:
 
 
 class StepTrace:
-    """Recorder of the forward, reduce and copy times of each step, in the worker that sends the results."""
+    """Recorder of the stages of each step, in the worker that sends the results."""
 
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self._trace = trace
         self._device = device
-        self._began = self._forwarded = self._reduced = 0.0
+        self._entered = self._began = self._loaded = self._forwarded = self._reduced = 0.0
         self._requests: Sequence[PoolingParams] = ()
 
     def watch(self, worker: Any, model: nn.Module) -> None:
@@ -70,7 +71,8 @@ class StepTrace:
             setattr(worker, name, partial(self._step, getattr(worker, name)))
 
     def _forward_begins(self, *_: object) -> None:
-        self._began = time.monotonic()
+        self._wait()
+        self._began, self._loaded = self._entered, time.monotonic()
 
     def _reduce_begins(self, *_: object) -> None:
         self._wait()
@@ -91,26 +93,27 @@ class StepTrace:
 
         The output may still be on its way to the host. The times are then recorded when the copy is complete.
         """
-        self._requests = ()
+        self._requests, self._entered = (), time.monotonic()
         output = work(*args, **kwargs)
         requests, self._requests = self._requests, ()
         if not requests or output is None:
             return output
-        copied = partial(self._copied, requests, (self._began, self._forwarded, self._reduced))
+        copied = partial(self._copied, requests, (self._began, self._loaded, self._forwarded, self._reduced))
         if not hasattr(output, "get_output"):
             return copied(output)
         get_output = output.get_output
         output.get_output = lambda: copied(get_output())
         return output
 
-    def _copied(self, requests: Sequence[PoolingParams], times: tuple[float, float, float], output: Any) -> Any:
+    def _copied(self, requests: Sequence[PoolingParams], times: tuple[float, ...], output: Any) -> Any:
         step = Times(*times, time.monotonic())
         for row, (params, buffer) in enumerate(zip(requests, output.pooler_output, strict=True)):
             names = (params.extra_kwargs or {}).get(wire.TRACED)
             if names is None or buffer is None:
                 continue
             traced = Traced(self._trace, *names)
-            traced.stage("forward", step.began, step.forwarded, requests=len(requests))
+            traced.stage("load", step.began, step.loaded)
+            traced.stage("forward", step.loaded, step.forwarded, requests=len(requests))
             traced.stage("reduce", step.forwarded, step.reduced)
             traced.stage("copy", step.reduced, step.copied)
             output.pooler_output[row] = step.append_to(buffer)
