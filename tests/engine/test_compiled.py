@@ -163,6 +163,43 @@ def test_batches_are_of_the_sizes_that_were_compiled(monkeypatch):
     assert counters["frames"]["total"] == frames
 
 
+def test_a_largest_batch_that_is_no_power_of_two_is_compiled(monkeypatch):
+    """A step of 6 requests is one batch of 6, and one of 5 too."""
+    monkeypatch.setattr(torch, "compile", lambda call, **way: call)
+    forward = CompiledForward(made(Several), dummy(), 6)
+    assert forward.sizes == (1, 2, 4, 6)
+    assert [forward._next_batch(count) for count in (6, 5, 4, 3, 7)] == [(6, 6), (6, 5), (4, 4), (4, 3), (6, 6)]
+
+
+def test_the_fastest_way_that_works_is_kept(monkeypatch):
+    """A way that fails and a slower one are left; the smaller batches are compiled in the fastest."""
+    ways = ({"backend": "no-such-backend"}, {"backend": "eager"}, {"backend": "aot_eager"})
+    speedups = iter([2.0, 1.5])
+    monkeypatch.setattr(compiling, "_WAYS", ways)
+    monkeypatch.setattr(CompiledForward, "_speedup", lambda forward, batch: next(speedups))
+    used = []
+    monkeypatch.setattr(torch, "compile", lambda call, *, dynamic, backend: Way(call, backend, used))
+    forward = CompiledForward(made(SmallUNet), dummy(), 2)
+    assert forward.speedup == 2.0
+    assert set(used[-3:]) == {"eager"}
+    used.clear()
+    forward.run(requests(2))
+    assert used == ["eager"]
+
+
+class Way:
+    """Stands for a forward that is compiled by a backend."""
+
+    def __init__(self, call, backend, used):
+        self.call, self.backend, self.used = call, backend, used
+
+    def __call__(self, **inputs):
+        if self.backend == "no-such-backend":
+            raise RuntimeError("there is no such backend")
+        self.used.append(self.backend)
+        return self.call(**inputs)
+
+
 def test_another_shape_runs_as_it_was():
     """As one batch, to the bit."""
     model = made(SmallUNet)
