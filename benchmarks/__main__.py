@@ -6,21 +6,25 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.page import write_page
 from benchmarks.records import keep, measure, read
 from benchmarks.report import as_table
 
-ELSEWHERE = ("compiled", "gpu", "peer_faults", "peers", "ray_overhead")
-"""Benchmarks that need another environment (``make bench-peers``) or a GPU, and run only if they are named."""
+ELSEWHERE = ("compiled", "peer_faults", "peers", "ray_overhead")
+"""Benchmarks that need another environment (``make bench-peers``), and run only if they are named."""
+ON_GPU = "gpu"
+"""Benchmark that needs a GPU. It runs first if there is one."""
 
 
 def main() -> int:
     """Run the named benchmarks and return the exit status, which is 1 if one of them fails or misses its target."""
     available = benchmarks()
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(available)} (default: all but {', '.join(ELSEWHERE)})")
+    usual = f"all but {', '.join(ELSEWHERE)}, and {ON_GPU} only with a CUDA device"
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(available)} (default: {usual})")
     parser.add_argument("--no-record", action="store_true", help="print the results, but do not record them")
     parser.add_argument("--note", default="", help="remarks on the machine or the run, separated by semicolons")
     parser.add_argument("--page", action="store_true", help="only write docs/benchmarks.md from the records")
@@ -31,7 +35,7 @@ def main() -> int:
     if options.page:
         write_page(read())
         return 0
-    names = options.names or [name for name in available if name not in ELSEWHERE]
+    names = options.names or _usual(available)
     if len(names) > 1:
         return max(_apart(name, options) for name in names)
     return _run(names[0], options)
@@ -42,6 +46,14 @@ def benchmarks() -> list[str]:
     return sorted(
         path.stem for path in Path(__file__).parent.glob("*.py") if "\ndef run(" in path.read_text(encoding="utf-8")
     )
+
+
+def _usual(available: Sequence[str]) -> list[str]:
+    """Return the benchmarks to run without names. With a CUDA device, the benchmark for GPUs runs first."""
+    import torch
+
+    first = [ON_GPU] if torch.cuda.is_available() else []
+    return [*first, *(name for name in available if name not in (*ELSEWHERE, ON_GPU))]
 
 
 def _apart(name: str, options: argparse.Namespace) -> int:

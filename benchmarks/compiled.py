@@ -9,7 +9,7 @@ make shorter runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,8 +112,8 @@ def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[in
     from vllm_mmout.models.author import run as eager
     from vllm_mmout.models.compiled import CompiledForward
 
-    def inputs(count: int) -> list[dict[str, Any]]:
-        return [{"pixel_values": torch.randn(network.shape, dtype=kind, device=device)} for _ in range(count)]
+    def inputs(count: int) -> dict[str, Any]:
+        return {"pixel_values": torch.randn((count, *network.shape), dtype=kind, device=device)}
 
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
@@ -122,10 +122,10 @@ def rows(network: Network, dtype: str, device: str = "cpu", batches: Sequence[in
     with _own_cache():
         eager(plain, inputs(1))
         started = time.perf_counter()
-        forward = CompiledForward(ours, inputs(1)[0], max(batches))
+        forward = CompiledForward(ours, {name: batch[0] for name, batch in inputs(1).items()}, max(batches))
         start_s = time.perf_counter() - started
         for batch in batches:
-            pairs = [_pair(lambda tensors: eager(plain, tensors), forward.run, inputs(batch)) for _ in range(ROUNDS)]
+            pairs = [_pair(lambda batch: eager(plain, batch), forward.run, inputs(batch)) for _ in range(ROUNDS)]
             eager_s, compiled_s, differences, differing = zip(*pairs, strict=True)
             figures = {
                 "ratio": Figure.ratio(eager_s, compiled_s),
@@ -152,7 +152,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _pair(
-    eager: Callable[[Sequence[Any]], Any], compiled: Callable[[Sequence[Any]], Any], inputs: Sequence[Any]
+    eager: Callable[[Any], Any], compiled: Callable[[Any], Any], inputs: Mapping[str, Any]
 ) -> tuple[float, float, float, int]:
     """Return eager and compiled seconds, the relative difference and the number of pixels whose classes differ.
 

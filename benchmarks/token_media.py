@@ -46,9 +46,9 @@ def run() -> list[Row]:
 
     with tempfile.TemporaryDirectory() as name:
         decoder = write_decoder(Path(name, "decoder"), SIDE)
-        rows = [_in_batches(decoder, "cpu")]
+        rows = [in_batches(decoder, "cpu")]
         if torch.cuda.is_available():
-            rows.append(_in_batches(decoder, "cuda:0"))
+            rows.append(in_batches(decoder, "cuda:0"))
         else:
             rows.append(Row("pictures decoded in batches, cuda:0: not measured, there is no CUDA device", {}))
         if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < CORES:
@@ -57,7 +57,7 @@ def run() -> list[Row]:
         return [*rows, *_text_rows(_beside_text(model))]
 
 
-def _in_batches(decoder: Path, device: str) -> Row:
+def in_batches(decoder: Path, device: str, pictures: int = PICTURES, rounds: int = ROUNDS) -> Row:
     """Return pictures per second in batches and one by one, in turns."""
     from vllm_mmout.wings.tokens import VQImageProcessor
     from vllm_mmout.wings.tokens.engine.batcher import MediaBatcher
@@ -65,14 +65,14 @@ def _in_batches(decoder: Path, device: str) -> Row:
     options = {"layout": layout(SIDE), "decoder": str(decoder), "device": device}
     processor = VQImageProcessor.from_config({}, options)
     processor.load()
-    codes = np.random.default_rng(1).integers(0, CODES, (PICTURES, SIDE, SIDE))
+    codes = np.random.default_rng(1).integers(0, CODES, (pictures, SIDE, SIDE))
     media = [Medium(0, SIDE**2, (codes_of_picture,), complete=True, grid=(SIDE, SIDE)) for codes_of_picture in codes]
     batcher = MediaBatcher(processor, LONG_S)
     seconds: dict[str, list[float]] = {"batches": [], "one by one": []}
     calls = []
     try:
         _by_batcher(batcher, media[:1])  # warm up, and start the batcher's thread
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             started, before = time.perf_counter(), batcher.calls
             together = _by_batcher(batcher, media)
             seconds["batches"].append(time.perf_counter() - started)
@@ -84,12 +84,12 @@ def _in_batches(decoder: Path, device: str) -> Row:
     finally:
         batcher.close()
     figures = {
-        "pictures/s": Figure.of(PICTURES / round_s for round_s in seconds["batches"]),
-        "one by one pictures/s": Figure.of(PICTURES / round_s for round_s in seconds["one by one"]),
+        "pictures/s": Figure.of(pictures / round_s for round_s in seconds["batches"]),
+        "one by one pictures/s": Figure.of(pictures / round_s for round_s in seconds["one by one"]),
         "ratio": Figure.ratio(seconds["one by one"], seconds["batches"], at_least=ASKED[device]),
         "forwards": Figure.of(calls),
     }
-    return Row(f"{PICTURES} pictures of {16 * SIDE} pixels square decoded in batches, {device}", figures)
+    return Row(f"{pictures} pictures of {16 * SIDE} pixels square decoded in batches, {device}", figures)
 
 
 def _by_batcher(batcher: Any, media: list[Medium]) -> list[Any]:
