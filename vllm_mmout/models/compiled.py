@@ -35,8 +35,8 @@ In 16 bits, eager mode rounds after each operation, and compiled code does not. 
 """
 MIN_SPEEDUP = 1.05
 """Minimum speedup over eager mode. If the compilation is optional, a slower compiled model is not used."""
-_WAYS: tuple[Mapping[str, str], ...] = ({"mode": "default"},)
-_WAYS_ON_CUDA: tuple[Mapping[str, str], ...] = ({"backend": "cudagraphs"}, {"mode": "reduce-overhead"})
+_WAYS: tuple[Mapping[str, Any], ...] = ({"mode": "default"},)
+_WAYS_ON_CUDA: tuple[Mapping[str, Any], ...] = ({"backend": "cudagraphs"}, {"mode": "reduce-overhead"})
 """Arguments of ``torch.compile``: CUDA graphs of the kernels that eager mode runs, and of those by Inductor.
 
 On an H200, Inductor's kernels took 1.5 times as long as eager mode for a ViT-B/16 in bfloat16. A graph of eager's

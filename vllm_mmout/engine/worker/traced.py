@@ -105,7 +105,7 @@ class StepTrace:
         output.get_output = lambda: copied(get_output())
         return output
 
-    def _copied(self, requests: Sequence[PoolingParams], times: tuple[float, ...], output: Any) -> Any:
+    def _copied(self, requests: Sequence[PoolingParams], times: tuple[float, float, float, float], output: Any) -> Any:
         step = Times(*times, time.monotonic())
         for row, (params, buffer) in enumerate(zip(requests, output.pooler_output, strict=True)):
             names = (params.extra_kwargs or {}).get(wire.TRACED)
