@@ -32,6 +32,7 @@ PUBLIC = {
     "VideoOutput",
     "embedded_model",
     "embedded_scene",
+    "open_result",
     "register_output_processor",
 }
 

@@ -17,11 +17,11 @@ def runner(llm):
 def test_the_largest_batch_is_measured(runner, monkeypatch):
     """The model runs once, on as many inputs of the largest size as a step can hold, and the pooler on what it gave."""
     batches, forward = [], runner.model._forward
-    monkeypatch.setattr(runner.model, "_forward", lambda alike: batches.append(alike) or forward(alike))
+    monkeypatch.setattr(runner.model, "_forward", lambda batch: batches.append(batch) or forward(batch))
     runner.profile_run()
     (batch,) = batches
-    assert len(batch) == runner.max_num_reqs == runner.max_num_tokens
-    assert {tensors["pixel_values"].shape for tensors in batch} == {(6, 1024, 1024)}
+    assert runner.max_num_reqs == runner.max_num_tokens
+    assert batch["pixel_values"].shape == (runner.max_num_reqs, 6, 1024, 1024)
 
 
 def test_requests_are_answered_after_it(runner, llm):

@@ -106,7 +106,7 @@ async def test_a_large_file_is_written_in_threads_alone(monkeypatch: pytest.Monk
 
         return Watched()
 
-    monkeypatch.setattr("vllm_mmout.serving.inputs.sources.tempfile.TemporaryFile", watched)
+    monkeypatch.setattr("vllm_mmout.serving.inputs.uploads.tempfile.TemporaryFile", watched)
     form = await form_of(multipart(("image", ("x.tif", LARGE))))
     assert writers
     assert threading.get_ident() not in writers

@@ -217,11 +217,11 @@ def test_nothing_is_left_of_a_closed_raster(server, scene, ranges):
     with pytest.raises(InputError, match="closed; open it again"):
         raster.read()
     windows.close()
+    for thread in set(threading.enumerate()) - before[1]:
+        thread.join(10)  # those that fetch are told to end, not waited for, and each holds its socket until then
+        assert not thread.is_alive(), thread.name
     server.quiet()
     assert not open_sockets() - before[0]
-    for thread in set(threading.enumerate()) - before[1]:
-        thread.join(10)  # those that fetch are told to end, not waited for
-        assert not thread.is_alive(), thread.name
 
 
 def test_closing_ends_reads_in_other_threads(server):

@@ -1,4 +1,4 @@
-"""Open the files of one request: the files that a client names, and those of the catalogue records among them."""
+"""Open the files of one request: the files that a client names, and the files of catalogue records among them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _MOST: Final = 128
 """Maximum number of files of one request that are open at the same time."""
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
-"""Maximum number of files that a client may name beside catalogue records, whose files need the rest of `_MOST`. The
-engine opens up to `FILES_AT_ONCE` files of a mosaic's records, while it closes those of the scenes before."""
+"""Maximum number of files that a client may name beside catalogue records, whose files need the rest of `_MOST`.
+
+The engine opens up to `FILES_AT_ONCE` files of a mosaic's records while it closes the files of earlier scenes."""
 _DEEPEST: Final = 32
 """Maximum depth of nested lists and dicts in an input."""
 _VALUES: Final = 2**20
@@ -63,7 +64,7 @@ class RequestFiles:
         """Number of catalogue records."""
         self._lock = threading.Lock()
         self._of_records: list[BinaryIO] | None = []
-        """Files of catalogue records. Those that are read by now are closed. None after the end of the request."""
+        """Files of catalogue records, open or closed. None after the end of the request."""
         stack.callback(self._close_records)
 
     def opened(self, data: Any, *, skip_failed: bool) -> Any:
@@ -147,7 +148,7 @@ class RequestFiles:
         return cast("BinaryIO", file)
 
     def _open_records(self, address: str) -> list[BinaryIO]:
-        """Return the list of open files of catalogue records. Raise InputError if there is no room for another."""
+        """Return the list of open files of catalogue records. Raise InputError if the list is full."""
         if self._of_records is None:
             raise InputError(f"{without_secrets(address)} was to be read after the end of its request")
         if self._count > _MOST_BESIDE_RECORDS:

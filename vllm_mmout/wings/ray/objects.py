@@ -36,7 +36,7 @@ class ResultFile(msgspec.Struct, frozen=True):
 
 
 def main_last(files: Iterable[Path]) -> list[Path]:
-    """Sort the files of a result so that the main file comes last: it has the shortest name, and is no style file."""
+    """Sort the files of a result so that the main file comes last: it has the shortest name except for style files."""
     return sorted(files, key=lambda file: (file.suffix != ".qml", -len(file.name)))
 
 

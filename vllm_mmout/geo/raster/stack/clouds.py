@@ -27,7 +27,7 @@ class CloudCodes:
     values: tuple[int, ...] = ()
     """Values for clouds, cirrus and their shadows. Empty if the codes are bits."""
     bits: int = 0
-    """Bits of which each marks clouds, cirrus or their shadows."""
+    """Bit mask. A pixel with any of these bits set is cloud, cirrus or shadow."""
     fill: int | None = None
     """Value of pixels without a code, which are not masked. Needed if it has these bits."""
 
