@@ -82,6 +82,9 @@ class Wing:
     """Import path of a module that becomes an attribute of ``vllm_mmout``, under the name of the extension package."""
     routes: str = ""
     """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
+    results: str = ""
+    """Import path of a `serving.result_addresses.ResultAddress`: where this package serves results. Other extension
+    packages serve map tiles and STAC items of these results below the same address."""
 
     def load(self, point: str, key: str = "") -> Any:
         """Import the object that the field ``point`` names, or its entry ``key`` if it is a mapping, or return None."""

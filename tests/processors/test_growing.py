@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiles_for_tests import parts_of, pieces, shuffled
 
 from vllm_mmout import OutputParams
-from vllm_mmout.geo import TileGrid, axis_weights
+from vllm_mmout.geo import Georeference, TileGrid, axis_weights
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.partial_images import PartialImages
@@ -151,6 +151,26 @@ def test_seen_pixels_are_finished_pixels(grid, kind, blend, masked, scale, most,
     if max(last.shape) <= most:
         for copy, mask in zip(copies, seen, strict=True):
             np.testing.assert_array_equal(mask, (last < copy.tiles) & (whole[..., 3] == 255))
+
+
+def test_a_picture_has_the_place_of_the_result(monkeypatch):
+    """Its GeoTIFF covers the extent of the result in fewer pixels, and is transparent where nothing is joined."""
+    from rasterio.io import MemoryFile
+
+    monkeypatch.setattr("vllm_mmout.outputs.partial_images.PREVIEW", 15)
+    place = Georeference(crs="EPSG:32632", transform=(10.0, 0.0, 500000.0, 0.0, -10.0, 5000000.0))
+    parts = parts_of(pieces(SCENE, GRID), GRID, None, palette=COLOURS)
+    growing = PartialImages(1, len(GRID), silent)
+    source = Source(size=(20, 30), georeference=place)
+    Parts(parts, grid=GRID, source=source, growing=growing).mosaic(OutputParams().of_part()).close()
+    picture = growing.take().image()
+    with MemoryFile(picture.geotiff()) as memory, memory.open() as file:
+        assert file.crs.to_epsg() == 32632
+        assert file.transform[:6] == (20.0, 0.0, 500000.0, 0.0, -20.0, 5000000.0)
+        assert [band.name for band in file.colorinterp] == ["red", "green", "blue", "alpha"]
+        np.testing.assert_array_equal(np.moveaxis(file.read(), 0, 2), picture.array)
+        assert file.tags()["MMOUT_FULL_WIDTH"] == "30"
+        assert {0, 255} == set(np.unique(file.read(4)).tolist())
 
 
 @pytest.mark.heavy

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,11 @@ from vllm_mmout.outputs.image import ImageOutput
 from vllm_mmout.outputs.rendering import PREVIEW, render
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.raster import RasterOutput
 
+FULL_WIDTH: Final = "MMOUT_FULL_WIDTH"
+"""Name of the item, in a preview's GeoTIFF, that holds the width of the whole raster in pixels."""
 _STRIP = 64
 """Number of rows coloured at a time. Colouring needs temporary arrays several times the size of the rows."""
 
@@ -90,15 +93,18 @@ class PartialImages:
         the last preview was made."""
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
+        self._size = 0, 0
+        self._georeference: Georeference | None = None
         self.awaited = True
         """True while a client waits for previews. While False, only the newest preview is kept, so that a slow client
         neither delays the joining of tiles nor fills the memory."""
 
-    def begin(self, size: tuple[int, int], sample: RasterOutput) -> None:
+    def begin(self, size: tuple[int, int], sample: RasterOutput, georeference: Georeference | None = None) -> None:
         """Start previews of a raster of ``size`` (height, width). ``sample`` is any part of the raster.
 
-        The previews have the dtype, palette and number of bands of ``sample``.
+        The previews have the dtype, palette and number of bands of ``sample``. ``georeference`` is that of the raster.
         """
+        self._size, self._georeference = size, georeference
         longer = max(size)
         reduced = size if longer <= PREVIEW else tuple(max(1, round(side * PREVIEW / longer)) for side in size)
         middles = [(2 * np.arange(new) + 1) * old // (2 * new) for old, new in zip(size, reduced, strict=True)]
@@ -149,7 +155,9 @@ class PartialImages:
         bands, seen = picture
         if not ended:  # the last copy may share the arrays of the picture, which do not change any more
             bands = bands.copy()
-        self._copies.append(PartialImage(self._joined, bands, np.packbits(seen, axis=1), self._palette, asked=not due))
+        shown = np.packbits(seen, axis=1)
+        place = self._size, self._georeference
+        self._copies.append(PartialImage(self._joined, bands, shown, self._palette, *place, asked=not due))
         self._notify()
 
     def take(self) -> PartialImage | None:
@@ -176,11 +184,15 @@ class PartialImage:
     """Mask of the finished pixels that are not nodata, packed along rows by ``numpy.packbits``."""
     palette: NDArray[np.uint8] | None
     """Colours of the classes, uint8 [n, 3], or None for a raster without a palette."""
+    size: tuple[int, int]
+    """Height and width of the whole raster in pixels."""
+    georeference: Georeference | None
+    """Georeference of the whole raster, or None if it is unknown."""
     asked: bool = False
     """True if the preview was requested by `PreviewRequest`, False if it was due after a number of tiles. A newer
     preview replaces a requested preview that was not taken yet."""
 
-    def image(self) -> ImageOutput:
+    def image(self) -> GrowingImage:
         """Return the preview as RGBA. Unfinished pixels and nodata are transparent."""
         count, height, width = self.bands.shape
         coloured = self.palette is not None and count == 1 and self.bands.dtype.kind in "iu"
@@ -192,7 +204,46 @@ class PartialImage:
             visible = np.unpackbits(self.shown[rows], axis=1, count=width).view(np.bool_)
             picture[rows] = np.asarray(render(self.bands[:, rows], visible, self.palette).convert("RGBA"))
             picture[rows][~visible] = 0
-        return ImageOutput(picture)
+        return GrowingImage(picture, self.size, self.georeference)
+
+
+class GrowingImage(ImageOutput):
+    """Preview of a raster whose tiles are not all joined yet, as RGBA, with the place of the raster.
+
+    Args:
+        array: uint8 [height, width, 4].
+        size: height and width of the whole raster in pixels.
+        georeference: georeference of the whole raster, or None if it is unknown.
+
+    """
+
+    def __init__(self, array: NDArray[np.uint8], size: tuple[int, int], georeference: Georeference | None) -> None:
+        super().__init__(array)
+        self.size = size
+        self.georeference = georeference
+
+    def geotiff(self) -> bytes | None:
+        """Return the preview as a GeoTIFF of red, green, blue and alpha. Its metadata has `FULL_WIDTH`.
+
+        Return None if the raster has no transform or no coordinate system. The file is not compressed, since a newer
+        file soon replaces it.
+
+        Raises:
+            InputError: the coordinate system cannot be written to a GeoTIFF.
+
+        """
+        whole = self.georeference
+        if whole is None or whole.crs is None or whole.transform is None:
+            return None
+        from rasterio.io import MemoryFile
+
+        place = whole.resized(self.size, (self.height, self.width)).to_rasterio()
+        form = {"driver": "GTiff", "photometric": "RGB", "alpha": "YES", "tiled": True}
+        with MemoryFile() as memory:
+            with memory.open(**form, count=4, dtype="uint8", height=self.height, width=self.width, **place) as file:
+                file.write(np.moveaxis(self.array, 2, 0))
+                file.update_tags(**{FULL_WIDTH: self.size[1]})
+            return bytes(memory.getbuffer())
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:

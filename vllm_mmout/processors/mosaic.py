@@ -19,6 +19,7 @@ from vllm_mmout.processors.part import PartBlock
 from vllm_mmout.processors.raster_tiles import RasterTiles
 
 if TYPE_CHECKING:
+    from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.base import Source
     from vllm_mmout.outputs.partial_images import PartialImages
     from vllm_mmout.outputs.stored import StoredRaster
@@ -47,11 +48,11 @@ def mosaic(
     blended, but joined as with "none". If ``finish`` is None, the joined values are the result. ``growing`` receives
     each finished rectangle, and is notified of each tile.
     """
-    joining = _Joining(grid, blend, finish, folder, growing)
+    joining = _Joining(grid, blend, finish, folder, source=source, growing=growing)
     try:
         for block in blocks:
             joining.add_block(block)
-        return joining.whole(source)
+        return joining.whole()
     except BaseException:
         joining.discard()
         raise
@@ -73,12 +74,20 @@ class _Joining:
     _finished_metadata: dict[str, str]
 
     def __init__(
-        self, grid: TileGrid, blend: Blend, finish: Finish | None, folder: Path | None, growing: PartialImages | None
+        self,
+        grid: TileGrid,
+        blend: Blend,
+        finish: Finish | None,
+        folder: Path | None,
+        *,
+        source: Source,
+        growing: PartialImages | None,
     ) -> None:
         self._grid = grid
         self._blend = blend
         self._make = finish
         self._folder = folder
+        self._source = source
         self._growing = growing
         self._came = bytearray(len(grid))
         self._empty = array("q")
@@ -154,18 +163,21 @@ class _Joining:
         except DecodeError as error:
             raise DecodeError(f"tile of {part.window or self._grid.window(part.index)}: {error}") from error
 
-    def whole(self, source: Source) -> StoredRaster:
+    def whole(self) -> StoredRaster:
         """Return the joined raster. Raise DecodeError if a tile is missing, or no tile has valid pixels."""
         missing = self._came.find(0)
         if missing >= 0:
             raise DecodeError(f"the tile of {self._grid.window(missing)} never came; the scene is not whole")
         if self._canvas is None:
             raise DecodeError("no tile of the scene has an observation; there is nothing to make a raster of")
-        georeference = source.georeference
-        if georeference is not None:
-            georeference = georeference.resized(self._grid.covered, self._plan.size)
         own = {**dict(sorted(self._metadata.items())), **self._finished_metadata}
-        return self._canvas.finish(georeference, merged(source.metadata, own))
+        return self._canvas.finish(self._georeference, merged(self._source.metadata, own))
+
+    @property
+    def _georeference(self) -> Georeference | None:
+        """Georeference of the joined raster, whose pixels may differ in size from those of the scene."""
+        georeference = self._source.georeference
+        return None if georeference is None else georeference.resized(self._grid.covered, self._plan.size)
 
     def discard(self) -> None:
         """Delete the unfinished file, and free the pixels in memory."""
@@ -183,7 +195,7 @@ class _Joining:
         self._finished_metadata = pixel.metadata
         self._canvas = Canvas(self._folder, self._plan.size, pixel)
         if self._growing is not None:
-            self._growing.begin(self._plan.size, pixel)
+            self._growing.begin(self._plan.size, pixel, self._georeference)
         for empty in self._empty:
             self._leave_out(self._canvas, empty)
         return self._canvas

@@ -8,4 +8,5 @@ WING = Wing(
     name="jobs",
     command="vllm_mmout.wings.jobs.submit",
     routes="vllm_mmout.wings.jobs.server.job_routes:JobRoutes",
+    results="vllm_mmout.wings.jobs.server.scene_results:SCENES",
 )

@@ -1,4 +1,4 @@
-"""Extension package that serves stored results as map tiles, for web maps and QGIS."""
+"""Extension package that serves results as map tiles, for web maps and QGIS."""
 
 from __future__ import annotations
 

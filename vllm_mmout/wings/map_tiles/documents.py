@@ -20,16 +20,21 @@ for _prefix, _namespace in (("", _WMTS), ("ows", _OWS), ("xlink", _XLINK)):
     register_namespace(_prefix, _namespace)
 
 
-def tilejson(layer: MapLayer, result_url: str) -> dict[str, Any]:
-    """Return the TileJSON 3.0 document of a result. ``result_url`` is the URL of the result file.
+def tilejson(layer: MapLayer, template: str) -> dict[str, Any]:
+    """Return the TileJSON 3.0 document of a result.
 
     Clients may read ``attribution`` as HTML, so the text in it is escaped. The legend of the classes is in the key
     ``classes``, which is not part of TileJSON. Results that are not classes have the ``range`` that is drawn from black
-    to white.
+    to white. A growing result has neither.
+
+    Args:
+        layer: the result.
+        template: URL of the tiles with the placeholders {z}, {x} and {y}.
+
     """
     bounds, classes, finest = _bounds(layer), layer.classes, layer.finest
     box = layer.boxes[0]
-    legend: dict[str, Any] = {"range": layer.limits}
+    legend: dict[str, Any] = {} if layer.growing else {"range": layer.limits}
     if classes is not None:
         legend = {"classes": [{"id": number, "name": name, "color": color} for number, name, color in classes]}
     return {
@@ -37,7 +42,7 @@ def tilejson(layer: MapLayer, result_url: str) -> dict[str, Any]:
         "name": layer.made_by or "result",
         "attribution": escape(layer.made_by),
         "scheme": "xyz",
-        "tiles": [f"{result_url}/tiles/{{z}}/{{x}}/{{y}}.png"],
+        "tiles": [template],
         "bounds": bounds,
         "center": [(box.west + box.east) / 2, (box.south + box.north) / 2, max(finest - 2, 0)],
         "minzoom": 0,
@@ -46,10 +51,13 @@ def tilejson(layer: MapLayer, result_url: str) -> dict[str, Any]:
     }
 
 
-def capabilities(layer: MapLayer, result_url: str) -> bytes:
-    """Return the WMTS 1.0.0 capabilities (OGC 07-057r7) of a result. ``result_url`` is the URL of the result file.
+def capabilities(layer: MapLayer, template: str) -> bytes:
+    """Return the WMTS 1.0.0 capabilities (OGC 07-057r7) of a result. The tile matrix set is WebMercatorQuad.
 
-    The tile matrix set is WebMercatorQuad.
+    Args:
+        layer: the result.
+        template: URL of the tiles with the placeholders {z}, {x} and {y}.
+
     """
     root = Element(f"{{{_WMTS}}}Capabilities", version="1.0.0")
     service = SubElement(root, f"{{{_OWS}}}ServiceIdentification")
@@ -66,7 +74,8 @@ def capabilities(layer: MapLayer, result_url: str) -> bytes:
     link = SubElement(described, f"{{{_WMTS}}}TileMatrixSetLink")
     _texts(link, _WMTS, TileMatrixSet=_SET)
     limits = SubElement(link, f"{{{_WMTS}}}TileMatrixSetLimits")
-    template = f"{result_url}/tiles/{{TileMatrix}}/{{TileCol}}/{{TileRow}}.png"
+    for name, wmts_name in (("{z}", "{TileMatrix}"), ("{x}", "{TileCol}"), ("{y}", "{TileRow}")):
+        template = template.replace(name, wmts_name)
     SubElement(described, f"{{{_WMTS}}}ResourceURL", format="image/png", resourceType="tile", template=template)
     matrices = SubElement(contents, f"{{{_WMTS}}}TileMatrixSet")
     _texts(matrices, _OWS, Identifier=_SET, SupportedCRS=_URN)

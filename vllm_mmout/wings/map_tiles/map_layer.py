@@ -22,6 +22,7 @@ from rasterio.warp import Resampling, reproject, transform, transform_bounds
 from vllm_mmout.errors import InputError
 from vllm_mmout.geo import Raster
 from vllm_mmout.outputs.formats.pictures import encode_picture
+from vllm_mmout.outputs.partial_images import FULL_WIDTH
 from vllm_mmout.outputs.rendering import default_palette, render
 from vllm_mmout.outputs.saved import class_names_in, palette_of
 from vllm_mmout.wings.map_tiles.web_mercator import CRS, FINEST, HALF, NORTH, SIDE, Box, Metres, Tile
@@ -36,12 +37,17 @@ _GDAL: Final = {
 
 
 class MapLayer:
-    """Map layer that draws tiles of a stored GeoTIFF. The function `opened` creates it."""
+    """Map layer that draws tiles of a stored GeoTIFF. The function `opened` creates it.
 
-    def __init__(self, path: Path, dataset: Any) -> None:
+    With ``growing``, the file is a picture of a growing result by `GrowingImage.geotiff`: red, green, blue and alpha.
+    """
+
+    def __init__(self, path: Path, dataset: Any, *, growing: bool = False) -> None:
         self._path = path
         self._dataset = dataset
-        self.bands = (1, 2, 3) if dataset.count == 3 else (1,)
+        self.growing = growing
+        """Whether the file is a picture of a growing result. Its values are colours, and a legend cannot name them."""
+        self.bands = (1, 2, 3) if dataset.count == 3 or growing else (1,)
         """Numbers (from 1) of the bands that are drawn."""
         self._factors = dataset.overviews(1)
         self.boxes = self._boxes()
@@ -55,8 +61,10 @@ class MapLayer:
 
     @property
     def finest(self) -> int:
-        """Smallest zoom level whose tiles show the file at full resolution."""
+        """Smallest zoom level whose tiles show the result at full resolution."""
         _, finer = self._density(*_centre(Metres.of(self.boxes[0])))
+        if self.growing:
+            finer *= int(self._dataset.tags()[FULL_WIDTH]) / self._dataset.width
         zoom = math.ceil(math.log2(2 * HALF / SIDE * finer) - 0.01) if math.isfinite(finer) and finer > 0 else 0
         return min(max(zoom, 0), FINEST)
 
@@ -93,7 +101,7 @@ class MapLayer:
                 array, valid = self._warped(tile, self._level(tile, intersection))
                 break
         palette = self._palette()
-        limits = None if palette is not None or not valid.any() else self.limits
+        limits = None if palette is not None or self.growing or not valid.any() else self.limits
         return encode_picture(render(array, valid, palette, limits), "png")
 
     def _boxes(self) -> tuple[Box, ...]:
@@ -147,10 +155,11 @@ class MapLayer:
     def _warped(self, tile: Tile, level: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Read a tile's bands [bands, height, width] in Web Mercator, and the mask of its valid pixels [height, width].
 
-        Single bands of integers, which may be classes, are resampled by nearest neighbour, and others bilinearly.
+        Single bands of integers, which may be classes, and pictures, whose colours may be those of classes, are
+        resampled by nearest neighbour, and others bilinearly.
         """
         dtype, nodata = np.dtype(self._dataset.dtypes[0]), self._dataset.nodata
-        nearest = len(self.bands) == 1 and dtype.kind in "iu"
+        nearest = self.growing or (len(self.bands) == 1 and dtype.kind in "iu")
         grid = {"width": tile.side, "height": tile.side, "count": len(self.bands) + 1, "dtype": dtype.name, "crs": CRS}
         place = Affine(tile.pixel, 0, tile.extent.left, 0, -tile.pixel, tile.extent.top)
         # The destination is a dataset: for arrays, rasterio changes Python's warning filters, which all threads share.
@@ -162,6 +171,7 @@ class MapLayer:
             reproject(
                 rasterio.band(source, self.bands),
                 rasterio.band(drawn, list(range(1, drawn.count))),
+                src_alpha=self._dataset.count if self.growing else 0,
                 dst_alpha=drawn.count,
                 src_nodata=nodata,
                 UNIFIED_SRC_NODATA="NO",
@@ -174,15 +184,15 @@ class MapLayer:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[MapLayer]:
-    """Open a stored GeoTIFF as a map layer. Blocks.
+def opened(path: Path, *, growing: bool = False) -> Iterator[MapLayer]:
+    """Open a stored GeoTIFF, or the picture of a growing result, as a map layer. Blocks.
 
     Raises:
         InputError: the file is damaged, has no overviews, or cannot be shown in Web Mercator.
 
     """
     with _dataset(path) as dataset:
-        layer = MapLayer(path, dataset)
+        layer = MapLayer(path, dataset, growing=growing)
         smallest = max(dataset.shape) // max(dataset.overviews(1), default=1)
         if smallest > _LARGEST:
             raise _unmapped(

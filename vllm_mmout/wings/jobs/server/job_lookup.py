@@ -16,10 +16,10 @@ from vllm_mmout.serving.errors import ApiError, error_response
 from vllm_mmout.serving.image_routes import service_of
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.wings.jobs.server import result_responses
+from vllm_mmout.wings.jobs.server.job import PREFIX, SceneJob
 
 if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.board import SceneBoard
-    from vllm_mmout.wings.jobs.server.job import SceneJob
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 Work: TypeAlias = Callable[[Request, "SceneRunner"], Awaitable[Response]]
@@ -49,6 +49,10 @@ class JobKind:
         """Return the job id in a request's path, or "" if it is not a valid id of this kind."""
         job_id = str(request.path_params[self.parameter])
         return job_id if job_id.startswith(self.prefix) and _REST.fullmatch(job_id[len(self.prefix) :]) else ""
+
+
+SCENE_KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.deleted", SceneJob.described)
+"""Jobs that process a scene."""
 
 
 def exempt_handler(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -25,8 +25,8 @@ from vllm_mmout.wings.jobs.page import page_files
 from vllm_mmout.wings.jobs.server import job_schemas, result_figure, result_responses, video_routes
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.wings.jobs.server.input_preview import input_preview
-from vllm_mmout.wings.jobs.server.job import PREFIX, SceneInputs, SceneJob, keep_inputs
-from vllm_mmout.wings.jobs.server.job_lookup import JobKind, delete_job, exempt_handler, find_job, list_jobs
+from vllm_mmout.wings.jobs.server.job import SceneInputs, keep_inputs
+from vllm_mmout.wings.jobs.server.job_lookup import SCENE_KIND, delete_job, exempt_handler, find_job, list_jobs
 from vllm_mmout.wings.jobs.server.job_schemas import SCENES
 from vllm_mmout.wings.jobs.server.kept_request import decode_request
 from vllm_mmout.wings.jobs.server.runner import SceneRunner
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.request.fields import ImageRequest
     from vllm_mmout.serving.service import Service
     from vllm_mmout.serving.work import Work
-
-_KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.deleted", SceneJob.described)
+    from vllm_mmout.wings.jobs.server.job import SceneJob
 
 
 class JobRoutes(ServerExtension):
@@ -87,32 +86,34 @@ async def preview(request: Request) -> Response:
 
 async def _scenes(request: Request, runner: SceneRunner) -> Response:
     """Return one page of the jobs of all servers."""
-    return await list_jobs(request, runner.board, _KIND)
+    return await list_jobs(request, runner.board, SCENE_KIND)
 
 
 async def _scene(request: Request, runner: SceneRunner) -> Response:
     """Return the description of one job."""
-    return JSONResponse((await find_job(request, runner.board, _KIND)).described())
+    return JSONResponse((await find_job(request, runner.board, SCENE_KIND)).described())
 
 
 async def _result(request: Request, runner: SceneRunner) -> Response:
     """Send the result of a job, or its preview. The preview of a running job shows the tiles that are done."""
-    return await result_responses.send_result(request, await find_job(request, runner.board, _KIND), runner)
+    return await result_responses.send_result(request, await find_job(request, runner.board, SCENE_KIND), runner)
 
 
 async def _pixel(request: Request, runner: SceneRunner) -> Response:
     """Return the values of one pixel of a result."""
-    return await result_responses.send_pixel(request, await find_job(request, runner.board, _KIND), runner.board.store)
+    return await result_responses.send_pixel(
+        request, await find_job(request, runner.board, SCENE_KIND), runner.board.store
+    )
 
 
 async def _figure(request: Request, runner: SceneRunner) -> Response:
     """Send a figure of a result for reports."""
-    return await result_figure.send_figure(request, await find_job(request, runner.board, _KIND), runner)
+    return await result_figure.send_figure(request, await find_job(request, runner.board, SCENE_KIND), runner)
 
 
 async def _delete(request: Request, runner: SceneRunner) -> Response:
     """Cancel a job and delete it with its results."""
-    return await delete_job(request, runner, _KIND)
+    return await delete_job(request, runner, SCENE_KIND)
 
 
 async def _created(request: Request, service: ForwardService) -> Response:

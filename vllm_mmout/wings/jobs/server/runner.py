@@ -16,7 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
-from vllm_mmout.outputs.partial_images import PreviewRequest
+from vllm_mmout.outputs.partial_images import GrowingImage, PreviewRequest
 from vllm_mmout.serving.errors import ApiError, api_error, log_failure
 from vllm_mmout.serving.options import flag
 from vllm_mmout.serving.response.encode import encode
@@ -156,7 +156,10 @@ class SceneRunner:
             await asyncio.wait({running.task})
 
     def preview(self, server: str, job_id: str) -> Path:
-        """Return the path of the preview file that ``server`` writes while it runs a job."""
+        """Return the path of the preview file that ``server`` writes while it runs a job.
+
+        Beside it is the same picture as a GeoTIFF with the suffix ".tif", if the job's result has a place on a map.
+        """
         return self.board.store.shared.work_of(server) / f"{job_id}.png"
 
     async def _run(self, job: SceneJob, work: Work, watch: PreviewRequest, held: ExitStack) -> None:
@@ -247,7 +250,7 @@ def _with_job_id(work: Work, job: SceneJob) -> Work:
 
 
 class _PreviewFile:
-    """Preview file of a running job. It is in the shared results folder, so that all servers can send it."""
+    """Preview file of a running job, and its GeoTIFF. They are in the results folder, which all servers share."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -255,18 +258,23 @@ class _PreviewFile:
         self._removed = False
 
     def show(self, output: Any) -> None:
-        """Write a preview of an output as PNG. The file is replaced atomically."""
+        """Write a preview of an output as PNG, and before it as GeoTIFF. The files are replaced atomically."""
         encoded = encode(output, FormatChoice(output_format="png"))
+        contents = {self._path: encoded.read(0, encoded.nbytes)}
+        if isinstance(output, GrowingImage) and (geotiff := output.geotiff()) is not None:
+            contents = {self._path.with_suffix(".tif"): geotiff, **contents}
         part = self._path.with_suffix(".part")
         with self._lock:
             if self._removed:  # the job was cancelled meanwhile
                 return
             with suppress(FileNotFoundError):  # the folder was removed
-                part.write_bytes(encoded.read(0, encoded.nbytes))
-                part.rename(self._path)
+                for path, content in contents.items():
+                    part.write_bytes(content)
+                    part.rename(path)
 
     def remove(self) -> None:
-        """Remove the file, and ignore later calls of `show`."""
+        """Remove the files, and ignore later calls of `show`."""
         with self._lock:
             self._removed = True
-            self._path.unlink(missing_ok=True)
+            for suffix in (".png", ".tif"):
+                self._path.with_suffix(suffix).unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""Find the results of scene jobs, for the map tiles and STAC items that other extension packages make of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from vllm_mmout.serving.errors import ApiError
+from vllm_mmout.serving.image_routes import service_of
+from vllm_mmout.serving.result_addresses import FinishedResult, ResultAddress, ResultFile, geotiff_only
+from vllm_mmout.serving.service import ForwardService
+from vllm_mmout.wings.jobs.server.job import PREFIX
+from vllm_mmout.wings.jobs.server.job_lookup import SCENE_KIND, find_job
+from vllm_mmout.wings.jobs.server.result_responses import chosen_output, find_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+
+    from vllm_mmout.serving.response.store import ResultStore
+    from vllm_mmout.wings.jobs.server.job import SceneJob, SceneOutput
+    from vllm_mmout.wings.jobs.server.runner import SceneRunner
+
+_PATH: Final = "/v1/scenes"
+_TIFF: Final = "tiff"
+_PAGE: Final = 100
+"""Number of jobs that are read from the database at once."""
+
+
+async def _find(request: Request, *, growing: bool = False) -> ResultFile:
+    """Return the GeoTIFF of the job that a request names, or the latest picture of a running job."""
+    runner = _runner(request)
+    job = await find_job(request, runner.board, SCENE_KIND)
+    if growing and not job.finished:
+        return await _growing(request, job, runner)
+    return await _checked(request, job, runner.board.store)
+
+
+async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> ResultFile:
+    """Return the latest picture of a running job as GeoTIFF, and request a newer picture for the next time."""
+    wait = {"Retry-After": "1"}
+    if "processor" in request.query_params:
+        raise ApiError(
+            409,
+            f"the job is {job.status}, and only its first result is shown meanwhile; leave processor out, or ask again"
+            " when the job is completed",
+            headers=wait,
+            param="processor",
+        )
+    await asyncio.to_thread(runner.board.ask_preview, job.id)
+    preview = runner.preview(job.server, job.id)
+    geotiff = preview.with_suffix(".tif")
+    if await asyncio.to_thread(geotiff.exists):
+        return ResultFile(path=geotiff, growing=True)
+    if await asyncio.to_thread(preview.exists):
+        raise ApiError(400, "the result has no place on a map; send an input that has a transform and a CRS")
+    raise ApiError(409, f"the job is {job.status} and has no picture yet; ask again", headers=wait, param="scene_id")
+
+
+async def _checked(request: Request, job: SceneJob, store: ResultStore) -> ResultFile:
+    """Return the GeoTIFF of a finished job. Raise an ApiError if it was removed, or has another format."""
+    output = _chosen(request, job)
+    file = ResultFile(path=store.folder / output.stored, ttl=store.ttl)
+    geotiff_only(output.media_type, file, "processor")
+    (await asyncio.to_thread(find_stored, store, output.stored)).close()
+    return file
+
+
+def _chosen(request: Request, job: SceneJob) -> SceneOutput:
+    """Return the result that a request names, or else the job's first GeoTIFF."""
+    output = chosen_output(request, job)
+    geotiffs = [each for each in job.outputs if each.output_format == _TIFF]
+    return geotiffs[0] if geotiffs and "processor" not in request.query_params else output
+
+
+async def _finished(request: Request) -> FinishedResult:
+    """Return the complete result that a request names."""
+    runner = _runner(request)
+    job = await find_job(request, runner.board, SCENE_KIND)
+    file = await _checked(request, job, runner.board.store)
+    return _described(job, _chosen(request, job), file)
+
+
+async def _newest(request: Request, most: int) -> Sequence[FinishedResult]:
+    """Return the GeoTIFFs of completed jobs, newest first, up to ``most``."""
+    board = _runner(request).board
+
+    def results() -> list[FinishedResult]:
+        found: list[FinishedResult] = []
+        after, more = None, True
+        while more and len(found) < most and (page := board.page(_PAGE, after, "desc", PREFIX)) is not None:
+            jobs, more = page
+            after = jobs[-1].id if jobs else None
+            for job in jobs:
+                for output in job.outputs if job.status == "completed" else ():
+                    if output.output_format == _TIFF:
+                        file = ResultFile(path=board.store.folder / output.stored, ttl=board.store.ttl)
+                        found.append(_described(job, output, file))
+        return found[:most]
+
+    return await asyncio.to_thread(results)
+
+
+def _described(job: SceneJob, output: SceneOutput, file: ResultFile) -> FinishedResult:
+    address, several = f"{_PATH}/{job.id}", len(job.outputs) > 1
+    chosen = {"processor": output.processor} if several else {}
+    return FinishedResult(
+        id=f"{job.id}-{output.processor}" if several else job.id,
+        title=job.name,
+        file=file,
+        address=address,
+        query=urlencode(chosen),
+        preview=output.preview and f"{address}/content?{urlencode({**chosen, 'variant': 'preview'})}",
+    )
+
+
+def _runner(request: Request) -> SceneRunner:
+    service_of(request, ForwardService)
+    runner: SceneRunner = request.app.state.mmout_scenes
+    return runner
+
+
+SCENES: Final = ResultAddress(f"{_PATH}/{{scene_id}}", _find, ("processor",), _finished, _newest)
