@@ -197,6 +197,53 @@ def test_a_result_in_a_bucket_has_its_item_there(bucket, tmp_path):  # noqa: F81
     assert item["links"][-1] == {"rel": "derived_from", "href": "s3://scenes/a.tif"}
 
 
+def test_a_folder_in_a_bucket_becomes_a_collection(bucket, tmp_path, capsys):  # noqa: F811
+    """What a cluster run wrote below an address is listed with its subfolders, and only new files get items."""
+    content = write(tmp_path / "map.tif").read_bytes()
+    for name in ("a.tif", "north/a.tif", "north/b.tif"):
+        put(f"{bucket}maps/{name}", content)
+    write_item(f"{bucket}maps/a.tif", inputs=["s3://scenes/a.tif"])
+    assert main(["stac", f"{bucket}maps/", "--id", "floods"]) == 0
+    assert capsys.readouterr().out == f"{bucket}maps/collection.json\n"
+    objects, _ = held(bucket)
+    collected = json.loads(objects["maps/collection.json"])
+    check(collected)
+    links = [link["href"] for link in collected["links"] if link["rel"] == "item"]
+    assert links == ["./a.json", "./north/a.json", "./north/b.json"]
+    items = [json.loads(objects[f"maps/{link[2:]}"]) for link in links]
+    for item in items:
+        check(item)
+        assert item["assets"]["data"]["href"] == f"./{item['id'].rpartition('-')[2]}.tif"
+        assert item["assets"]["thumbnail"]["href"].startswith("./")
+    assert [(item["id"], item["collection"]) for item in items] == [
+        ("a", "floods"),
+        ("north-a", "floods"),
+        ("north-b", "floods"),
+    ]
+    assert {link["rel"]: link["href"] for link in items[1]["links"]}["collection"] == "../collection.json"
+    assert {link["rel"]: link["href"] for link in items[0]["links"]}["derived_from"] == "s3://scenes/a.tif"
+    collection(f"{bucket}maps", id="floods")
+    assert held(bucket)[0] == objects
+    with pytest.raises(InputError, match="has no objects below it"):
+        collection(f"{bucket}none/")
+
+
+def test_a_collection_takes_no_items_of_another_and_has_each_id_once(tmp_path):
+    """The collection of a subfolder keeps its items, and two files whose items would have one id are named."""
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a" / "b.tif")
+    collection(tmp_path / "a")
+    before = (tmp_path / "a" / "b.json").read_bytes()
+    with pytest.raises(InputError, match=r"b\.json is an item of the collection .*a/collection\.json"):
+        collection(tmp_path)
+    assert (tmp_path / "a" / "b.json").read_bytes() == before
+    (tmp_path / "a" / "collection.json").unlink()
+    assert [item.id for item in collection(tmp_path).get_items()] == ["a-b"]
+    write(tmp_path / "a-b.tif")
+    with pytest.raises(InputError, match=r"the items of .*a-b\.tif and .*b\.tif would have the same id, 'a-b'"):
+        collection(tmp_path)
+
+
 def test_the_extra_is_named_if_it_is_missing(tmp_path, monkeypatch):
     """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "pystac", None)

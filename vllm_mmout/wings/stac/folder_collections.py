@@ -1,22 +1,22 @@
-"""Write STAC collections for folders of results."""
+"""Write STAC collections for folders of results, on this machine or in a bucket."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm_mmout.errors import InputError, SaveError
-from vllm_mmout.geo import in_bucket
+from vllm_mmout.geo import place_of, scenes_below
 from vllm_mmout.wings.stac.documents import Document, read_document
 from vllm_mmout.wings.stac.extra import stac_package
 from vllm_mmout.wings.stac.facts import checksum
-from vllm_mmout.wings.stac.result_files import ITEM_SUFFIX, spare, write_item, write_json
-from vllm_mmout.wings.stac.result_items import DATA, as_address
+from vllm_mmout.wings.stac.result_files import ITEM_SUFFIX, exists, spare, write_item, write_json
+from vllm_mmout.wings.stac.result_items import DATA, as_address, opened_result
 
 if TYPE_CHECKING:
-    from pystac import Collection, Item
+    from pystac import Collection, Extent, Item
 
 _SUFFIXES: Final = (".tif", ".tiff")
 _SUMMARY_PROPERTIES: Final = ("proj:code", "processing:lineage")
@@ -27,13 +27,14 @@ _COLLECTION_FIELDS: Final = frozenset(
 """Fields that this package writes into a collection. A file with other fields is not overwritten."""
 
 
-def collection(folder: str | Path, *, id: str | None = None, description: str | None = None) -> Collection:  # noqa: A002 - STAC's word
+def collection(folder: str | PurePath, *, id: str | None = None, description: str | None = None) -> Collection:  # noqa: A002 - STAC's word
     """Write ``collection.json`` into a folder of results, and a STAC item for each GeoTIFF that lacks an item.
 
-    Items that exist are kept, and get the collection's id and links.
+    Items that exist are kept, and get the collection's id and links. GeoTIFFs in subfolders are included. The id of
+    such an item begins with the names of its subfolders. Each file in a bucket is downloaded to compute its checksum.
 
     Args:
-        folder: folder with GeoTIFFs of results.
+        folder: folder with GeoTIFFs of results, or its address in a bucket, such as ``s3://bucket/maps/``.
         id: id of the collection, by default the folder's name.
         description: text about the collection.
 
@@ -41,42 +42,61 @@ def collection(folder: str | Path, *, id: str | None = None, description: str | 
         The collection as pystac's object.
 
     Raises:
-        InputError: the folder has no GeoTIFF with a place on Earth, or a file in it is damaged.
+        InputError: the folder has no GeoTIFF with a place on Earth, two items would have the same id, an item belongs
+            to another collection, or a file is damaged.
         OptionError: the extra "stac" is not installed.
 
     """
     pystac = stac_package("pystac", "a STAC collection")
-    if in_bucket(str(folder)):
-        raise InputError(f"{folder} is in a bucket; collections are written for folders on this machine")
-    place = Path(folder)
-    files = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES) if place.is_dir() else []
+    place = place_of(folder)
+    target = place / NAME
+    files = [place_of(name) for name in scenes_below(folder) if name.lower().endswith(_SUFFIXES)]
     if not files:
         raise InputError(f"{folder} is no folder with GeoTIFFs; name the folder of the results")
-    _check(place / NAME, files)
-    items = [_item_beside(path) for path in files]
-    name = id or place.resolve().name
+    _check(target, files)
+    ids = _ids(place, files)
+    items = [_item_beside(path, target) for path in files]
+    extent = extent_of(items)
+    if extent is None:
+        raise InputError(f"no GeoTIFF of {folder} has a place on Earth, which a collection needs")
     made: Collection = pystac.Collection(
-        name,
+        id or (place.resolve() if isinstance(place, Path) else place).name,
         description or f"{len(items)} results of vllm-mmout",
-        _extent(folder, items),
+        extent,
         license="other",
-        summaries=pystac.Summaries(_summaries(items)),
+        summaries=pystac.Summaries(summaries_of(items)),
         catalog_type=pystac.CatalogType.SELF_CONTAINED,
     )
-    for path, item in zip(files, items, strict=True):
-        item.set_self_href(as_address(str(path.absolute().with_suffix(ITEM_SUFFIX))))
+    for path, item, name in zip(files, items, ids, strict=True):
+        item.id = name
+        item.set_self_href(_absolute(path.with_suffix(ITEM_SUFFIX)))
         made.add_item(item)
-    made.set_self_href(as_address(str(place.absolute() / NAME)))
+    made.set_self_href(_absolute(target))
     for path, item in zip(files, items, strict=True):
         write_json(path.with_suffix(ITEM_SUFFIX), item.to_dict(include_self_link=False))
-    write_json(place / NAME, made.to_dict(include_self_link=False))
+    write_json(target, made.to_dict(include_self_link=False))
     return made
 
 
-def _check(target: Path, files: Sequence[Path]) -> None:
+def _absolute(path: PurePath) -> str:
+    return as_address(str(path.absolute() if isinstance(path, Path) else path))
+
+
+def _ids(place: PurePath, files: Sequence[PurePath]) -> list[str]:
+    """Return an id for the item of each file, from its path below ``place``. Raise InputError if two are equal."""
+    paths: dict[str, PurePath] = {}
+    for path in files:
+        name = "-".join(path.relative_to(place).with_suffix("").parts)
+        if name in paths:
+            raise InputError(f"the items of {paths[name]} and {path} would have the same id, {name!r}; rename one file")
+        paths[name] = path
+    return list(paths)
+
+
+def _check(target: PurePath, files: Sequence[PurePath]) -> None:
     """Raise InputError if writing the collection would overwrite a file of another kind, or lose fields."""
     for path in files:
-        if path.with_suffix(ITEM_SUFFIX) == target:
+        if path.with_suffix(ITEM_SUFFIX).name == target.name:
             raise InputError(f"the item of {path} would be {target.name}, as the collection is called; rename it")
         try:
             spare(path)
@@ -84,7 +104,7 @@ def _check(target: Path, files: Sequence[Path]) -> None:
             raise InputError(
                 f"{path.with_suffix(ITEM_SUFFIX)} is no STAC item of {path.name}; rename one of them"
             ) from None
-    if not target.exists():
+    if not exists(target):
         return
     document = read_document(target)
     content = {} if document is None else document.content
@@ -94,31 +114,57 @@ def _check(target: Path, files: Sequence[Path]) -> None:
         raise InputError(f"{target} has fields that would be lost: {', '.join(lost)[:200]}; rename it")
 
 
-def _item_beside(path: Path) -> Item:
-    """Return the STAC item beside a GeoTIFF. Write a new item if it is missing or its checksum is outdated."""
+def _item_beside(path: PurePath, target: PurePath) -> Item:
+    """Return the STAC item beside a GeoTIFF. Write a new item if it is missing or its checksum is outdated.
+
+    Raise InputError if the item belongs to another collection than ``target``.
+    """
     pystac = stac_package("pystac", "a STAC collection")
     beside = path.with_suffix(ITEM_SUFFIX)
-    document = read_document(beside) if beside.is_file() else None
+    document = read_document(beside) if exists(beside) else None
     if document is None:
         return write_item(path)
+    _check_collection(document, target)
     content = {**document.content, "links": _own_links(document)}
-    item: Item = pystac.Item.from_dict(json.loads(json.dumps(content)), href=str(beside.absolute()))
-    is_same = item.assets[DATA].extra_fields.get("file:checksum") == checksum(path)
+    item: Item = pystac.Item.from_dict(json.loads(json.dumps(content)), href=_absolute(beside))
+    with opened_result(path) as facts:
+        is_same = item.assets[DATA].extra_fields.get("file:checksum") == checksum(facts.path)
     return item if is_same else write_item(path)
+
+
+def _check_collection(document: Document, target: PurePath) -> None:
+    """Raise InputError if an item belongs to another collection than ``target``, such as that of a subfolder."""
+    for link in _links(document):
+        if link.get("rel") != "collection":
+            continue
+        try:
+            other = place_of(document.resolve(str(link.get("href"))))
+        except InputError:  # not an address of a file
+            continue
+        is_same = other.resolve() == target.resolve() if isinstance(other, Path) else other == target
+        if not is_same and exists(other):
+            raise InputError(
+                f"{document.base} is an item of the collection {other}; name the folder of that collection, or remove"
+                " the link to it from the item"
+            )
 
 
 def _own_links(document: Document) -> list[Any]:
     """Return the links of a STAC item, except links to itself and its collection. These will be written anew."""
+    return [link for link in _links(document) if link.get("rel") not in {"self", "root", "parent", "collection"}]
+
+
+def _links(document: Document) -> list[dict[str, Any]]:
     links = document.content.get("links")
-    kept = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-    return [link for link in kept if link.get("rel") not in {"self", "root", "parent", "collection"}]
+    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
 
 
-def _extent(folder: str | Path, items: Sequence[Item]) -> Any:
+def extent_of(items: Sequence[Item]) -> Extent | None:
+    """Return the extent of items in space and time, or None if no item has a place on Earth."""
     pystac = stac_package("pystac", "a STAC collection")
     boxes = [item.bbox for item in items if item.bbox is not None]
     if not boxes:
-        raise InputError(f"no GeoTIFF of {folder} has a place on Earth, which a collection needs")
+        return None
     wests, souths, easts, norths = zip(*boxes, strict=True)
     across = any(west > east for west, _, east, _ in boxes)
     whole = [-180.0 if across else min(wests), min(souths), 180.0 if across else max(easts), max(norths)]
@@ -126,10 +172,11 @@ def _extent(folder: str | Path, items: Sequence[Item]) -> Any:
     starts = [moment for start, _, instant in spans if (moment := start or instant) is not None]
     ends = [moment for _, end, instant in spans if (moment := end or instant) is not None]
     spatial = pystac.SpatialExtent([whole] if len(boxes) == 1 else [whole, *boxes])
-    return pystac.Extent(spatial, pystac.TemporalExtent([[min(starts), max(ends)]]))
+    extent: Extent = pystac.Extent(spatial, pystac.TemporalExtent([[min(starts), max(ends)]]))
+    return extent
 
 
-def _summaries(items: Sequence[Item]) -> dict[str, Any]:
+def summaries_of(items: Sequence[Item]) -> dict[str, Any]:
     """Return the values that the items have for the properties in `_SUMMARY_PROPERTIES`, by property."""
     values = {
         key: sorted({item.properties[key] for item in items if item.properties.get(key)}) for key in _SUMMARY_PROPERTIES

@@ -30,13 +30,13 @@ def check() -> None:
 def spare(path: PurePath) -> None:
     """Raise SaveError if the STAC item or thumbnail of a result at ``path`` would overwrite some other file."""
     beside, picture = path.with_suffix(ITEM_SUFFIX), _thumbnail_of(path)
-    if _exists(beside):
+    if exists(beside):
         if not _is_item_of(beside, path):
             raise SaveError(
                 f"{beside} exists and is no STAC item of {path.name}, whose item would be written there; choose another"
                 " path, or rename it"
             )
-    elif _exists(picture):
+    elif exists(picture):
         raise SaveError(
             f"{picture} exists and belongs to no STAC item of {path.name}, whose thumbnail would be written there;"
             " choose another path, or rename it"
@@ -47,7 +47,8 @@ def _thumbnail_of(path: PurePath) -> Any:
     return path.with_name(f"{path.stem}{_THUMBNAIL}")
 
 
-def _exists(path: PurePath) -> bool:
+def exists(path: PurePath) -> bool:
+    """Return whether there is a file at a path, or an object at an address in a bucket."""
     if isinstance(path, Path):
         return path.exists()
     try:
