@@ -45,6 +45,7 @@ ELSEWHERE = {
     ("jobs-folder.md", "VACUUM"): "wings/jobs/server/test_jobs_folder_page.py",
     ("ogc.md", "owslib"): "wings/jobs/ogc/test_ogc_served.py",
     ("jobs.md", "client.videos"): "wings/jobs/server/test_videos_served.py",
+    ("stac.md", "localhost:8000"): "wings/stac/test_served_results.py",
     ("stac.md", ""): "wings/stac/test_stac_runs.py",
     ("tokens.md", ""): "wings/tokens/serving/test_tokens_guide.py",
     ("io-plugins.md", "ibm-nasa-geospatial"): "wings/terratorch/engine/test_terratorch_guide.py",

@@ -172,7 +172,7 @@ def test_the_guide(llm, root, tmp_path, capsys, monkeypatch):
     (tmp_path / "sentinel-2").symlink_to(root.parent / "sentinel-2")
     (tmp_path / "hls").symlink_to(root.parent / "hls")
     (tmp_path / "catalog.json").write_bytes(root.read_bytes())
-    (script,) = [block.text for block in all_blocks("python") if block.page == "stac.md"]
+    script = next(block.text for block in all_blocks("python") if block.page == "stac.md")
     exec(compile(script, "stac.md", "exec"), {})  # noqa: S102 - it is the script of our own page
     lines = [line for block in all_blocks("shell") if block.page == "stac.md" for line in block.text.splitlines()]
     made = json.loads((tmp_path / "maps" / "collection.json").read_text())

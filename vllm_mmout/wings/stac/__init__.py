@@ -11,4 +11,5 @@ WING = Wing(
     command="vllm_mmout.wings.stac.collection_command",
     run="vllm_mmout.wings.stac.run_search",
     public="vllm_mmout.wings.stac.public",
+    routes="vllm_mmout.wings.stac.item_routes:ItemRoutes",
 )

@@ -46,11 +46,13 @@ class ResultFacts:
     Args:
         path: path of the file.
         dataset: the open file.
+        name: name of the result, which may contain its date. None: the name of the file.
 
     """
 
-    def __init__(self, path: Path, dataset: DatasetReader) -> None:
+    def __init__(self, path: Path, dataset: DatasetReader, name: str | None = None) -> None:
         self.path = path
+        self._name = path.name if name is None else name
         self._dataset = dataset
         self.tags: Mapping[str, str] = dataset.tags()
         """Metadata tags of the GeoTIFF."""
@@ -69,7 +71,7 @@ class ResultFacts:
             known = []
         if known:
             return known[0], known[-1], True
-        day = date_of_raster(self.tags, self.path.name)
+        day = date_of_raster(self.tags, self._name)
         if day is not None:
             first = datetime(day.year, day.month, day.day, tzinfo=UTC)
             return first, first.replace(hour=23, minute=59, second=59), True

@@ -64,9 +64,17 @@ def item_of(path: str | PurePath, *, options: OutputParams | None = None, inputs
 
 
 def described(
-    facts: ResultFacts, place: PurePath, *, options: OutputParams | None = None, inputs: Sequence[str] = ()
+    facts: ResultFacts,
+    place: PurePath,
+    *,
+    options: OutputParams | None = None,
+    inputs: Sequence[str] = (),
+    hashed: bool = True,
 ) -> Item:
-    """Return the STAC item of a result whose GeoTIFF was opened with `opened_result`."""
+    """Return the STAC item of a result whose GeoTIFF was opened with `opened_result`.
+
+    With ``hashed`` False it has no checksum, for which the whole file is read.
+    """
     pystac = stac_package("pystac", "a STAC item")
     first, last, is_stated = facts.acquisition_times
     classes = facts.classes
@@ -74,7 +82,7 @@ def described(
         **facts.projection,
         "bands": facts.bands,
         "file:size": facts.path.stat().st_size,
-        "file:checksum": checksum(facts.path),
+        **({"file:checksum": checksum(facts.path)} if hashed else {}),
         **({"classification:classes": classes} if classes else {}),
     }
     properties = {**_processing(facts.tags, options), "proj:code": fields["proj:code"]}
@@ -109,8 +117,11 @@ def as_address(path: str) -> str:
 
 
 @contextmanager
-def opened_result(path: str | PurePath) -> Iterator[ResultFacts]:
-    """Open a result's GeoTIFF and yield its metadata. A file in a bucket is downloaded before."""
+def opened_result(path: str | PurePath, name: str | None = None) -> Iterator[ResultFacts]:
+    """Open a result's GeoTIFF and yield its metadata. A file in a bucket is downloaded before.
+
+    ``name`` is the name of the result, which may contain its date. None: the name of the file.
+    """
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
@@ -128,7 +139,7 @@ def opened_result(path: str | PurePath) -> Iterator[ResultFacts]:
                 simplefilter("ignore", NotGeoreferencedWarning)  # such a result is described without a place
                 dataset = rasterio.open(local, driver="GTiff")
             with dataset:
-                yield ResultFacts(local, dataset)
+                yield ResultFacts(local, dataset, name)
         except (OSError, RasterioError) as error:
             raise InputError(f"cannot read {path}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Map tiles of a job's result, while it grows and when it is done."""
+"""Other forms of a job's result: map tiles while it grows and when it is done, its STAC item, and the collection."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from vllm_mmout.wings.jobs.server.job_routes import JobRoutes
 from vllm_mmout.wings.jobs.server.results import make_result
 from vllm_mmout.wings.jobs.server.runner import SceneRunner, _PreviewFile
 from vllm_mmout.wings.map_tiles.tile_routes import TileRoutes
+from vllm_mmout.wings.stac.item_routes import ItemRoutes
 
 pytestmark = pytest.mark.engine
 PALETTE = np.array([[200, 180, 20], [20, 40, 200]], np.uint8)
@@ -57,7 +58,7 @@ def get(board, runner):
     """Ask a server with these jobs."""
     app = FastAPI()
     app.add_api_route("/v1/images/results/{name}", results, methods=["GET"], name="mmout_result")
-    extensions = JobRoutes(), TileRoutes()
+    extensions = JobRoutes(), TileRoutes(), ItemRoutes()
     for extension in extensions:
         extension.attach(app)
     app.state.mmout = ForwardService(None, None, None, board.store, None, None)
@@ -91,10 +92,14 @@ def grown(georeference):
     return growing.take().image()
 
 
-def complete(board, job):
-    """Store the result of a job."""
-    result = make_result(WHOLE, FormatChoice(output_format="tiff"), None, board.store.shared.work)
-    assert board.complete(job.id, {"segmentation": result}, 2)
+def complete(board, job, *processors):
+    """Store the result of a job, for each processor."""
+    for_each = {
+        name: make_result(WHOLE, FormatChoice(output_format="tiff"), None, board.store.shared.work)
+        for name in processors or ("segmentation",)
+    }
+    assert board.complete(job.id, for_each, 2)
+    return board.get(job.id)
 
 
 def tile_at(longitude, latitude, zoom):
@@ -177,3 +182,43 @@ def test_a_growing_result_without_a_place_has_no_tiles(get, board, runner):
     answer = get(f"/v1/scenes/{job.id}/tilejson.json")
     assert answer.status_code == 400
     assert "no place on a map" in answer.json()["error"]["message"]
+
+
+def test_the_result_of_a_job_is_a_stac_item(get, board):
+    """It is valid, has the address of the file and the date in the client's name, and its collection links to it."""
+    pytest.importorskip("pystac", reason="it writes items")
+    validation = pytest.importorskip("pystac.validation")
+    assert get("/v1/stac/collection.json").status_code == 404
+    job = added(board)
+    address = f"/v1/scenes/{job.id}"
+    assert get(f"{address}/item.json").status_code == 409
+    complete(board, job)
+    several = complete(board, added(board), "segmentation", "again")
+
+    answer = get(f"{address}/item.json")
+    item = answer.json()
+    validation.validate_dict(item, extensions=[])
+    assert answer.headers["content-type"] == "application/geo+json"
+    assert (item["id"], item["properties"]["start_datetime"]) == (job.id, "2024-06-01T00:00:00Z")
+    assert item["assets"]["data"]["href"] == f"http://maps.example{address}/content"
+    assert item["assets"]["preview"]["href"] == f"http://maps.example{address}/content?variant=preview"
+    assert item["assets"]["data"]["file:size"] == board.get(job.id).outputs[0].bytes
+    assert get(item["assets"]["data"]["href"]).status_code == 200
+    assert get(item["assets"]["preview"]["href"]).headers["content-type"] == "image/png"
+
+    collection = get("/v1/stac/collection.json").json()
+    validation.validate_dict(collection, extensions=[])
+    links = {link["rel"]: link["href"] for link in item["links"]}
+    assert links["collection"] == "http://maps.example/v1/stac/collection.json"
+    hrefs = [link["href"] for link in collection["links"] if link["rel"] == "item"]
+    assert hrefs[-1] == links["self"]
+    items = [get(href).json() for href in hrefs]
+    assert {each["id"] for each in items} == {job.id, f"{several.id}-segmentation", f"{several.id}-again"}
+    assert {each["collection"] for each in items} == {collection["id"]}
+    assert get(items[0]["assets"]["data"]["href"]).status_code == 200
+    west, south, east, north = collection["extent"]["spatial"]["bbox"][0]
+    assert (west, north) == pytest.approx((9, 45.15), abs=0.01)
+    assert (east - west, north - south) == pytest.approx((0.076, 0.054), abs=0.002)
+
+    board.store.remove(board.get(job.id).outputs[0].stored)
+    assert get(f"{address}/item.json").status_code == 404
