@@ -12,6 +12,7 @@ import pytest
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 geopandas = pytest.importorskip("geopandas", reason="the oracle is geopandas")
+pyogrio = pytest.importorskip("pyogrio", reason="it reads what it wrote")
 
 from absent import without_package  # noqa: E402
 from traced import blobs  # noqa: E402 - needs shapely
@@ -131,6 +132,24 @@ def test_a_shapefile_holds_the_same_features(tmp_path):
     with pytest.raises(SaveError, match=r"texts of 254 bytes at most, .*; save as \.gpkg"):
         PolygonsOutput(long).save(tmp_path / "long.shp.zip")
     assert not (tmp_path / "long.shp.zip").exists()
+
+
+def test_pmtiles_hold_each_polygon_at_the_finest_zoom(tmp_path):
+    """Each polygon has its properties and, to an eighth of a pixel, its place; a result without a place is refused."""
+    polygons = result(classes=CLASSES[:40, :40])
+    expected = polygons.to_geodataframe().to_crs(3857)
+    file = polygons.save(tmp_path / "out.pmtiles")
+    read = geopandas.read_file(file).set_crs(3857, allow_override=True)
+    assert pyogrio.read_info(file)["dataset_metadata"]["maxzoom"] == "12"  # 34.1 metres of the map are 14 of 2.4
+    columns = ["class", "name", "pixels", "area_m2"]
+    assert set(map(tuple, read[columns].values)) == set(map(tuple, expected[columns].values))
+    for number, shapes in expected.groupby("class"):
+        found = read[read["class"] == number].union_all()
+        assert found.symmetric_difference(shapes.union_all()).area < 0.05 * shapes.area.sum()
+        assert found.hausdorff_distance(shapes.union_all()) < 34.1 / 8
+    with pytest.raises(SaveError, match=r"this result has no place on it; save as \.gpkg"):
+        result(None).save(tmp_path / "nowhere.pmtiles")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.pmtiles"]
 
 
 @pytest.mark.parametrize("name", ["geopackage", "flatgeobuf"])

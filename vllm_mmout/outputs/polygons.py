@@ -126,11 +126,12 @@ class PolygonsOutput(MediaOutput):
         return self.classes.to_bytes("png")
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the polygons to a .geojson, .parquet, .gpkg, .fgb or .shp.zip file, or the raster to a .tif.
+        """Write the polygons to a .geojson, .parquet, .gpkg, .fgb, .shp.zip or .pmtiles file, or the raster to a .tif.
 
         GeoJSON names the coordinate system in the member ``crs`` of GeoJSON 2008, as GDAL does, since RFC 7946 allows
-        only longitude and latitude. GeoParquet needs the extra ``geoparquet``; GeoPackage, FlatGeobuf and Shapefile
-        need ``vector``. Raises SaveError as `Savable.save` does, and if GeoJSON cannot express the georeference.
+        only longitude and latitude. GeoParquet needs the extra ``geoparquet``; GeoPackage, FlatGeobuf, Shapefile and
+        PMTiles need ``vector``. Raises SaveError as `Savable.save` does, and if the format cannot express the
+        georeference.
         """
         target = PurePath(path)
         if self.formats.get(target.suffix.lower()) == "tiff":

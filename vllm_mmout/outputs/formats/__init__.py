@@ -145,6 +145,7 @@ _ROWS = (
     Format("flatgeobuf", "FlatGeobuf", (".fgb",), "application/flatgeobuf", _GDAL, check="ogr:check", extra="vector"),
     Format("shapefile", "Shapefile", (".shp.zip",), "application/vnd.shp+zip", _GDAL, check="ogr:check",
            extra="vector"),
+    Format("pmtiles", "PMTiles", (".pmtiles",), "application/vnd.pmtiles", _GDAL, check="ogr:check", extra="vector"),
     Format("netcdf", "NetCDF", (".nc",), "application/netcdf", _NETCDF, check="netcdf:check"),
     Format("zarr", "Zarr", (".zarr.zip", ".zarr"), "application/vnd.zarr+zip", _ZARR, check="zarr_store:check",
            extra="zarr", folders=(".zarr",)),

@@ -1,4 +1,4 @@
-"""Write polygons as GeoPackage, FlatGeobuf or zipped Shapefile with GDAL (pyogrio), in a child process.
+"""Write polygons as GeoPackage, FlatGeobuf, zipped Shapefile or PMTiles with GDAL (pyogrio), in a child process.
 
 At the end GDAL builds the spatial index and holds the GIL meanwhile, for seconds if the scene is large. In this process
 that would block all other requests. Batches are sent through a pipe, so neither process holds all polygons in memory.
@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import json
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.outputs.formats import Format, arrow
@@ -22,33 +26,56 @@ from vllm_mmout.outputs.formats import Format, arrow
 if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference
     from vllm_mmout.outputs.polygons import PolygonsOutput
+    from vllm_mmout.outputs.raster import RasterOutput
 
-_DRIVERS = {"geopackage": "GPKG", "flatgeobuf": "FlatGeobuf", "shapefile": "ESRI Shapefile"}
+_PMTILES = "pmtiles"
+_DRIVERS = {
+    "geopackage": "GPKG",
+    "flatgeobuf": "FlatGeobuf",
+    "shapefile": "ESRI Shapefile",
+    _PMTILES: "PMTiles",
+}
 _LAYER = "polygons"
 _TEXT_BYTES = 254
 """Largest number of bytes of a text in a Shapefile."""
+_WORLD = 2 * math.pi * 6378137.0
+"""Side length of the square world map of Web Mercator, in metres."""
+_UNITS = 4096
+"""Length of a vector tile's side in the unit of its coordinates, which are integers."""
+_UNITS_PER_PIXEL = 8
+"""Smallest length of a raster pixel's side in units of coordinates, at the finest zoom of its tiles."""
+_TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
+"""Number of polygons and of bytes above which GDAL leaves polygons out of a tile. A tile of the finest zoom has at most
+532 x 532 pixels, its border included, and thus fewer polygons."""
+_FINEST = 22
+"""Largest zoom of tiles that GDAL writes."""
 _CHILD = """
-import sys
+import json, sys
 sys.modules.update(dict.fromkeys(("geopandas", "pandas", "shapely")))
 import pyarrow.ipc, pyogrio
-path, driver, layer, crs = sys.argv[1:]
+path, driver, layer, crs, options = sys.argv[1:]
 with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
-                        geometry_name="geometry", geometry_type="Polygon", encoding="UTF-8")
+                        geometry_name="geometry", geometry_type="Polygon", encoding="UTF-8", **json.loads(options))
 """
 """Python code of the child process. The code blocks the import of geopandas, pandas and shapely, which pyogrio would
 import if they are installed. Importing them would take longer than all other work of the process."""
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
-    """Raise SaveError if PROJ does not know the CRS, or a package that the format needs is not installed."""
+    """Raise SaveError if PROJ does not know the CRS, or a package that the format needs is not installed.
+
+    PMTiles also need a CRS.
+    """
     arrow.check(georeference, form, "")
+    if form.name == _PMTILES and arrow.system_of(georeference, form) is None:
+        raise SaveError("PMTiles are tiles of the world map, and this result has no place on it; save as .gpkg")
     if importlib.util.find_spec("pyogrio") is None:
         raise SaveError(f"saving {form.title} needs pyogrio; {form.install}")
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write polygons to a GeoPackage, FlatGeobuf or zipped Shapefile, as a layer "polygons".
+    """Write polygons to a GeoPackage, FlatGeobuf, zipped Shapefile or PMTiles archive, as a layer "polygons".
 
     GeoPackage and FlatGeobuf have a spatial index. The index of a FlatGeobuf is built in memory, with about 200 bytes
     per polygon.
@@ -57,12 +84,13 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
     if form.name == "shapefile":
         _check_names(output.classes.class_names)
     system = arrow.system_of(output.classes.georeference, form)
+    options = {"MAXZOOM": _finest_zoom(output.classes, system), **_TILE_LIMITS} if form.name == _PMTILES else {}
     parent = target.parent if isinstance(target, Path) else None
     # GDAL makes further files next to this file. They are removed with the folder.
     with tempfile.TemporaryDirectory(prefix=".polygons-", dir=parent) as folder:
         file = Path(folder, f"{_LAYER}{form.suffixes[0]}")
         polygons = arrow.ArrowPolygons(output.traced(Path(folder)), form)
-        _written(file, _DRIVERS[form.name], "" if system is None else system.to_wkt(), polygons)
+        _written(file, _DRIVERS[form.name], "" if system is None else system.to_wkt(), options, polygons)
         if isinstance(target, Path):
             file.replace(target)
         else:
@@ -79,8 +107,30 @@ def _check_names(class_names: Sequence[str] | None) -> None:
             )
 
 
-def _written(file: Path, driver: str, crs: str, polygons: arrow.ArrowPolygons) -> None:
-    command = [sys.executable, "-P", "-W", "ignore", "-c", _CHILD, str(file), driver, _LAYER, crs]
+def _finest_zoom(raster: RasterOutput, system: Any) -> int:
+    """Return the smallest zoom at which a pixel's side is at least `_UNITS_PER_PIXEL` units of coordinates long.
+
+    Raise SaveError if the middle of the raster has no place on the map of Web Mercator.
+    """
+    from pyproj import Transformer
+
+    georeference = raster.georeference
+    if georeference is None or georeference.transform is None:
+        raise TypeError("a raster without a transform has no place; `check` refuses it")
+    a, b, c, d, e, f = georeference.transform
+    cols, rows = (raster.width / 2 + np.array([0, 1, 0]), raster.height / 2 + np.array([0, 0, 1]))
+    web = Transformer.from_crs(system, "EPSG:3857", always_xy=True)
+    x, y = web.transform(a * cols + b * rows + c, d * cols + e * rows + f)
+    pixel = min(math.hypot(x[step] - x[0], y[step] - y[0]) for step in (1, 2))
+    if not 0 < pixel < math.inf:
+        raise SaveError("the middle of the result has no place on the map of Web Mercator; save as .gpkg")
+    zoom = math.ceil(math.log2(_WORLD * _UNITS_PER_PIXEL / _UNITS / pixel))
+    return min(max(zoom, 0), _FINEST)
+
+
+def _written(file: Path, driver: str, crs: str, options: Mapping[str, int], polygons: arrow.ArrowPolygons) -> None:
+    arguments = [str(file), driver, _LAYER, crs, json.dumps(options)]
+    command = [sys.executable, "-P", "-W", "ignore", "-c", _CHILD, *arguments]
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log)  # noqa: S603 - fixed code
         try:
