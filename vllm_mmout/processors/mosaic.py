@@ -175,7 +175,7 @@ class _Joining:
 
     @property
     def _georeference(self) -> Georeference | None:
-        """Georeference of the joined raster, whose pixels may differ in size from those of the scene."""
+        """Georeference of the joined raster. Its pixels may be larger or smaller than the scene's."""
         georeference = self._source.georeference
         return None if georeference is None else georeference.resized(self._grid.covered, self._plan.size)
 

@@ -85,7 +85,7 @@ class ResultAddress:
 
 
 def absolute_url(request: Request, path: str) -> str:
-    """Return the URL of a path on the server. Its host is the one in the client's request."""
+    """Return the URL of a path on the server, with the host of the client's request."""
     return str(request.base_url).rstrip("/") + path
 
 

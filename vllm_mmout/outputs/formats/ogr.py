@@ -108,7 +108,7 @@ def _check_names(class_names: Sequence[str] | None) -> None:
 
 
 def _finest_zoom(raster: RasterOutput, system: Any) -> int:
-    """Return the smallest zoom at which a pixel's side is at least `_UNITS_PER_PIXEL` units of coordinates long.
+    """Return the smallest zoom that gives the side of a pixel `_UNITS_PER_PIXEL` or more units of coordinates.
 
     Raise SaveError if the middle of the raster has no place on the map of Web Mercator.
     """

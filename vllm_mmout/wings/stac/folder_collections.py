@@ -141,7 +141,8 @@ def _check_collection(document: Document, target: PurePath) -> None:
             other = place_of(document.resolve(str(link.get("href"))))
         except InputError:  # not an address of a file
             continue
-        is_same = other.resolve() == target.resolve() if isinstance(other, Path) else other == target
+        is_local = isinstance(other, Path) and isinstance(target, Path)
+        is_same = Path(other).resolve() == Path(target).resolve() if is_local else other == target
         if not is_same and exists(other):
             raise InputError(
                 f"{document.base} is an item of the collection {other}; name the folder of that collection, or remove"
