@@ -43,7 +43,7 @@ def test_an_engine_is_made_with_its_output_processor(llm):
     """VLLM asked the registry, and the results are what they are elsewhere."""
     made = llm.llm_engine.output_processor
     assert isinstance(made, OutputProcessor)
-    assert made.starts.model == made.binding.model
+    assert made.start_binding.model == made.binding.model
     scene = pixels(4, 64, 64)
     tiled, whole = (llm.generate(scene, use_tqdm=False)[0].outputs.array for _ in range(2))
     assert np.array_equal(tiled, whole)
