@@ -31,6 +31,12 @@ answer with images, rasters, sounds, videos and data:
   GET    /v1/scenes/{scene_id}/content a job's result, or its picture while it runs
   GET    /v1/scenes/{scene_id}/pixel   the values of a pixel of a result
   GET    /v1/scenes/{scene_id}/figure  a result as a figure for a report
+  GET    /v1/scenes/{scene_id}/item.json
+                                       a result as a STAC item. Map tiles, also while it runs:
+  GET    /v1/scenes/{scene_id}/tilejson.json
+  GET    /v1/scenes/{scene_id}/wmts
+  GET    /v1/scenes/{scene_id}/tiles/{z}/{x}/{file}
+  GET    /v1/stac/collection.json      the newest results as a STAC collection
   POST   /v1/videos                    a job of a video; GET lists jobs
   GET    /v1/videos/{video_id}         a job; DELETE ends and forgets it
   GET    /v1/videos/{video_id}/content a job's video
