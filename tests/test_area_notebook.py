@@ -60,10 +60,13 @@ def test_shows_the_map(cells, saved):
 
 
 def test_shows_the_figure(cells):
-    """The figure has both colours, and white around them."""
+    """The figure has both colours in its legend, white around them, and the scenes below the classes."""
     picture, _ = picture_of(cells["figure"])
-    for colour in ((217, 207, 180), (0, 114, 178), (255, 255, 255)):
-        assert (picture[..., :3] == colour).all(axis=2).mean() > 0.02
+    colours, counts = np.unique(picture[..., :3].reshape(-1, 3), axis=0, return_counts=True)
+    pixels = dict(zip(map(tuple, colours.tolist()), counts.tolist(), strict=True))
+    assert min(pixels.get(colour, 0) for colour in ((217, 207, 180), (0, 114, 178))) > 50
+    assert pixels[255, 255, 255] > 0.02 * counts.sum()
+    assert len(pixels) > 2000, len(pixels)  # of two classes alone there are some hundred
 
 
 def test_says_the_areas_of_the_saved_table(cells, place, saved):

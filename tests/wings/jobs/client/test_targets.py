@@ -49,7 +49,7 @@ def test_what_no_server_makes_is_refused(tmp_path: Path) -> None:
     for name in ("x.wav", "x.shp"):
         with pytest.raises(
             OptionError,
-            match=r"servers do not write \.\w+ files \(known: \.png, .*, \.shp\.zip, \.pmtiles, \.nc, \.zarr\.zip, \.mp4, \.gif\)",
+            match=r"servers do not write \.\w+ files \(known: \.png, .*, \.pmtiles, \.nc, \.zarr\.zip, \.mp4, \.gif\)",
         ):
             DownloadTarget.of(f"{tmp_path}/{name}").output_format(None)
     with pytest.raises(OptionError, match=r"as one zip file; name it .*/x\.zarr\.zip"):

@@ -189,7 +189,13 @@ def test_nothing_of_it_is_left(seen, water_server):
 
 
 def test_no_route_of_jobs_is_missing(seen):
-    """All that is described below /v1/scenes is asked here."""
+    """All that jobs describe below /v1/scenes is asked here. Map tiles and STAC items of jobs have their own tests."""
     paths = seen.schema.raw_schema["paths"]
-    found = {(method.upper(), path) for path, methods in paths.items() if path.startswith(SCENES) for method in methods}
-    assert found == set(ROUTES)
+    operations = [
+        ((method.upper(), path), operation["tags"])
+        for path, methods in paths.items()
+        if path.startswith(SCENES)
+        for method, operation in methods.items()
+    ]
+    assert {tag for _, tags in operations for tag in tags} == {"scenes", "map tiles", "STAC"}
+    assert {route for route, tags in operations if tags == ["scenes"]} == set(ROUTES)
