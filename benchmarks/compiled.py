@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Figure, Row, setting
@@ -40,26 +41,35 @@ class Network:
 def run() -> list[Row]:
     """Run the benchmark and return its rows."""
     networks = (
-        Network("Prithvi tiny", _prithvi, (6, 224, 224)),
+        Network("Prithvi tiny", partial(prithvi, "prithvi_eo_v2_tiny_tl", 64, (2, 5, 8, 11), CLASSES), (6, 224, 224)),
         Network("U-Net", _unet, (6, 256, 256)),
         Network("ViT-B/16", _vit, (3, 224, 224)),
     )
     return [row for network in networks for dtype in DTYPES for row in rows(network, dtype)]
 
 
-def _prithvi() -> nn.Module:
+def prithvi(backbone: str, channels: int, layers: Sequence[int], classes: int) -> nn.Module:
+    """Build a Prithvi ``backbone`` with UPerNet by TerraTorch, with random weights.
+
+    Args:
+        backbone: TerraTorch's name of the backbone.
+        channels: channels of the decoder.
+        layers: indices of the backbone's layers that the decoder gets.
+        classes: number of classes.
+
+    """
     from terratorch.models import EncoderDecoderFactory
 
     network: nn.Module = EncoderDecoderFactory().build_model(
         task="segmentation",
-        backbone="prithvi_eo_v2_tiny_tl",
+        backbone=backbone,
         backbone_bands=["BLUE", "GREEN", "RED", "NIR_NARROW", "SWIR_1", "SWIR_2"],
         backbone_pretrained=False,
         backbone_num_frames=1,
         decoder="UperNetDecoder",
-        decoder_channels=64,
-        num_classes=CLASSES,
-        necks=[{"name": "SelectIndices", "indices": [2, 5, 8, 11]}, {"name": "ReshapeTokensToImage"}],
+        decoder_channels=channels,
+        num_classes=classes,
+        necks=[{"name": "SelectIndices", "indices": [*layers]}, {"name": "ReshapeTokensToImage"}],
         rescale=True,
     )
     return network

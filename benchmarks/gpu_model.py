@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import SegformerConfig, SegformerForSemanticSegmentation, UperNetConfig, ViTConfig, ViTModel
 from transformers.models.upernet.modeling_upernet import UperNetHead
 
+from benchmarks.compiled import prithvi
 from benchmarks.scene_files import BANDS
 from vllm_mmout import MULTIMODAL_INPUT_REGISTRY, RasterMapper, register_output_processor
 from vllm_mmout.processors import SegmentationProcessor
@@ -112,20 +113,7 @@ class OfTerratorch(nn.Module):
 
     def __init__(self, _sizes: Mapping[str, Any]) -> None:
         super().__init__()
-        from terratorch.models import EncoderDecoderFactory
-
-        self.network = EncoderDecoderFactory().build_model(
-            task="segmentation",
-            backbone="prithvi_eo_v2_300",
-            backbone_bands=["BLUE", "GREEN", "RED", "NIR_NARROW", "SWIR_1", "SWIR_2"],
-            backbone_pretrained=False,
-            backbone_num_frames=1,
-            decoder="UperNetDecoder",
-            decoder_channels=256,
-            num_classes=CLASSES,
-            necks=[{"name": "SelectIndices", "indices": [5, 11, 17, 23]}, {"name": "ReshapeTokensToImage"}],
-            rescale=True,
-        )
+        self.network: Any = prithvi("prithvi_eo_v2_300", 256, (5, 11, 17, 23), CLASSES)
 
     @property
     def encoder(self) -> nn.Module:
