@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import ray
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -17,6 +15,8 @@ def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kw
     The task reserves no CPUs, because engines may hold all of them until the last scene is done. Ray's dashboard shows
     it under ``name``.
     """
+    import ray
+
     remote: Any = ray.remote(function)
     result: R = ray.get(remote.options(name=name, num_cpus=0, max_retries=-1).remote(*args, **kwargs))
     return result
@@ -24,5 +24,7 @@ def on_a_node(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kw
 
 def this_node() -> str:
     """Return the network address of this machine, as Ray's dashboard shows it."""
+    import ray
+
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address

@@ -78,6 +78,7 @@ def test_each_date_of_a_list_says_when(tmp_path):
 
 def test_the_dates_of_catalogue_items_reach_the_model(tmp_path):
     """The files of STAC items state no date, so the model gets the dates of the items."""
+    pytest.importorskip("pystac", reason="it reads the items")
     root = catalogue(tmp_path)
     items = [str(item_path(root, "sentinel-2", f"S2A_32TQM_{day}")) for day in ("2024-06-01", "2024-06-11")]
     config = flood_config(size=(6, 2, 48, 48))
