@@ -15,10 +15,10 @@ from vllm_mmout.geo.raster.places import place_of
 
 @contextlib.contextmanager
 def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
-    """Yield a temporary path. When the ``with`` block ends, write ``sidecars``, and rename the file to ``target``.
+    """Yield a temporary path to write to. After the ``with`` block, move the file to ``target``.
 
-    For an address in a bucket, the temporary file is on this machine and is uploaded at the end. After an error the
-    temporary file is removed, and files that existed before are unchanged.
+    Sidecar files are written before it. For an address in a bucket, the temporary file is on this machine and is
+    uploaded at the end. After an error the temporary file is removed, and files that existed before are unchanged.
 
     Args:
         target: path or address in a bucket.
@@ -98,7 +98,7 @@ def atomic_folder(target: PurePath, may_replace: Callable[[Path], bool]) -> Iter
 
 
 def _exchange(temporary_files: Mapping[Path, Path], to_delete: list[Path]) -> None:
-    """Rename temporary files to their final names (keys), and delete files. If a step fails, undo all steps."""
+    """Rename temporary files (values) to final names (keys), and delete other files. If a step fails, undo all."""
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:

@@ -127,7 +127,7 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a band name fits a sensor: the sensor has the band, and its products write the number that way.
+    """Return whether a sensor has the band ``name``, and writes band numbers as in ``code``, like "b4" or "b04".
 
     ``code`` is the part of ``name`` with the band number, such as "b4" or "b04".
     """

@@ -26,8 +26,7 @@ _CRS_OPTIONS: Mapping[Option, tuple[str, str]] = {
     "bbox": ("bbox_crs", "leave bbox_crs out, for a bbox in its own coordinates"),
     "aoi": ("aoi_crs", "give an aoi in its own coordinates, as a shapely geometry without aoi_crs"),
 }
-"""Maps a request option to the option that sets its coordinate system, and to the advice in errors about that
-system."""
+"""For each request option, the option that sets its coordinate system, and advice for errors about that system."""
 
 
 def window_of_box(
@@ -77,7 +76,7 @@ def window_of_box(
 
 
 def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str, option: Option = "bbox") -> BoxSystem:
-    """Return a converter from coordinates in ``crs`` to pixels of a raster.
+    """Return a converter from bounding boxes in ``crs`` to pixel windows of the raster ``name``.
 
     Raise an error that names ``option`` if PROJ cannot convert them. If ``crs`` is None, the coordinates are in the
     raster's own coordinate system.
@@ -138,7 +137,7 @@ def is_geographic(crs: str | None) -> bool:
 def located_grid(
     georeference: Georeference | None, size: tuple[int, int], name: str, option: Option = "bbox"
 ) -> tuple[Georeference, PixelGrid]:
-    """Return the georeference and the pixel grid of a raster, or raise InputError if either is missing.
+    """Return the georeference and the pixel grid of a raster. Raise InputError if either is missing.
 
     The error names ``option``, the request option that needs them.
     """

@@ -39,7 +39,8 @@ _AROUND = 4
 bytes)."""
 
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""Metadata item for the bands of overviews. GDAL 3.12 derives the file's item OVERVIEW_RESAMPLING=NEAREST from it."""
+"""GDAL metadata item for each band of the overviews. From it, GDAL 3.12 sets the item OVERVIEW_RESAMPLING=NEAREST of
+the file."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
@@ -152,7 +153,7 @@ class CompressedTiles:
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
     def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Return a GeoTIFF without pixels that GDAL wrote with this metadata. It becomes the header of the file."""
+        """Return the header of the final GeoTIFF: a file without pixels that GDAL writes with ``metadata``."""
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 
@@ -195,23 +196,25 @@ class CompressedTiles:
 
 
 class _PyramidLevel:
-    """The full image or one overview: offsets of its finished tiles in the temporary file, and its unfinished tiles."""
+    """Full image or overview of a GeoTIFF: offsets of finished tiles in the temporary file, and unfinished tiles."""
 
     def __init__(self, size: tuple[int, int], tile_side: int, finer_size: tuple[int, int]) -> None:
-        """Create a level of ``size`` (height, width). ``finer_size`` is the size of the level it is copied from."""
+        """Create a level of an image pyramid. ``finer_size`` (height, width) is the size of the next finer level."""
         self.size = size
         self._side = tile_side
         self.starts = np.zeros([-(-length // tile_side) for length in size], np.int64)
         self.sizes = np.zeros_like(self.starts)
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps the row and column of a tile to its pixels and the number of pixels still missing."""
+        """Tiles that still lack pixels, by (row, column) of the tile: its pixels so far, and the number of missing
+        pixels."""
         self._nearest = [_nearest(*lengths) for lengths in zip(size, finer_size, strict=True)]
-        """Row indices and column indices of the pixels of the next finer level that are copied to this level."""
+        """Row indices and column indices of the pixels that this overview takes from the next finer level of the image
+        pyramid."""
 
     def tiles_to_fill(
         self, finer_tile: tuple[int, int], pixels: NDArray[Any]
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
-        """Yield the tiles of this level that overlap a tile of the next finer level.
+        """Yield the tiles of this overview that need pixels of ``finer_tile``, a tile of the next finer pyramid level.
 
         Each item is the position of the tile, the slices of the tile to fill, and the pixels for them.
         """
@@ -221,7 +224,7 @@ class _PyramidLevel:
                 yield (row, col), (there_rows, there_cols), pixels[:, from_rows][:, :, from_cols]
 
     def paint(self, tile: tuple[int, int], slices: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
-        """Write pixels into part of a tile. Return the pixels of the tile if it is now complete, else None."""
+        """Write pixels into ``slices`` of a tile. Return all pixels of the tile if it is now complete, else None."""
         if tile not in self._unfinished:
             shape = [min(self._side, length - at * self._side) for length, at in zip(self.size, tile, strict=True)]
             self._unfinished[tile] = np.empty((len(pixels), *shape), pixels.dtype), shape[0] * shape[1]
@@ -234,7 +237,7 @@ class _PyramidLevel:
         return None
 
     def _along(self, nearest: NDArray[np.intp], finer_tile: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield the tiles of this level that overlap a tile of the next finer level along one axis.
+        """Yield the tiles of this overview that need pixels of ``finer_tile`` of the finer level, along one axis.
 
         Each item is the index of the tile, the slice to fill in it, and the index in the finer tile of each pixel to
         copy.

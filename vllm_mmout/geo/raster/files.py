@@ -125,7 +125,7 @@ class SharedFile:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file, or move its position to the end if the caller owns it. May be called repeatedly."""
+        """Close a file that was opened here, or move a caller's file to its end. May be called repeatedly."""
         with self._lock:
             if self._owned:
                 self._file.close()
@@ -192,7 +192,7 @@ class Neighbours:
     """
 
     name: str
-    """Name of the file whose neighbours are opened, without its folder."""
+    """Name, without folder, of the file whose sidecar files are searched."""
     opener: Opener
     """Function that opens a file in the same folder by its name, and returns None if the file is missing."""
 

@@ -134,7 +134,7 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that GDAL read each part of the image, followed by each part of the mask, int64 [2 * parts].
+        """Number of times that GDAL read each part of the image, and then each part of the mask, int64 [2 * parts].
 
         The parts are the rectangles that the raster is read in. They are listed row by row.
         """
@@ -184,8 +184,8 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
 
 
 _LARGEST = 512 << 20
-"""Largest size of a part of a raster that is read at once, in decoded bytes. Larger parts are refused, since a part
-must fit into memory."""
+"""Largest size, in decoded bytes, of the part of a raster that GDAL reads at once. Larger parts are refused, since a
+part must fit into memory."""
 _WORTH_A_CALL = 2**18
 """Smallest number of decoded bytes that one GDAL call should read."""
 _SIDE = 1024
@@ -219,7 +219,7 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_
 
 
 class GdalParts:
-    """Adapter through which `read_windows` reads bands of a GDAL dataset, or their common mask, in large parts.
+    """Adapter that lets `read_windows` read bands or masks of a GDAL dataset, in parts of one or more GDAL blocks.
 
     ``decoded``, int64 [rows, columns] of parts, counts how often each part was read.
     """
@@ -248,16 +248,16 @@ class GdalParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window of the raster that the part at ``place`` covers."""
+        """Return the window that one part covers. ``place`` is the part's position (plane, row, column)."""
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return empty placeholders instead of stored bytes, since GDAL reads and decodes in one step."""
+        """Return empty buffers, since GDAL reads and decodes in one step, in `decode`."""
         del scratch
         return [memoryview(b"")] * len(places)
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Read the part at ``place`` through GDAL and return its pixels [rows, columns, bands]."""
+        """Read one part of the raster through GDAL, and return its pixels [rows, columns, bands]."""
         del data, scratch
         with self._counting:
             self._decoded[place[1:]] += 1

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _AT_ONCE = min(4, os.cpu_count() or 1)
 """Largest number of GDAL datasets that are open for one file at the same time."""
 _SHARE = 16 << 20
-"""Number of decoded bytes after which a dataset is closed. Closing it removes its blocks from GDAL's block cache."""
+"""Number of bytes that one GDAL dataset may decode before it is closed, which removes its blocks from GDAL's block
+cache."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 

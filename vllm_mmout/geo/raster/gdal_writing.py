@@ -13,8 +13,8 @@ from pathlib import Path
 IN_MEMORY = "/vsimem/"
 """Prefix of the names that GDAL gives to files in memory."""
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""GDAL options for writing. GDAL starts no threads, since this package does, and it compresses temporary overviews with
-PackBits, the cheapest method."""
+"""GDAL options for writing: one thread, since this package runs several threads itself, and PackBits, the cheapest
+compression, for temporary overviews."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest total number of floats in the GeoTIFF keys of a file, and of characters. Values beyond it are not read."""
+"""Largest number of floats, and of characters, that are read of all GeoTIFF keys of a file. The rest is ignored."""
 _MOST_NUMBERS, _LONGEST = 16, 1000
 """Largest accepted number of values of a numeric GeoTIFF key, and of characters of a name. Real files stay below
 both."""

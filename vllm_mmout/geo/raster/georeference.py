@@ -148,7 +148,7 @@ class Georeference:
         )
 
     def is_usable(self, size: tuple[int, int]) -> bool:
-        """Return whether the coordinates of the raster's corners are small enough to compute with.
+        """Return whether the corners of a raster of ``size`` have finite coordinates, small enough to compute with.
 
         Args:
             size: (height, width) of the raster, in pixels.

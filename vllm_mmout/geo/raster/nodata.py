@@ -1,4 +1,4 @@
-"""Convert nodata values between files and pixels, and find the pixels that they mark."""
+"""Convert nodata values between the texts in files and pixel dtypes, and find nodata pixels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ by less than this counts as the largest float."""
 
 
 def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float | None) -> NDArray[np.bool_] | None:
-    """Return which pixels are valid in all bands of ``planes`` [bands, height, width], or None if all are valid.
+    """Return a mask of the pixels that are valid in all bands, bool [height, width], or None if all are valid.
 
-    A pixel is invalid if any band is nodata, NaN or infinite, or if the mask [height, width] excludes it.
+    ``planes`` is [bands, height, width]. A pixel is invalid if any band is nodata, NaN or infinite, or if the mask
+    [height, width] excludes it.
     """
     if mask is None and not may_be_invalid(planes.dtype, nodata):
         return None
@@ -71,7 +72,7 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
 
 
 def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """Return ``value``, moved to the limit of a float ``dtype`` if it is only just beyond this limit.
+    """Return ``value``, or the limit of a float ``dtype`` if ``value`` exceeds it only by rounding.
 
     Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects it too.
     """

@@ -23,10 +23,9 @@ class Packing:
     1000 higher than before."""
 
     doubt: str = ""
-    """Sentence that tells the user why scale or offset is unknown where files usually state it; "" if they are
-    known."""
+    """Notice to the user why scale or offset is unknown, for files that should state it; "" if both are known."""
 
     @property
     def told(self) -> bool:
-        """Whether applying scale and offset changes the stored numbers."""
+        """Whether scale or offset differs from its default, so that applying them changes the numbers."""
         return (self.scale, self.offset) != (1.0, 0.0)

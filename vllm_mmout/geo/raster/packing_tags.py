@@ -19,9 +19,9 @@ _UNPACKED: Final = frozenset({"netCDF", "HDF5", "HDF5Image"})
 
 
 def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
-    """Return the scale and offset of each band of a TIFF, from its GDAL tags, else from CF attributes, as in HLS.
+    """Return the scale and offset of each band of a TIFF, from GDAL's tags, else from CF attributes.
 
-    The result is empty if neither scale nor offset changes the numbers.
+    HLS products state them by CF attributes. The result is empty if neither scale nor offset changes the numbers.
     """
     if gdal.scales or gdal.offsets:
         packings = [

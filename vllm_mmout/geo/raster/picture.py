@@ -216,7 +216,7 @@ def _damaged(name: str, reason: object) -> InputError:
 
 
 def _whole(file: SharedFile, size: tuple[int, int], bands: int, itemsize: int) -> DeclaredSize:
-    """Return the declared size of a picture of ``size`` (width, height) that can only be decoded as a whole."""
+    """Return the size and memory need of a picture that must be decoded as a whole. ``size`` is (width, height)."""
     width, height = size
     pixel = max(bands * itemsize, 4 if bands > 1 else 1)
     return DeclaredSize(height, width, bands, itemsize, height * width * pixel + file.size)

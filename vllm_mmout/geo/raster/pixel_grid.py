@@ -54,7 +54,7 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """Return the window of the pixels inside a closed ring, or None if it covers no pixel.
+        """Return the window that encloses the pixels inside a closed ring, or None if the ring covers no pixel.
 
         Args:
             border: points of the ring, in the raster's coordinates.
@@ -64,7 +64,7 @@ class PixelGrid:
         return self.window_of_pixels(self.pixels(border), steps)
 
     def window_of_pixels(self, points: Points, steps: int = 1) -> Window | None:
-        """Return the window of the pixels inside a closed ring whose points are given as columns and rows.
+        """Return the window that encloses the pixels inside a ring, whose points are given as columns and rows.
 
         ``steps`` is the number of points on each edge of the ring. The result is None if the ring covers no pixel.
         """
@@ -85,7 +85,7 @@ class PixelGrid:
         return (e * x - b * y) / area, (a * y - d * x) / area
 
     def _rounding(self) -> float:
-        """Return the tolerance of positions in pixels. It grows if coordinates are too large for full precision."""
+        """Return the tolerance of positions in pixels, including the floating-point error of large coordinates."""
         a, b, _, d, e, _ = self.transform
         pixel = abs(a * e - b * d) / max(math.hypot(a, d), math.hypot(b, e))
         return _ROUNDING + 4 * float(np.spacing(max(map(abs, self.extent)))) / pixel
@@ -134,7 +134,7 @@ def clip_polygon(points: Points, box: Box) -> Points | None:
 
 
 def _cut_polygon(corners: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the part of a polygon on one side of a line.
+    """Cut a polygon along a line, and return the corners of the part whose signed ``distances`` are not negative.
 
     Args:
         corners: corners of the polygon, [n, 2].
@@ -153,10 +153,9 @@ def _cut_polygon(corners: NDArray[np.float64], distances: NDArray[np.float64]) -
 
 
 def _span(low: float, high: float, length: int, tolerance: float) -> tuple[int, int] | None:
-    """Return the first pixel and the number of pixels between ``low`` and ``high`` on an axis, or None.
+    """Return the first pixel and the number of pixels between two positions on an axis, or None if all are outside.
 
-    The result is None if all of the ``length`` pixels of the axis are outside. A pixel that is covered by less than
-    ``tolerance`` does not count.
+    The axis has ``length`` pixels. A pixel that is covered by less than ``tolerance`` does not count.
     """
     if high <= _ROUNDING or low >= length - _ROUNDING:
         return None
@@ -171,7 +170,8 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Fraction of a raster's extent that is added on each side. A box is clipped to this larger extent."""
+"""Fraction of a raster's width and height by which its extent is enlarged on each side before a bounding box is clipped
+to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,14 @@ class BoxSystem:
     grid: PixelGrid
     """Transform and size of the raster."""
     systems: tuple[CRS, CRS] | None
-    """Coordinate systems of the boxes and of the raster, or None if both use the same system."""
+    """Coordinate systems of the bounding boxes to convert and of the raster, or None if they are the same."""
     geographic: bool
-    """Whether the x coordinates of the boxes are longitudes."""
+    """Whether the x coordinates of the bounding boxes to convert are longitudes."""
     raster_geographic: bool
     """Whether the x coordinates of the raster are longitudes."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
-        """Return the windows of the raster that a box covers. Each edge of the box is followed in ``steps`` pieces.
+        """Return the windows of the raster that a bounding box covers. Its edges are split into ``steps`` pieces.
 
         There are several windows if longitudes wrap around inside the box, as at the antimeridian of a world map.
         """
@@ -206,7 +206,7 @@ class BoxSystem:
         return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """Return the raster's extent in the coordinate system of the boxes, or the whole Earth if that fails."""
+        """Return the raster's extent in the coordinate system of the bounding boxes, or the whole Earth on failure."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems

@@ -82,7 +82,7 @@ class PixelsFile:
             restore_names(target, metadata)
 
     def close(self) -> None:
-        """Finish the temporary file, so that GDAL can read it. It stays on disk."""
+        """Finish and close the temporary file, but keep it on disk, so that GDAL can read it."""
         with gdal_writes(self._name):
             self._file.close()
 

@@ -62,7 +62,7 @@ class Window:
         return Window(row, col, min(size[0], end_row) - row, min(size[1], end_col) - col)
 
     def in_multiples(self, number: int, size: tuple[int, int]) -> Window:
-        """Return the window widened to sides that are multiples of ``number``.
+        """Return the window enlarged to a height and width that are multiples of ``number``.
 
         A side stays as it is where a raster of ``size`` (height, width) does not have so many pixels.
         """
@@ -85,7 +85,7 @@ class Window:
 
 
 def _widened(first: int, count: int, multiple: int, side: int) -> tuple[int, int]:
-    """Widen a range of pixels to a multiple of ``multiple``, and return its first pixel and its length.
+    """Enlarge a range of pixels to a multiple of ``multiple`` pixels. Return its first pixel and its length.
 
     The range stays as it is if the result would be longer than ``side``, the height or width of the raster.
     """
@@ -138,8 +138,8 @@ class RasterFacts:
     colours: tuple[str | None, ...] = ()
     """Colour of each band ("red", "nir") as stated by the file, one entry per band; empty if unknown."""
     days: tuple[date | None, ...] = ()
-    """Acquisition day (UTC) of each band, one entry per band, if bands may be of several days. Otherwise empty, and the
-    metadata and the name hold the day of all bands."""
+    """Acquisition day (UTC) of each band, one entry per band. Empty if all bands have the day that the metadata or the
+    name states."""
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -31,12 +31,12 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """One item per request for a group of tasks that have not all begun: index of the first task after the group,
-        and number of requested bytes."""
+        """Requests sent ahead of the decoder, each as (index of the first decoding task after the tasks that it serves,
+        number of bytes)."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:
-        """Record that the decoder begins the task with index ``task``, and request bytes for later tasks."""
+        """Record that the decoding task with index ``task`` begins, and request bytes that later tasks need."""
         while self._waiting and self._waiting[0][0] <= task:
             self._bytes -= self._waiting.popleft()[1]
         while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > task + _TASKS):
@@ -46,7 +46,7 @@ class ReadAhead:
             self._bytes += group[1]
 
     def _request_groups(self, tasks: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Request the bytes that the decoder's tasks need, one group of consecutive tasks at each step.
+        """Request the bytes of decoding tasks in their order. Each iteration sends the requests for one group of tasks.
 
         Yield for each group the index of the first task after it, and the number of requested bytes.
         """

@@ -32,7 +32,7 @@ class SegmentedImage(Protocol):
         """Height and width of a segment, in pixels."""
 
     def window(self, place: Place) -> Window:
-        """Return the window of the image that the segment at ``place`` covers."""
+        """Return the window of the image that the segment (strip or tile) at ``place`` covers."""
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
         """Return the stored bytes of each segment, or None for a segment that the file does not store.

@@ -29,14 +29,14 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
-        """Return an image that contains the bands ``places`` of this raster, and the indices of the bands in the image.
+        """Return the stored image with the bands ``places`` (indices from 0), and their indices within that image.
 
         ``places`` are indices without repetition.
         """
 
     @abstractmethod
     def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
-        """Return an image that contains the masks of the bands ``places``, and the indices of the masks in the image.
+        """Return the stored image with the masks of the bands ``places``, and the masks' indices within that image.
 
         A pixel is valid where all masks are not 0. Return None if the raster has no masks.
         """

@@ -62,7 +62,7 @@ _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
 """Compressions whose segments are pictures with a header. Decoders allocate memory for the size in that header."""
 _ROOM = 2**22
-"""Number of pixel values that the header of a compressed segment may state in any case, even if the segment is
+"""Number of pixel values that the header of a compressed strip or tile may state even if the TIFF's strips or tiles are
 smaller."""
 
 
@@ -117,7 +117,7 @@ class Segments:
         page.dataoffsets = page.databytecounts = pieces.dataoffsets = pieces.databytecounts = ()
 
     def window(self, place: Place) -> Window:
-        """Return the window of the image that the segment at ``place`` covers."""
+        """Return the window of the image that the segment (strip or tile) at ``place`` covers."""
         return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def stored(self, places: Iterable[Place]) -> list[tuple[int, int]]:
@@ -203,7 +203,7 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
 
 
 def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the file offsets and the byte counts of all segments, [planes, rows, columns]; 0 if not stored."""
+    """Return the file offset and byte count of each segment, [planes, rows, columns]. Missing segments have 0."""
     height, width = block_of(page)
     if min(height, width) < 1:
         raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 _BATCH = 2**19
 """Number of decoded bytes per task of a decoding thread."""
 _TASKS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Limits for decoding windows that the caller has not requested yet: tasks per thread, and decoded bytes.
-
-All images that are read at the same time share the limit in bytes.
-"""
+"""Limits for decoding strips or tiles before the caller requests their windows: tasks per thread, and decoded bytes.
+All images that are read at the same time share the limit in bytes."""
 
 
 def read_windows(
@@ -48,10 +46,9 @@ def read_windows(
 def read_blocks(
     segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int], slots: Slots
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield the pixels of consecutive windows in blocks, which are arrays [windows, bands, height, width].
+    """Yield the pixels of consecutive windows in arrays [windows, bands, height, width], ``slots.count`` at a time.
 
-    ``slots`` sets the number of windows in a block. If a window cannot be read, raise the error in place of its block,
-    with the index of the window as ``tile``.
+    If a window cannot be read, raise the error in place of its array, with the index of the window as ``tile``.
     """
     blocks = Blocks(windows, len(bands), segments.dtype, slots)
     with closing(_Reader(segments, blocks, bands)) as reader:
@@ -60,26 +57,27 @@ def read_blocks(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Task for one thread: vertically adjacent segments to decode, and the blocks of windows that need them."""
+    """Task for one thread: decode strips or tiles that are vertically adjacent, and copy them to windows."""
 
     order: int
-    """Index of the task in the order of start, from 0."""
+    """Index of this decoding task in the order in which tasks start."""
     first: int
-    """Index of the first block of windows that needs the segments."""
+    """Index of the first `Block` of windows that needs the strips or tiles of this task."""
     end: int
-    """Index after the last block of windows that the decoded pixels are copied to."""
+    """Index after the last `Block` of windows that this task copies its pixels to."""
     places: Sequence[Place]
-    """Segments to decode, vertically adjacent in the image."""
+    """Strips or tiles to decode, vertically adjacent in the image."""
     area: Window
-    """Window of the image that the segments cover."""
+    """Window of the image that the strips or tiles of this task cover."""
 
 
 _Shares: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Groups of windows (`Run`) that overlap the segments of a task, each with the block of windows that contains it."""
+"""Windows that need the pixels of a decoding task, grouped as `Run` objects, each with the `Block` that it is part
+of."""
 
 
 class _Reader:
-    """Reader that yields blocks of windows in order, while its threads decode for the current and for later blocks."""
+    """Reader that yields windows in order, several per array, while its threads decode for the next arrays."""
 
     def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments
@@ -89,11 +87,12 @@ class _Reader:
         self._next, second = next(tasks, None), next(tasks, None)
         self._tasks = tasks if second is None else chain([second], tasks)
         self._current = 0
-        """Index of the block of windows that the caller has requested."""
+        """Index of the `Block` of windows that the caller is waiting for."""
         self._decoded_ahead: deque[_Task] = deque()
         """Tasks that were started for blocks of windows that the caller has not requested yet."""
         self._failure: BaseException | None = None
-        """Unexpected error of a thread. Errors of single windows are kept in their blocks."""
+        """Unexpected error in a thread, which stops the reader. An error of a single window is kept in
+        `Block.failure`."""
         self._scratches: list[Scratch] = []
         """Decoding buffers that no thread is using."""
         self._lock = threading.RLock()
@@ -107,7 +106,7 @@ class _Reader:
         _READERS.add(self)
 
     def arrays(self) -> Iterator[NDArray[Any]]:
-        """Yield the pixels [windows, bands, height, width] of each block of windows in turn."""
+        """Yield the pixels [windows, bands, height, width] of `Slots.count` consecutive windows at a time."""
         for number in range(len(self._blocks)):
             with self._lock:
                 self._current = number
@@ -126,7 +125,7 @@ class _Reader:
             yield block.array
 
     def close(self) -> None:
-        """Drop all decoded pixels and stop the threads."""
+        """Stop the decoding threads and drop all decoded pixels."""
         _READERS.discard(self)
         with self._lock:
             self._next = None
@@ -136,7 +135,7 @@ class _Reader:
         self._scratches.clear()
 
     def _wait_for_block(self, number: int) -> Block:
-        """Wait until the block of windows ``number`` is filled with pixels, and return it."""
+        """Wait until all pixels of the `Block` with the index ``number`` have arrived, and return it."""
         with self._lock:
             block = self._blocks.opened(number)
             while self._failure is None and (block.pending or (self._next is not None and self._next.first <= number)):
@@ -146,9 +145,9 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_tasks(self) -> Iterator[_Task]:
-        """Yield tasks in the order that blocks of windows need them. A segment is decoded for the first of the blocks.
+        """Yield the decoding tasks in the order in which windows need them. Most strips or tiles are decoded only once.
 
-        If another block that needs the segment is too far away (see `Blocks.ends`), the segment is decoded again.
+        If another block of windows needs a segment much later (see `Blocks.ends`), the segment is decoded again.
         """
         height, width = self._segments.block
         reached = np.zeros(self._segments.grid, np.int64)  # index after the last block that has a segment's pixels
@@ -192,7 +191,7 @@ class _Reader:
                 self._working -= 1
 
     def _work(self) -> None:
-        """Execute tasks until none is left or the limit for decoding ahead is reached."""
+        """Decode until no task is left, or until the limit for decoding ahead of the caller is reached."""
         with self._lock:
             scratch = self._scratches.pop() if self._scratches else Scratch()
         try:
@@ -229,7 +228,7 @@ class _Reader:
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
     def _decode(self, task: _Task, shares: _Shares, scratch: Scratch) -> None:
-        """Decode the segments of a task, and copy their pixels into the blocks of windows that need them."""
+        """Decode the strips or tiles of a task, and copy their pixels into the windows of ``runs``."""
         try:
             pixels = self._pixels(task, shares, scratch)
             if pixels is not None:
@@ -243,7 +242,7 @@ class _Reader:
                 self._changed.notify_all()
 
     def _pixels(self, task: _Task, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
-        """Read and decode the segments of a task to pixels [rows, columns, bands], or return None if that fails.
+        """Read and decode the strips or tiles of a task to pixels [rows, columns, bands]. Return None if reading fails.
 
         If a segment cannot be decoded, record the error for the windows that need it. Its pixels are then arbitrary.
         """
@@ -276,20 +275,20 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, task: _Task, shares: _Shares, error: Exception) -> None:
-        """Record an error of the segments in ``area`` for all windows that need these segments."""
+        """Record ``error`` for the windows of ``runs`` that overlap ``area``, where decoding failed."""
         with self._lock:
             for run, block in shares:
                 block.fail(run, area, task.order, error)
 
 
 _READERS: set[_Reader] = set()
-"""All open readers. They share the limit `_AHEAD` of decoded bytes."""
+"""All readers that are open in this process. They share the limit of bytes that are decoded ahead, `_AHEAD`."""
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Return, for each plane of the image, which bands of a segment are copied to which bands of a block.
+    """Map each plane of an image to slices of bands: where they go in the output, and where they are in a segment.
 
-    Each item is the slice of bands in the block, and the slice of bands in the segment.
+    Each item is the slice of bands in the output array, and the slice of bands in a segment (strip or tile).
     """
     if planes > 1:
         return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}

@@ -55,7 +55,7 @@ def read_pam(file: SharedFile | None, raster: str) -> Pam:
 def placed(
     own: Georeference | None, pam: Pam, neighbours: Neighbours, *, world_first: bool = False
 ) -> Georeference | None:
-    """Return a raster's georeference from its PAM file, its own tags and a world file, in GDAL's order of precedence.
+    """Combine the georeferences of a raster's PAM file, its own tags and a world file, in GDAL's precedence.
 
     For a PNG, BMP or GIF, GDAL prefers the world file (``world_first``). The coordinate system and the transform may
     come from different files. Ground control points are used only if no file states a transform, since a

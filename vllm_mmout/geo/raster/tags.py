@@ -79,7 +79,7 @@ class Entry:
     offset: int
     """Offset of the value in the file, in bytes."""
     size: int
-    """Size of all values together, in bytes."""
+    """Size of the tag's whole value in the file, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Directory:
         return tag.numbers[0] if tag is not None and tag.numbers else None
 
     def _native_fractions(self, data: bytes, dtype: int) -> bytes:
-        """Convert the bytes of RATIONAL and SRATIONAL values to little-endian, as in files written by this package.
+        """Convert the bytes of TIFF fractions (RATIONAL, SRATIONAL) from big-endian to little-endian if necessary.
 
         ``dtype`` is the TIFF type. Data of other types is returned unchanged.
         """
@@ -225,7 +225,7 @@ class GdalMetadata:
     descriptions: Mapping[int, str] = field(default_factory=dict)
     """Description of each band, by band index from 0."""
     band_items: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Other metadata items of each band, by band index from 0."""
+    """Metadata items of each band, by band index from 0, apart from description, unit, colour, scale and offset."""
     units: Mapping[int, str] = field(default_factory=dict)
     """Unit of the values of each band (GDAL's "unit type"), by band index from 0."""
     colours: Mapping[int, str] = field(default_factory=dict)

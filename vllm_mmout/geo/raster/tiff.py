@@ -140,7 +140,7 @@ class _Mask:
     """True if the mask file has one mask for each band of the raster, False if one mask applies to all bands."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the indices (from 0) of the mask bands that apply to the raster's bands ``places``.
+        """Return the indices (from 0) of the mask bands that apply to the raster's bands ``places``, except alpha.
 
         The result is [0] if all bands share one mask, or if only the alpha band is given.
         """

@@ -25,7 +25,7 @@ class Unpacking:
     scale: float = 1.0
     offset: float = 0.0
     shift: int = 0
-    """Number added to integer pixels. The dtype stays, and the results are clipped to between 0 and the dtype's
+    """Integer that is added to integer pixels, whose dtype stays. Results are clipped to between 0 and the dtype's
     maximum."""
 
     @property

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Largest total size, in bytes, of the blocks that one decoded strip or tile is copied into. Blocks beyond this limit
-decode it again."""
+"""Largest total size, in bytes, of the window arrays that are filled from one decoded strip or tile. For windows
+further ahead, the strip or tile is decoded again."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -30,15 +30,19 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of a block, an array [windows, bands, height, width]. Windows may be smaller than height and width."""
+    """Layout of the arrays [windows, bands, height, width] in which several windows of a raster are read at once.
+
+    Windows may be smaller than the height and width of the array.
+    """
 
     size: tuple[int, int] | None = None
-    """Height and width of the array in pixels. None for a block of a single window, which is as large as the window."""
+    """Height and width of each array [windows, bands, height, width], in pixels. None if an array holds one window and
+    has its size."""
     count: int = 1
-    """Number of windows in a block. The last block may have fewer."""
+    """Number of windows in each array [windows, bands, height, width]. The last array may have fewer."""
     empty: Empty = np.empty
-    """Function that allocates the array of a block, given shape and dtype. Threads may call it in advance, one at a
-    time."""
+    """Function that allocates each array [windows, bands, height, width], given its shape and dtype. Threads may call
+    it in advance, one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +50,19 @@ class Run:
     """Run of consecutive windows of a block that cover the same rows, with equal widths and evenly spaced columns."""
 
     first: int
-    """Index of the run's first window in the list of all windows that are read."""
+    """Index, in the list of all windows to read, of the first window of this `Run` of evenly spaced windows."""
     count: int
-    """Number of windows in the run."""
+    """Number of windows in this `Run` of evenly spaced windows."""
     block: int
-    """Index of the block that holds the windows."""
+    """Index of the `Block` (array for several windows) that the pixels of these windows are copied to."""
     window: Window
     """First window of the run."""
     step: int
-    """Number of columns from the start of one window to the start of the next. It is 1 if the run has one window."""
+    """Number of columns from the start of one window to the start of the next, or 1 for a single window."""
 
     @property
     def end(self) -> int:
-        """Column after the last window."""
+        """Index of the first column to the right of all windows of the run."""
         return self.window.col + (self.count - 1) * self.step + self.window.width
 
     def column_ranges(self) -> Iterator[tuple[int, int]]:
@@ -70,7 +74,7 @@ class Run:
             yield from ((at, at + width) for at in range(col, self.end, self.step))
 
     def touched(self, area: Window) -> tuple[int, int]:
-        """Return the indices, within this run, of the first and last window that have columns in common with ``area``.
+        """Return the indices (from 0) of the first and last window of this `Run` that share columns with ``area``.
 
         The last is less than the first if there is no such window.
         """
@@ -81,9 +85,9 @@ class Run:
 
 
 def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
-    """Group consecutive windows into as few runs as possible. All windows of a run belong to the same block.
+    """Group consecutive windows into as few `Run` objects as possible.
 
-    ``count`` is the number of windows in a block.
+    ``count`` is the number of windows in a block. All windows of a run belong to the same block.
     """
     runs: list[Run] = []
     start, step = 0, 0
@@ -105,7 +109,8 @@ class Failure:
     window: int
     """Index of the failed window among all windows that are read."""
     order: int
-    """Index of the decoding task that failed. If several tasks fail in a window, the lowest index is reported."""
+    """Index, in the order of start, of the decoding task that failed. If several fail in one window, the lowest is
+    kept."""
     error: Exception
 
 
@@ -116,13 +121,17 @@ class Block:
         self.array = array
         """Pixels [windows, bands, height, width]. A window smaller than the array fills its upper left corner."""
         self.pending = 0
-        """Number of copies into the array that are planned or running. The block is complete when it is 0."""
+        """Number of planned or running copies of decoded pixels into ``array``. When it is 0, all pixels have
+        arrived."""
         self.failure: Failure | None = None
-        """Error of the first window that could not be read, or None."""
+        """Error of the first window in this array that could not be read, or None."""
         self._first = first
 
     def fail(self, run: Run, area: Window, order: int, error: Exception) -> None:
-        """Record that pixels of ``area`` could not be read. Only the error of the first affected window is kept."""
+        """Record ``error`` for the windows of ``run`` that overlap ``area``, where decoding failed.
+
+        Only the error of the first affected window is kept. ``order`` is the index of the decoding task.
+        """
         first, last = run.touched(area)
         own = run.window
         if first > last or own.row >= area.row + area.height or area.row >= own.row + own.height:
@@ -132,7 +141,7 @@ class Block:
             self.failure = failure
 
     def copy(self, run: Run, area: Window, layers: Sequence[tuple[slice, NDArray[Any]]]) -> None:
-        """Copy decoded pixels of ``area`` into the windows of ``run`` that overlap it.
+        """Copy the decoded pixels of ``area``, a part of the image, into the windows of ``run`` that overlap it.
 
         Args:
             run: windows of this block.
@@ -166,7 +175,7 @@ class Block:
 
 
 class Blocks:
-    """All blocks of the windows that are read. A block's array is allocated when the first pixels are copied into it.
+    """Arrays for decoded pixels, each for several windows. An array is allocated when it is first filled.
 
     Args:
         windows: all windows to read, in order.
@@ -184,25 +193,26 @@ class Blocks:
         self._open: dict[int, Block] = {}
         edges = [(run.block, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """Block index, first row and first column of each run of windows, int64 [runs, 3]."""
+        """Lower bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block`, first row, first column."""
         edges = [(run.block + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """Block index + 1, end row and end column of each run of windows, int64 [runs, 3]."""
+        """Upper bounds (exclusive) of each `Run` of windows, int64 [runs, 3]: index of its `Block`, row, column."""
         self.ends = self._all_ends()
-        """Item i: index after the last block that the segments decoded for block i are copied to."""
+        """For each block index i: end (exclusive) of the blocks that strips or tiles decoded for block i are also
+        copied to. Later blocks decode them again."""
 
     def __len__(self) -> int:
         return self._number
 
     def opened(self, number: int) -> Block:
-        """Return block ``number``, allocating it at the first call."""
+        """Return the `Block` with the index ``number``, and allocate its array at the first call."""
         if (block := self._open.get(number)) is None:
             array = self._slots.empty(self._shape(number), self._dtype)
             self._open[number] = block = Block(array, number * self._slots.count)
         return block
 
     def pop(self, number: int) -> Block:
-        """Remove block ``number`` from the open blocks, and return it."""
+        """Remove the `Block` with the index ``number`` from this collection, and return it."""
         return self._open.pop(number)
 
     def clear(self) -> None:
@@ -210,7 +220,7 @@ class Blocks:
         self._open.clear()
 
     def shares(self, area: Window, first: int, end: int) -> list[tuple[Run, Block]]:
-        """Return the runs that overlap ``area`` in the blocks from ``first`` to ``end - 1``, each with its block."""
+        """Return each `Run` of windows that overlaps ``area``, with its `Block`. ``first <= block index < end``."""
         starts, stops = (first, area.row, area.col), (end, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]

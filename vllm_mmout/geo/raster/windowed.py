@@ -42,20 +42,20 @@ class OpenRaster(RasterFacts, ABC):
     block: tuple[int, int]
     """Height and width in pixels of the file's internal blocks (tiles or strips), which are decoded as a whole."""
     block_bytes: int
-    """Size in bytes of one decoded block with all bands."""
+    """Decoded size, in bytes, of one of the file's tiles or strips with all bands."""
     images: int = 1
-    """Number of images of this size in the file. Only the first one is read."""
+    """Number of images in the file that have the raster's size. Only the first image is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
     """Display colour of each pixel value of a single-band raster, uint8 [values, 3], or grey level, uint8 [values, 1],
     if pixels have less than 8 bits or 0 is white. None if pixels are displayed as they are."""
 
     interleaved: bool = False
-    """True if the bands of a pixel are stored side by side. Arrays with bands last are then filled fastest."""
+    """True if the bands of a pixel are stored side by side, so that arrays with bands last are filled fastest."""
 
     closed = False
     """Whether ``close()`` was called."""
     unpacked = False
-    """True if scale and offset were already applied. The file's nodata value then no longer matches the pixels."""
+    """Whether scale and offset were already applied. The file's nodata value then no longer matches the pixels."""
 
     def __post_init__(self) -> None:
         if self.georeference is not None and not self.georeference.is_usable(self.size):
@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Set fields of this raster, for example to values from sidecar files, and return the raster itself."""
+        """Set fields of this raster, given by name, for example from sidecar files, and return the raster itself."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -82,7 +82,7 @@ class OpenRaster(RasterFacts, ABC):
         """Number of times each segment (strip or tile) of the file was decoded, including its mask's segments."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return the raster that provides each band (numbered from 1). It is this raster, unless files are stacked."""
+        """Return the raster that each of ``bands`` (numbered from 1) is read from: itself, unless it stacks files."""
         return [self] * len(bands)
 
     def places(self, bands: Sequence[int | str]) -> list[int]:
@@ -182,7 +182,7 @@ class OpenRaster(RasterFacts, ABC):
         return None if bands is None else self.places(bands)
 
     def _masked(self, places: Sequence[int] | None) -> bool:
-        """Return whether the alpha band serves as mask. If it is one of the bands to read, it is data instead."""
+        """Return whether to use the alpha band as the mask. If ``places`` selects it, it is read as data instead."""
         return places is None or self.alpha is None or self.alpha - 1 not in places
 
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:
@@ -205,7 +205,7 @@ class OpenRaster(RasterFacts, ABC):
         """Yield the pixels [bands, height, width] of each window, and its mask [height, width] or None."""
 
     def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
-        """Yield the pixels of ``slots.count`` windows at a time in one array, and a list of their masks."""
+        """Yield (pixels [windows, bands, height, width], list of masks) for ``slots.count`` windows at a time."""
         with closing(self._arrays(windows, places, masked=masked)) as arrays:
             for first in range(0, len(windows), slots.count):
                 together = windows[first : first + slots.count]
@@ -258,7 +258,7 @@ class OpenView(OpenRaster):
 
 
 class OpenArray(OpenRaster):
-    """Open raster whose pixels are an array in memory. ``observed`` may mask each band's invalid pixels."""
+    """Open raster whose pixels are an array in memory. ``observed`` marks the valid pixels of each band."""
 
     def __init__(self, raster: Raster, name: str, observed: NDArray[np.bool_] | None = None) -> None:
         size = (raster.height, raster.width)
@@ -275,7 +275,7 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """An empty array, since the pixels are in memory and no file is decoded."""
+        """Empty array, since the pixels are in memory, and no strip or tile of a file is decoded."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class GeoTiffBlocks:
         self._written.add((row, col))
 
     def finish(self, **metadata: Unpack[RasterMetadata]) -> Path:
-        """Write the finished GeoTIFF into the folder and return its path. The caller moves it to its final name."""
+        """Write the finished GeoTIFF under a temporary name in the folder. Return its path for the caller to rename."""
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
         rows, cols = self._grid
@@ -197,7 +197,7 @@ def _open_store(
 
 @contextmanager
 def _pixels_written(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
-    """Write all pixels [bands, height, width] to a temporary file, and delete the file when the context ends."""
+    """Write all pixels [bands, height, width] to ``store``, which is deleted when the ``with`` block ends."""
     try:
         side = block_limit(len(pixels))
         for row, col in product(range(0, pixels.shape[1], side), range(0, pixels.shape[2], side)):

@@ -21,12 +21,13 @@ _STEPS = 256
 _ROUNDING = 1e-3
 """Tolerance in pixels of the map. The map is not extended by a row or column that rasters cover by less than this."""
 _UNPLACED = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""Placeholder for type checkers. It is never used, since `PlacedRaster` refuses rasters without a transform."""
+"""Fallback that satisfies the type checker where a transform could be None. It is never used, since `PlacedRaster`
+refuses rasters without a transform."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRaster:
-    """Name, georeference and size of a raster that becomes part of a map.
+    """Name, georeference and size of one of the rasters that are combined into a map.
 
     Raises:
         InputError: the raster has no coordinate system, or its pixels have no transform or no area.
@@ -52,7 +53,7 @@ class PlacedRaster:
 
     @property
     def place(self) -> Georeference:
-        """Georeference of the raster, which has a coordinate system and a transform."""
+        """Georeference of the raster. It always has a coordinate system and a transform."""
         return self.georeference or Georeference()
 
     def border(self) -> Points:
@@ -81,14 +82,14 @@ class MapGrid:
 
     @classmethod
     def of(cls, raster: PlacedRaster) -> MapGrid:
-        """Return the pixel grid of a raster. Ground control points and RPCs are left out."""
+        """Return the pixel grid of a raster as the grid of a map, without ground control points and RPCs."""
         place = raster.place
         plain = Georeference(crs=place.crs, transform=place.transform, pixel_is_point=place.pixel_is_point)
         return cls(plain, raster.size)
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Return an empty grid, to be extended by `around`. Its pixel edges are multiples of ``resolution``."""
+        """Return an empty map grid whose pixel edges are multiples of ``resolution``, to be extended by `around`."""
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 
     @property
@@ -124,11 +125,11 @@ class MapGrid:
         return self.window(Window(row, col, max(1, end[0] - row), max(1, end[1] - col)))
 
     def part(self, box: Box, box_crs: str | None) -> MapGrid:
-        """Return the part of the grid that a bounding box touches. Raise InputError if it touches no pixel."""
+        """Return the part of this map grid that a bounding box touches. Raise InputError if it touches no pixel."""
         return self.window(window_of_box(box, box_crs, self.georeference, self.size, "the map"))
 
     def window(self, window: Window) -> MapGrid:
-        """Return the part of the grid inside a window."""
+        """Return the part of this map grid that a window of its pixels covers."""
         return MapGrid(self.georeference.shifted(window.row, window.col), (window.height, window.width))
 
     def box_of(self, raster: PlacedRaster) -> Box:

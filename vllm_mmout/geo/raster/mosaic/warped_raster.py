@@ -93,10 +93,11 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
 
 
 def _averaging(file: Any, grid: MapGrid) -> dict[str, float]:
-    """Return GDAL's warp options XSCALE and YSCALE: pixels of the map per pixel of the file, at most 1.
+    """Return GDAL's warp options XSCALE and YSCALE, so that all windows are averaged by the same scale.
 
-    GDAL averages pixels if the map is coarser than the file. It would estimate a scale for each window, so that pixel
-    values would depend on the window that is read. The scale at the middle of the file is used for all windows instead.
+    The options are the number of pixels of the map per pixel of the file, at most 1. GDAL averages pixels if the map is
+    coarser than the file. It would estimate a scale for each window, so that pixel values would depend on the window
+    that is read. The scale at the middle of the file is used for all windows instead.
     """
     row, col = file.height / 2, file.width / 2
     cols, rows = np.array([col, col + 1, col]), np.array([row, row, row + 1])

@@ -16,7 +16,7 @@ class ProductBand:
     """Fill value, scale and offset of one band of a satellite product."""
 
     fill: float | None
-    """Value of pixels without an observation, or None if the product does not define it."""
+    """Value that marks pixels without data, or None if the product's metadata does not define it."""
     packing: Packing | None = None
     """Scale and offset, or None if the product's metadata does not state them."""
 

@@ -30,12 +30,12 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 @dataclass(eq=False, slots=True)
 class _BlockRun:
-    """Consecutive blocks of a file that a single request fetches. They are kept and dropped together."""
+    """Consecutive blocks of a file that are fetched by one request, and later dropped from the cache together."""
 
     first: int
     stop: int
     unread: set[int]
-    """Indices of the blocks that were fetched ahead and have not been read yet."""
+    """Indices of the file blocks that were fetched ahead of time and have not been read yet."""
     done: Future[memoryview] = field(default_factory=Future)
 
     @property
@@ -68,13 +68,13 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _BlockRun] = {}
-        """Maps the index of a cached or requested block to the request that contains it."""
+        """Maps the index of each file block that is cached or being fetched to the request that contains it."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Finished requests whose blocks have all been read, in the order of their last read."""
+        """Finished requests whose file blocks have all been read, least recently read first. They are dropped first."""
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished read-ahead requests with blocks that have not been read yet."""
         self._kept = 0
-        """Number of cached blocks, which belong to the requests in `_read` and `_unread`."""
+        """Number of file blocks in the cache, over all finished requests."""
         self._pool: ThreadPoolExecutor | None = None
 
     def view_at(self, at: int, count: int) -> memoryview:
@@ -109,7 +109,7 @@ class BlockCache:
             index = index + 1 if run is None else run.stop
 
     def put(self, data: bytes) -> None:
-        """Cache the first bytes of the file, which the caller already has. An incomplete last block is dropped."""
+        """Add the beginning of the file, which the caller has already fetched. An incomplete last block is dropped."""
         count = -(-self.size // self._block) if len(data) >= self.size else len(data) // self._block
         run = _BlockRun(0, count, set())
         run.done.set_result(memoryview(data)[: count * self._block])
@@ -126,7 +126,7 @@ class BlockCache:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_at(self, index: int, last_index: int) -> tuple[int, memoryview]:
-        """Return the file offset and the bytes of the request that contains block ``index``. Send it if necessary.
+        """Return the file offset and bytes of the request that fetched block ``index``. Fetch the block if necessary.
 
         A new request also covers the uncached blocks that follow, up to block ``last_index``.
         """

@@ -33,7 +33,7 @@ ResolvedAddress: TypeAlias = tuple[Any, ...]
 """IP address of a host, as an item of the list that ``socket.getaddrinfo`` returns."""
 
 _KEPT = 8
-"""Number of idle connections kept per server: as many as there are threads that read a file."""
+"""Number of idle connections that are kept per server, one for each thread that reads a file."""
 _SLOWEST = 1024
 """Lowest accepted speed in bytes per second. Without it, a server could send a byte per timeout forever."""
 

@@ -69,11 +69,11 @@ class Fetcher:
         self._process = os.getpid()
 
     def retry(self, what: str, step: Callable[[], _Result], count_received: Callable[[], int] = lambda: 0) -> _Result:
-        """Call ``step``. If it raises `BrokenError`, call it again after a pause, up to ``options.retries`` times.
+        """Call ``step``, and repeat it after temporary failures (`BrokenError`), up to ``options.retries`` times.
 
-        ``what`` names the data in error messages. ``count_received`` returns the number of bytes received so far, from
-        where ``step`` continues. An attempt that received at least 512 KiB does not count as a failure, so a server may
-        break any number of connections as long as each makes progress.
+        The retries follow after pauses. ``what`` names the data in error messages. ``count_received`` returns the
+        number of bytes received so far, from where ``step`` continues. An attempt that received at least 512 KiB does
+        not count as a failure, so a server may break any number of connections as long as each makes progress.
         """
 
         def checked_step() -> _Result:
@@ -176,7 +176,7 @@ class Fetcher:
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _out_of_attempts(self, what: str, failures: int, error: BrokenError) -> InputError:
-        """Return the error for data, called ``what``, that could not be fetched in the allowed number of attempts."""
+        """Return the error for data that could not be fetched in the allowed number of attempts. ``what`` names it."""
         often = f"{failures} times" if failures > 1 else "once"
         return InputError(
             f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"

@@ -83,7 +83,7 @@ class HttpFile(BlockFile):
         return memoryview(data).toreadonly()
 
     def _go_on(self, data: bytearray, start: int, stop: int) -> None:
-        """Fetch the rest of a byte range into ``data``, with as many requests as needed.
+        """Fetch the bytes up to ``stop`` that ``data``, which begins at ``start``, still lacks, and append them.
 
         Each response must contain at least a block, unless the rest is smaller.
         """
@@ -158,7 +158,7 @@ def open_remote(
 
 
 def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
-    """Request the first block and open the file. Return None if the response lacks a usable range or file size."""
+    """Request the file's first bytes and open it. Return None if the server states no usable range or file size."""
     with fetcher.open_response((0, BLOCK)) as response:
         if response.status == HTTPStatus.OK:
             return _downloaded(fetcher, response)

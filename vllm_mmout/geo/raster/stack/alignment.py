@@ -25,19 +25,22 @@ _Matrix: TypeAlias = "NDArray[np.float64]"
 """Matrix [3, 3] of an affine transform of (column, row, 1) or (x, y, 1)."""
 
 _EXACT = 1e-5
-"""Largest difference, in pixels, between two grids that count as equal. Files may store coordinates with few digits."""
+"""Largest distance, in pixels, between corresponding pixels of two rasters whose grids count as equal. Files may store
+coordinates with few digits."""
 _TURNED = 0.01
-"""Largest drift, in pixels, between the rows or columns of two grids that count as parallel."""
+"""Largest drift, in pixels over the whole raster, between rows (or columns) of two rasters whose pixel grids count as
+parallel."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _AROUND = 1
-"""Margin, in pixels, that is added around a window whose edges were approximated."""
+"""Margin, in pixels, that is added around a window computed in another coordinate system, where straight pieces
+approximate its curved edges."""
 _ANY = CRS.from_epsg(3857)
-"""Coordinate system passed to GDAL for two rasters that share one. The coordinates are then pixel positions, which
-keeps full precision."""
+"""Placeholder that GDAL gets as the coordinate system of two rasters that share one. Coordinates are then pixel
+positions, which keeps full precision."""
 _ORIGIN = 1000.0
-"""Offset added to the pixel positions passed to GDAL, since rasterio takes a transform with origin (0, 0) for a missing
-one."""
+"""Offset added to pixel positions that are passed to GDAL as coordinates. With an origin of (0, 0), rasterio would
+treat the transform as missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +54,32 @@ class Alignment:
     size: tuple[int, int]
     """Height and width of the raster, in pixels."""
     own: _Matrix
-    """Matrix that converts the raster's pixels to coordinates."""
+    """Matrix that converts pixels of the raster to coordinates."""
     other: _Matrix
-    """Matrix that converts the reference raster's pixels to coordinates."""
+    """Matrix that converts pixels of the reference raster (whose grid is the target) to coordinates."""
     near: _Matrix
-    """Matrix that converts pixels of the reference raster to pixels of this raster. If the coordinate systems differ,
-    it is exact only at the centre of this raster."""
+    """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of the raster. If the
+    coordinate systems differ, it is exact only at the raster's centre."""
     covers: bool = True
-    """Whether the rows of both grids are parallel, and the raster covers all of the reference raster except for at most
-    one pixel on each side."""
+    """Whether the raster covers all of the reference raster, with parallel rows. Up to one pixel may be missing on each
+    side."""
     system: BoxSystem | None = None
-    """Converter that finds the pixels of this raster inside a box in the reference raster's coordinate system.
-
-    None if both rasters share a coordinate system.
-    """
+    """Converter from bounding boxes in the reference raster's coordinate system to windows of the raster. None if both
+    rasters share a coordinate system."""
 
     @property
     def exact(self) -> bool:
-        """Whether each pixel of the reference raster coincides with a pixel of this raster."""
+        """Whether the pixels of the two rasters coincide, so that resampling is not needed."""
         shift = self.near - np.eye(3)
         return self.system is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Height and width of one pixel of the reference raster, measured in pixels of this raster."""
+        """Height and width of a pixel of the reference raster (the target grid), measured in pixels of the raster."""
         return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """Return the window of this raster that fills a window of the reference, or None if they do not overlap."""
+        """Return the window of the raster that fills ``window`` of the reference, or None if they do not overlap."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.system is None:
             middles = _corners(self.near, window, margin=0.5)
@@ -99,7 +100,7 @@ class Alignment:
         return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
 
     def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the row and the column of this raster that are nearest to each row and column of a reference window.
+        """Return the nearest row and column of the raster for each row and column of the reference's ``window``.
 
         Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
         """
@@ -109,7 +110,7 @@ class Alignment:
         return rows.clip(0, source.height - 1).astype(np.intp), cols.clip(0, source.width - 1).astype(np.intp)
 
     def placing(self, source: Window, window: Window) -> dict[str, Any]:
-        """Return the coordinate systems and transforms of two windows, as arguments of ``rasterio.warp.reproject``."""
+        """Return the source and target CRS and transform, as arguments of ``rasterio.warp.reproject``."""
         there, own = (self.system and self.system.systems) or (_ANY, _ANY)
         return {
             "src_crs": own,
@@ -196,12 +197,12 @@ def _matrix(transform: Affine, origin: tuple[float, float] = (0.0, 0.0)) -> _Mat
 
 
 def _shift(row: float, col: float) -> _Matrix:
-    """Return the matrix that converts pixels of a part, which begins at ``row`` and ``col``, to pixels of the whole."""
+    """Return the matrix that converts pixels of a window at ``row`` and ``col`` to pixels of the whole raster."""
     return np.array([[1.0, 0.0, col], [0.0, 1.0, row], [0.0, 0.0, 1.0]])
 
 
 def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np.float64]:
-    """Return the corners (y, x) of a window without its outer ``margin`` pixels, converted by ``matrix``, [2, 4]."""
+    """Return the four corners (y, x) of a window, shrunk by ``margin`` pixels and transformed by ``matrix``, [2, 4]."""
     left, right = window.col + margin, window.col + window.width - margin
     top, lower = window.row + margin, window.row + window.height - margin
     places: NDArray[np.float64] = matrix @ np.array([[left, right, left, right], [top, top, lower, lower], [1] * 4])

@@ -25,11 +25,12 @@ class CloudCodes:
     name: str
     """Name of the band, such as "SCL"."""
     values: tuple[int, ...] = ()
-    """Values for clouds, cirrus and their shadows. Empty if the codes are bits."""
+    """Codes that mean cloud, cirrus or shadow. Empty if the codes are bit masks (see ``bits``)."""
     bits: int = 0
     """Bit mask. A pixel with any of these bits set is cloud, cirrus or shadow."""
     fill: int | None = None
-    """Value of pixels without a code, which are not masked. Needed if it has these bits."""
+    """Code of pixels without an observation, which are never masked. Needed only if the code contains some of
+    ``bits``."""
 
     def marked(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the pixels whose codes mean cloud, cirrus or shadow, in the shape of ``codes``."""
@@ -44,14 +45,14 @@ CLOUD_CODES: Final = (
     CloudCodes("Fmask", bits=1 << 1 | 1 << 3, fill=255),  # HLS 2.0: cloud, shadow. Bit 0, cirrus, is not used
     CloudCodes("QA_PIXEL", bits=1 << 2 | 1 << 3 | 1 << 4),  # Landsat Collection 2: cirrus, cloud, shadow
 )
-"""Bands of quality codes that are known."""
+"""Bands of quality codes in which clouds can be recognised: Sentinel-2's SCL, HLS's Fmask and Landsat's QA_PIXEL."""
 _NAMES: Final = {
     codes.name: re.compile(rf"(?:.*[\W_])?{codes.name}(?:[\W_].*)?", re.IGNORECASE | re.DOTALL) for codes in CLOUD_CODES
 }
 
 
 def cloud_codes_of(names: Iterable[str]) -> CloudCodes | None:
-    """Return the codes of a band by its names, such as "T32TQM_20240603T100559_SCL_20m", or None for another band."""
+    """Return the cloud codes of the quality band with ``names``, such as "T32TQM_20240603_SCL_20m", or None."""
     names = list(names)
     return next((codes for codes in CLOUD_CODES if any(map(_NAMES[codes.name].fullmatch, names))), None)
 
@@ -96,7 +97,7 @@ class OpenWithoutClouds(OpenView):
             self._clouds.append((Member(codes, aligned(codes, raster), None, "nearest"), cloud))
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return the raster that each band (numbered from 1) comes from."""
+        """Return, for each of ``bands`` (numbered from 1), the raster that it is read from."""
         return self._raster.members_of(bands)
 
     def close(self) -> None:

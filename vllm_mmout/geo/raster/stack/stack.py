@@ -41,7 +41,7 @@ class Layer:
     """Band of a stack, and the raster that it is taken from."""
 
     raster: OpenRaster
-    """Raster that the band comes from."""
+    """Raster that the stack takes this band from."""
     place: int
     """Index of the band in the raster, from 0."""
     name: str | None = None
@@ -49,12 +49,13 @@ class Layer:
 
 
 class OpenStack(OpenRaster):
-    """Open raster whose bands come from several rasters, on the grid of the finest of them (the first if equal).
+    """Open raster that combines bands of several rasters, resampled to the grid of the finest raster.
 
-    Coarser bands are resampled per window, and only the needed pixels are read. "nearest" takes the nearest pixel;
-    "bilinear" takes the mean of four pixels weighted by distance, in which nodata pixels have no weight. If all rasters
-    have the same nodata value, or ``nodata`` replaces their own, the stack has it too. If the values differ, the stack
-    has no nodata value and marks nodata pixels in ``mask``. Closing the stack closes the rasters.
+    If several rasters are the finest, the first of them counts. Coarser bands are resampled per window, and only the
+    needed pixels are read. "nearest" takes the nearest pixel; "bilinear" takes the mean of four pixels weighted by
+    distance, in which nodata pixels have no weight. If all rasters have the same nodata value, or ``nodata`` replaces
+    their own, the stack has it too. If the values differ, the stack has no nodata value and marks nodata pixels in
+    ``mask``. Closing the stack closes the rasters.
     """
 
     def __init__(
@@ -97,22 +98,22 @@ class OpenStack(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each strip or tile of the files was decoded, raster by raster."""
+        """Number of times that each strip or tile was decoded, for the files of the stack one after the other."""
         return np.concatenate([member.raster.decoded for member in self._members])
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return the raster that each band (numbered from 1) comes from."""
+        """Return, for each of ``bands`` (numbered from 1), the raster that the stack takes it from."""
         return [self._members[self._sources[band - 1][0]].raster for band in bands]
 
     def close(self) -> None:
-        """Close all rasters. May be called repeatedly."""
+        """Close this stack and all rasters that its bands come from. May be called repeatedly."""
         super().close()
         with ExitStack() as rasters:  # closes the others even if one fails
             for member in self._members:
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """Return the size of the stack's blocks, and the number of bytes that are decoded to read one of them.
+        """Return the block size, in pixels, in which to read the stack, and the bytes decoded to read such a block.
 
         Height and width are the largest of all rasters.
         """
@@ -148,7 +149,7 @@ class OpenStack(OpenRaster):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Raster of a stack, and its position on the grid of the stack."""
+    """Raster whose bands are part of an `OpenStack`, with its alignment to the stack's grid."""
 
     raster: OpenRaster
     alignment: Alignment
@@ -157,12 +158,12 @@ class Member:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of one block of the raster, converted to pixels of the stack."""
+        """Height and width of one block (tile or strip) of the raster's file, in pixels of the stack's grid."""
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Yield the pixels of the bands ``places`` and their mask of valid pixels for each window of the stack.
+        """Yield the pixels and validity mask of the bands ``places`` for each window, resampled to the stack's grid.
 
         Nodata pixels are marked as invalid only if ``stack_nodata``, the nodata value of the stack, is None or the
         pixels are interpolated. Otherwise they keep their value.

@@ -46,7 +46,7 @@ class Axes:
         return 1 if self.time is None else self.shape[self.time]
 
     def plane(self, time: int, band: int) -> tuple[int, ...]:
-        """Return the index of a plane along each axis except rows and columns."""
+        """Return the index of the plane of one time and band, along all axes of the array except rows and columns."""
         at = {self.time: time, self.band: band}
         return tuple(at.get(axis, 0) for axis in range(len(self.shape) - 2))
 
@@ -56,7 +56,7 @@ class Chosen:
     """Arrays of a Zarr store that are read as one raster."""
 
     group: Node | None
-    """Group that contains the arrays, or None if the store itself is an array."""
+    """Zarr group that contains the chosen arrays, or None if the store consists of a single array."""
     arrays: tuple[tuple[Node, Axes], ...]
     assumed: tuple[str, ...] = ()
 
@@ -121,7 +121,7 @@ def _finest(group: Node) -> Node:
 
 
 def _rasters(children: Mapping[str, Node]) -> list[tuple[Node, Axes]]:
-    """Return the arrays that hold pixels, each with its axes, sorted by name ("B2" before "B10")."""
+    """Return the arrays in ``children`` that hold pixels, each with its axes, in natural order ("B2" before "B10")."""
     arrays = [node for node in children.values() if node.is_array]
     beside = {name for node in arrays for name in str(node.attributes.get("coordinates", "")).split()}
     beside |= {str(node.attributes.get(key)) for node in arrays for key in ("bounds", "grid_mapping")}

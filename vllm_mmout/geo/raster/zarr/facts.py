@@ -204,7 +204,7 @@ def _check_same(chosen: Chosen, what: str, values: Sequence[Any]) -> None:
 
 
 def _metadata(chosen: Chosen, times: list[datetime] | None) -> dict[str, str]:
-    """Return the attributes that are texts as metadata items, and the acquisition time or times."""
+    """Return the text attributes of the chosen arrays as metadata items, with their acquisition time or times."""
     attributes = {} if chosen.group is None else dict(chosen.group.attributes)
     if len(chosen.arrays) == 1:
         attributes |= chosen.arrays[0][0].attributes

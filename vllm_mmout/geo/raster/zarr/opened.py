@@ -98,7 +98,7 @@ class OpenZarr(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each part of the image was decoded, row by row."""
+        """Number of times that each part of the raster was decoded, row by row. Parts consist of whole chunks."""
         return self._decoded.ravel()
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def _check_count(array: ZarrArray, size: tuple[int, int]) -> None:
 
 
 class ZarrParts:
-    """Adapter through which `read_windows` reads planes of Zarr arrays, in parts of whole chunks.
+    """Adapter that lets `read_windows` read planes of Zarr arrays, in parts that consist of whole chunks.
 
     ``decoded``, int64 [rows, columns] of parts, counts how often each part was read.
     """
@@ -155,16 +155,16 @@ class ZarrParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window of the raster that the part at ``place`` covers."""
+        """Return the window that one part covers. ``place`` is the part's position (plane, row, column)."""
         return Window.of_block(*place[1:], self.block, self._size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return empty placeholders instead of stored bytes, since a part may consist of many chunks."""
+        """Return empty buffers, since `decode` itself reads the Zarr chunks of each part."""
         del scratch
         return [memoryview(b"")] * len(places)
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Read and decode the chunks of the part at ``place``, and return its pixels [rows, columns, bands]."""
+        """Read and decode the Zarr chunks of one part of the raster, and return its pixels [rows, columns, bands]."""
         del data, scratch
         with self._counting:
             self._decoded[place[1:]] += 1

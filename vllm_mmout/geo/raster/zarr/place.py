@@ -94,9 +94,9 @@ def _systems_of_mapping(array: Node, mapping: Mapping[str, Any]) -> Iterator[tup
 
 
 def _agreed_crs(array: Node, systems: list[tuple[str, str]]) -> str | None:
-    """Return the coordinate system that the metadata defines, or None. Raise InputError for a contradiction.
+    """Return the coordinate system that all attributes in ``systems`` agree on, or None if the list is empty.
 
-    ``systems`` holds the name and the value of each attribute that defines it.
+    ``systems`` holds the name and the value of each attribute. Raise InputError if they differ.
     """
     texts: list[tuple[str, str | None]] = []
     for said_by, stated in systems:
@@ -193,9 +193,9 @@ def _step(node: Node) -> tuple[float, float]:
 
 
 def _agreed_transform(array: Node, transforms: list[tuple[str, Affine]], size: tuple[int, int]) -> Affine | None:
-    """Return the transform that the metadata defines, or None. Raise InputError for a contradiction.
+    """Return the transform that all attributes in ``transforms`` agree on, or None if the list is empty.
 
-    ``transforms`` holds the name of each attribute that defines it, and the transform.
+    ``transforms`` holds the name of each attribute and its transform. Raise InputError if they differ.
     """
     for said_by, transform in transforms[1:]:
         first_by, first = transforms[0]

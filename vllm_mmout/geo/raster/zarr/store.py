@@ -118,7 +118,7 @@ class FolderStore(Store):
         return names
 
     def close(self) -> None:
-        """Do nothing, since no file stays open."""
+        """Do nothing, since a store in a folder keeps no file open."""
 
     @contextmanager
     def _open(self, key: str) -> Iterator[int | None]:

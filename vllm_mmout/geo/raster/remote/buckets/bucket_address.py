@@ -53,7 +53,7 @@ class FileAddress:
 
 
 def key_fault(key: str) -> str | None:
-    """Return the reason why obstore rejects a key, as the end of a sentence, or None if the key is valid."""
+    """Return why obstore rejects a key, as a phrase such as "has a control character", or None if it is valid."""
     if any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")) and key:
         return 'has an empty part of its path, or "." or ".."'
     if _CONTROL.search(key):

@@ -36,9 +36,10 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Turn errors of obstore into InputError if ``kind`` is InputError, otherwise into BucketError.
+    """Turn obstore's errors in the ``with`` block into InputError or BucketError, as ``kind`` says.
 
-    obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write" or "list".
+    Any ``kind`` other than InputError means BucketError. obstore's own error is not kept as the cause, since it may
+    contain secrets. ``verb`` is "read", "write" or "list".
     """
     try:
         yield

@@ -14,7 +14,7 @@ from vllm_mmout.geo.raster.remote.buckets.stores import is_public
 
 
 def keys_as_stored(place: FileAddress, refusal: Exception) -> list[str]:
-    """Return all keys below a bucket folder that obstore failed to list with the error ``refusal``.
+    """Return all keys below a bucket folder, listed by boto3, after obstore failed with the error ``refusal``.
 
     Raises:
         InputError: the keys cannot be listed. The message contains obstore's own message, which names a rejected key.

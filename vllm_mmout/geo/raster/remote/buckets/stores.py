@@ -63,7 +63,7 @@ def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
 
 @functools.cache
 def _first_process() -> int:
-    """Return the id of the process that first used a store, to detect calls in a forked process.
+    """Return the id of the process that first used an obstore store, to detect later use in a forked process.
 
     obstore's threads exist in that process only. In a fork of it a request would wait forever.
     """
