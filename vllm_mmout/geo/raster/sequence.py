@@ -59,11 +59,11 @@ def read_blocks(
 class _Task:
     """Task for one thread: decode strips or tiles that are vertically adjacent, and copy them to windows."""
 
-    order: int
+    index: int
     """Index of this decoding task in the order in which tasks start."""
-    first: int
+    first_block: int
     """Index of the first `Block` of windows that needs the strips or tiles of this task."""
-    end: int
+    end_block: int
     """Index after the last `Block` of windows that this task copies its pixels to."""
     places: Sequence[Place]
     """Strips or tiles to decode, vertically adjacent in the image."""
@@ -71,7 +71,7 @@ class _Task:
     """Window of the image that the strips or tiles of this task cover."""
 
 
-_Shares: TypeAlias = "Sequence[tuple[Run, Block]]"
+_RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
 """Windows that need the pixels of a decoding task, grouped as `Run` objects, each with the `Block` that it is part
 of."""
 
@@ -110,7 +110,7 @@ class _Reader:
         for number in range(len(self._blocks)):
             with self._lock:
                 self._current = number
-                while self._decoded_ahead and self._decoded_ahead[0].first <= number:
+                while self._decoded_ahead and self._decoded_ahead[0].first_block <= number:
                     self._decoded_ahead.popleft()
                 while self._pool is not None and self._working < THREADS and self._may_start_next():
                     self._working += 1
@@ -120,7 +120,7 @@ class _Reader:
             block = self._wait_for_block(number)
             if block.failure is not None:
                 if isinstance(block.failure.error, MMOutError):
-                    block.failure.error.tile = block.failure.window
+                    block.failure.error.tile = block.failure.window_index
                 raise block.failure.error
             yield block.array
 
@@ -138,7 +138,9 @@ class _Reader:
         """Wait until all pixels of the `Block` with the index ``number`` have arrived, and return it."""
         with self._lock:
             block = self._blocks.opened(number)
-            while self._failure is None and (block.pending or (self._next is not None and self._next.first <= number)):
+            while self._failure is None and (
+                block.pending or (self._next is not None and self._next.first_block <= number)
+            ):
                 self._changed.wait()
             if self._failure is not None:
                 raise self._failure
@@ -153,7 +155,7 @@ class _Reader:
         reached = np.zeros(self._segments.grid, np.int64)  # index after the last block that has a segment's pixels
         order = count()
         for run in self._blocks.runs:
-            first, window = run.block, run.window
+            first, window = run.block_index, run.window
             rows = slice(window.row // height, -(-(window.row + window.height) // height))
             for left, right in run.column_ranges():
                 cols = slice(left // width, -(-right // width))
@@ -176,7 +178,7 @@ class _Reader:
 
     def _may_start_next(self) -> bool:
         task = self._next
-        if task is None or task.first <= self._current:
+        if task is None or task.first_block <= self._current:
             return task is not None
         if self._pool is None or len(self._decoded_ahead) >= _TASKS_AHEAD * THREADS:
             return False
@@ -206,42 +208,42 @@ class _Reader:
         with self._lock:
             self._scratches.append(scratch)
 
-    def _take_task(self) -> tuple[_Task, _Shares] | None:
+    def _take_task(self) -> tuple[_Task, _RunsAndBlocks] | None:
         """Return the next task and the windows that need it, or None if the limit for decoding ahead is reached."""
         with self._lock:
             task = self._next
             if task is None or not self._may_start_next():
                 return None
             self._next = next(self._tasks, None)
-            if task.first > self._current:
+            if task.first_block > self._current:
                 self._decoded_ahead.append(task)
-            shares = self._blocks.shares(task.area, task.first, task.end)
-            for _, block in shares:
+            runs = self._blocks.runs_in(task.area, task.first_block, task.end_block)
+            for _, block in runs:
                 block.pending += 1
             if self._ahead is not None:
-                self._ahead.begin(task.order)
-            return task, shares
+                self._ahead.begin(task.index)
+            return task, runs
 
     def _area(self, places: Sequence[Place]) -> Window:
         """Return the window of the image that vertically adjacent segments cover."""
         first, last = self._segments.window(places[0]), self._segments.window(places[-1])
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
-    def _decode(self, task: _Task, shares: _Shares, scratch: Scratch) -> None:
+    def _decode(self, task: _Task, runs: _RunsAndBlocks, scratch: Scratch) -> None:
         """Decode the strips or tiles of a task, and copy their pixels into the windows of ``runs``."""
         try:
-            pixels = self._pixels(task, shares, scratch)
+            pixels = self._pixels(task, runs, scratch)
             if pixels is not None:
                 layers = [(there, pixels[:, :, here]) for there, here in self._layers[task.places[0][0]]]
-                for run, block in shares:
+                for run, block in runs:
                     block.copy(run, task.area, layers)
         finally:
             with self._lock:
-                for _, block in shares:
+                for _, block in runs:
                     block.pending -= 1
                 self._changed.notify_all()
 
-    def _pixels(self, task: _Task, shares: _Shares, scratch: Scratch) -> NDArray[Any] | None:
+    def _pixels(self, task: _Task, runs: _RunsAndBlocks, scratch: Scratch) -> NDArray[Any] | None:
         """Read and decode the strips or tiles of a task to pixels [rows, columns, bands]. Return None if reading fails.
 
         If a segment cannot be decoded, record the error for the windows that need it. Its pixels are then arbitrary.
@@ -251,14 +253,14 @@ class _Reader:
         try:
             stored = self._segments.read(task.places, scratch)
         except Exception as error:  # noqa: BLE001 - raised when a window that needs the segments is read
-            self._fail(area, task, shares, error)
+            self._fail(area, task, runs, error)
             return None
         for place, data in zip(task.places, stored, strict=True):
             own = self._segments.window(place)
             try:
                 pixels = self._not_stored(own) if data is None else self._segments.decode(place, data, scratch)
             except Exception as error:  # noqa: BLE001 - as above
-                self._fail(own, task, shares, error)
+                self._fail(own, task, runs, error)
                 continue
             if len(task.places) == 1:
                 return pixels
@@ -274,11 +276,11 @@ class _Reader:
         bands = max(here.stop for layers in self._layers.values() for _, here in layers)
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
-    def _fail(self, area: Window, task: _Task, shares: _Shares, error: Exception) -> None:
+    def _fail(self, area: Window, task: _Task, runs: _RunsAndBlocks, error: Exception) -> None:
         """Record ``error`` for the windows of ``runs`` that overlap ``area``, where decoding failed."""
         with self._lock:
-            for run, block in shares:
-                block.fail(run, area, task.order, error)
+            for run, block in runs:
+                block.fail(run, area, task.index, error)
 
 
 _READERS: set[_Reader] = set()

@@ -49,29 +49,29 @@ class Slots:
 class Run:
     """Run of consecutive windows of a block that cover the same rows, with equal widths and evenly spaced columns."""
 
-    first: int
+    first_window: int
     """Index, in the list of all windows to read, of the first window of this `Run` of evenly spaced windows."""
     count: int
     """Number of windows in this `Run` of evenly spaced windows."""
-    block: int
+    block_index: int
     """Index of the `Block` (array for several windows) that the pixels of these windows are copied to."""
     window: Window
     """First window of the run."""
-    step: int
+    col_step: int
     """Number of columns from the start of one window to the start of the next, or 1 for a single window."""
 
     @property
     def end(self) -> int:
         """Index of the first column to the right of all windows of the run."""
-        return self.window.col + (self.count - 1) * self.step + self.window.width
+        return self.window.col + (self.count - 1) * self.col_step + self.window.width
 
     def column_ranges(self) -> Iterator[tuple[int, int]]:
         """Yield the (first, end) column ranges that the windows cover. Windows without gaps share one range."""
         col, width = self.window.col, self.window.width
-        if self.step <= width:
+        if self.col_step <= width:
             yield col, self.end
         else:
-            yield from ((at, at + width) for at in range(col, self.end, self.step))
+            yield from ((at, at + width) for at in range(col, self.end, self.col_step))
 
     def touched(self, area: Window) -> tuple[int, int]:
         """Return the indices (from 0) of the first and last window of this `Run` that share columns with ``area``.
@@ -79,8 +79,8 @@ class Run:
         The last is less than the first if there is no such window.
         """
         own = self.window
-        first = (area.col - own.col - own.width) // self.step + 1
-        last = (area.col + area.width - 1 - own.col) // self.step
+        first = (area.col - own.col - own.width) // self.col_step + 1
+        last = (area.col + area.width - 1 - own.col) // self.col_step
         return max(first, 0), min(last, self.count - 1)
 
 
@@ -106,9 +106,9 @@ def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
 class Failure:
     """Error of a window that could not be read."""
 
-    window: int
+    window_index: int
     """Index of the failed window among all windows that are read."""
-    order: int
+    task_index: int
     """Index, in the order of start, of the decoding task that failed. If several fail in one window, the lowest is
     kept."""
     error: Exception
@@ -127,17 +127,20 @@ class Block:
         """Error of the first window in this array that could not be read, or None."""
         self._first = first
 
-    def fail(self, run: Run, area: Window, order: int, error: Exception) -> None:
+    def fail(self, run: Run, area: Window, task_index: int, error: Exception) -> None:
         """Record ``error`` for the windows of ``run`` that overlap ``area``, where decoding failed.
 
-        Only the error of the first affected window is kept. ``order`` is the index of the decoding task.
+        Only the error of the first affected window is kept. ``task_index`` is the index of the decoding task.
         """
         first, last = run.touched(area)
         own = run.window
         if first > last or own.row >= area.row + area.height or area.row >= own.row + own.height:
             return
-        failure = Failure(run.first + first, order, error)
-        if self.failure is None or (failure.window, order) < (self.failure.window, self.failure.order):
+        failure = Failure(run.first_window + first, task_index, error)
+        if self.failure is None or (failure.window_index, task_index) < (
+            self.failure.window_index,
+            self.failure.task_index,
+        ):
             self.failure = failure
 
     def copy(self, run: Run, area: Window, layers: Sequence[tuple[slice, NDArray[Any]]]) -> None:
@@ -154,23 +157,26 @@ class Block:
         rows_there, rows_here = slice(top - own.row, bottom - own.row), slice(top - area.row, bottom - area.row)
         first, last = run.touched(area)
         # the windows from `whole` until `after` have all their columns in the area
-        whole = max(first, -((own.col - area.col) // run.step))
-        after = min(last, (area.col + area.width - own.width - own.col) // run.step) + 1
+        whole = max(first, -((own.col - area.col) // run.col_step))
+        after = min(last, (area.col + area.width - own.width - own.col) // run.col_step) + 1
         if after <= whole:
             whole = after = first
         for bands, pixels in layers:
             for at in (*range(first, whole), *range(after, last + 1)):
-                start = own.col + at * run.step
+                start = own.col + at * run.col_step
                 left, right = max(area.col, start), min(area.col + area.width, start + own.width)
                 part = pixels[rows_here, left - area.col : right - area.col].transpose(2, 0, 1)
-                self.array[run.first - self._first + at, bands, rows_there, left - start : right - start] = part
+                self.array[run.first_window - self._first + at, bands, rows_there, left - start : right - start] = part
             if whole < after:
-                start = own.col + whole * run.step - area.col
+                start = own.col + whole * run.col_step - area.col
                 part = pixels[rows_here, start : start + own.width].transpose(2, 0, 1)
                 parts = as_strided(
-                    part, (after - whole, *part.shape), (run.step * pixels.strides[1], *part.strides), writeable=False
+                    part,
+                    (after - whole, *part.shape),
+                    (run.col_step * pixels.strides[1], *part.strides),
+                    writeable=False,
                 )
-                slots = slice(run.first - self._first + whole, run.first - self._first + after)
+                slots = slice(run.first_window - self._first + whole, run.first_window - self._first + after)
                 self.array[slots, bands, rows_there, : own.width] = parts
 
 
@@ -191,10 +197,10 @@ class Blocks:
         self._windows, self._bands, self._dtype, self._slots = windows, bands, dtype, slots
         self._number = math.ceil(len(windows) / slots.count)
         self._open: dict[int, Block] = {}
-        edges = [(run.block, run.window.row, run.window.col) for run in self.runs]
+        edges = [(run.block_index, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
         """Lower bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block`, first row, first column."""
-        edges = [(run.block + 1, run.window.row + run.window.height, run.end) for run in self.runs]
+        edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """Upper bounds (exclusive) of each `Run` of windows, int64 [runs, 3]: index of its `Block`, row, column."""
         self.ends = self._all_ends()
@@ -219,12 +225,12 @@ class Blocks:
         """Drop all blocks."""
         self._open.clear()
 
-    def shares(self, area: Window, first: int, end: int) -> list[tuple[Run, Block]]:
-        """Return each `Run` of windows that overlaps ``area``, with its `Block`. ``first <= block index < end``."""
-        starts, stops = (first, area.row, area.col), (end, area.row + area.height, area.col + area.width)
+    def runs_in(self, area: Window, first_block: int, end_block: int) -> list[tuple[Run, Block]]:
+        """Return each `Run` of windows that overlaps ``area``, with its `Block`, in a range of block indices."""
+        starts, stops = (first_block, area.row, area.col), (end_block, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]
-        return [(run, self.opened(run.block)) for run in runs]
+        return [(run, self.opened(run.block_index)) for run in runs]
 
     def _shape(self, number: int) -> tuple[int, int, int, int]:
         count = self._slots.count

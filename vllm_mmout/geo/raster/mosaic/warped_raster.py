@@ -82,7 +82,7 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
                 width=grid.size[1],
                 resampling=Resampling[resampling],
                 tolerance=_TOLERANCE,
-                **_averaging(file, grid),
+                **_warp_scales(file, grid),
                 **valid,
             ) as dataset,
         ):
@@ -92,7 +92,7 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
         raise InputError(f"the result cannot be brought onto the grid of the map: {cause}") from error
 
 
-def _averaging(file: Any, grid: MapGrid) -> dict[str, float]:
+def _warp_scales(file: Any, grid: MapGrid) -> dict[str, float]:
     """Return GDAL's warp options XSCALE and YSCALE, so that all windows are averaged by the same scale.
 
     The options are the number of pixels of the map per pixel of the file, at most 1. GDAL averages pixels if the map is

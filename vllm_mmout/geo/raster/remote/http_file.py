@@ -79,10 +79,10 @@ class HttpFile(BlockFile):
 
     def _fetch(self, start: int, stop: int) -> Buffer:
         data = bytearray()
-        self._fetcher.retry(f"bytes {start} to {stop}", partial(self._go_on, data, start, stop), data.__len__)
+        self._fetcher.retry(f"bytes {start} to {stop}", partial(self._fetch_rest, data, start, stop), data.__len__)
         return memoryview(data).toreadonly()
 
-    def _go_on(self, data: bytearray, start: int, stop: int) -> None:
+    def _fetch_rest(self, data: bytearray, start: int, stop: int) -> None:
         """Fetch the bytes up to ``stop`` that ``data``, which begins at ``start``, still lacks, and append them.
 
         Each response must contain at least a block, unless the rest is smaller.

@@ -32,10 +32,10 @@ _TURNED = 0.01
 parallel."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
-_AROUND = 1
+_EDGE_MARGIN = 1
 """Margin, in pixels, that is added around a window computed in another coordinate system, where straight pieces
 approximate its curved edges."""
-_ANY = CRS.from_epsg(3857)
+_SHARED_CRS = CRS.from_epsg(3857)
 """Placeholder that GDAL gets as the coordinate system of two rasters that share one. Coordinates are then pixel
 positions, which keeps full precision."""
 _ORIGIN = 1000.0
@@ -47,51 +47,51 @@ treat the transform as missing."""
 class Alignment:
     """The position of a raster in the grid of another raster, the reference.
 
-    ``own`` and ``other`` map to the coordinate system of the respective raster. If the rasters share a coordinate
-    system, both map to pixels of the raster instead.
+    The two matrices to coordinates refer to the coordinate system of the respective raster. If the rasters share a
+    coordinate system, both give pixels of the raster instead.
     """
 
     size: tuple[int, int]
     """Height and width of the raster, in pixels."""
-    own: _Matrix
+    raster_to_coordinates: _Matrix
     """Matrix that converts pixels of the raster to coordinates."""
-    other: _Matrix
+    reference_to_coordinates: _Matrix
     """Matrix that converts pixels of the reference raster (whose grid is the target) to coordinates."""
-    near: _Matrix
+    to_raster: _Matrix
     """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of the raster. If the
     coordinate systems differ, it is exact only at the raster's centre."""
     covers: bool = True
     """Whether the raster covers all of the reference raster, with parallel rows. Up to one pixel may be missing on each
     side."""
-    system: BoxSystem | None = None
+    box_converter: BoxSystem | None = None
     """Converter from bounding boxes in the reference raster's coordinate system to windows of the raster. None if both
     rasters share a coordinate system."""
 
     @property
     def exact(self) -> bool:
         """Whether the pixels of the two rasters coincide, so that resampling is not needed."""
-        shift = self.near - np.eye(3)
-        return self.system is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
+        shift = self.to_raster - np.eye(3)
+        return self.box_converter is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
 
     @property
     def scale(self) -> tuple[float, float]:
         """Height and width of a pixel of the reference raster (the target grid), measured in pixels of the raster."""
-        return float(np.hypot(*self.near[:2, 1])), float(np.hypot(*self.near[:2, 0]))
+        return float(np.hypot(*self.to_raster[:2, 1])), float(np.hypot(*self.to_raster[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
         """Return the window of the raster that fills ``window`` of the reference, or None if they do not overlap."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
-        if self.system is None:
-            middles = _corners(self.near, window, margin=0.5)
+        if self.box_converter is None:
+            middles = _corners(self.to_raster, window, margin=0.5)
             slack = 0.5 if bilinear else 0.5 + _EXACT
             first = np.floor(middles.min(axis=1) - reach + slack).astype(int)
             end = np.floor(middles.max(axis=1) + reach - 1 + slack).astype(int) + 1
         else:
-            y, x = _corners(self.other, window)
-            parts = self.system.windows(extent((x, y)), _STEPS)
+            y, x = _corners(self.reference_to_coordinates, window)
+            parts = self.box_converter.windows(extent((x, y)), _STEPS)
             if not parts:
                 return None
-            around = np.ceil(reach).astype(int) + _AROUND
+            around = np.ceil(reach).astype(int) + _EDGE_MARGIN
             first = np.min([(part.row, part.col) for part in parts], axis=0) - around
             end = np.max([(part.row + part.height, part.col + part.width) for part in parts], axis=0) + around
         if self.covers:  # beyond the raster's edge its last pixels are repeated
@@ -104,19 +104,19 @@ class Alignment:
 
         Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
         """
-        rows = self.near[1, 1] * (np.arange(window.height) + window.row + 0.5) + self.near[1, 2]
-        cols = self.near[0, 0] * (np.arange(window.width) + window.col + 0.5) + self.near[0, 2]
+        rows = self.to_raster[1, 1] * (np.arange(window.height) + window.row + 0.5) + self.to_raster[1, 2]
+        cols = self.to_raster[0, 0] * (np.arange(window.width) + window.col + 0.5) + self.to_raster[0, 2]
         rows, cols = np.floor(rows + _EXACT) - source.row, np.floor(cols + _EXACT) - source.col
         return rows.clip(0, source.height - 1).astype(np.intp), cols.clip(0, source.width - 1).astype(np.intp)
 
-    def placing(self, source: Window, window: Window) -> dict[str, Any]:
+    def warp_arguments(self, source: Window, window: Window) -> dict[str, Any]:
         """Return the source and target CRS and transform, as arguments of ``rasterio.warp.reproject``."""
-        there, own = (self.system and self.system.systems) or (_ANY, _ANY)
+        there, own = (self.box_converter and self.box_converter.systems) or (_SHARED_CRS, _SHARED_CRS)
         return {
             "src_crs": own,
-            "src_transform": _affine(self.own @ _shift(source.row, source.col)),
+            "src_transform": _affine(self.raster_to_coordinates @ _shift(source.row, source.col)),
             "dst_crs": there,
-            "dst_transform": _affine(self.other @ _shift(window.row, window.col)),
+            "dst_transform": _affine(self.reference_to_coordinates @ _shift(window.row, window.col)),
         }
 
 
@@ -186,7 +186,7 @@ def _across_maps(raster: OpenRaster, own: Affine, own_crs: CRS, other: Affine, o
     x, y, _ = _matrix(own) @ middle
     there = np.linalg.solve(_matrix(other), np.stack([*transformed(own_crs, other_crs, (x, y)), np.ones(3)]))
     return Alignment(
-        raster.size, _matrix(own), _matrix(other), middle @ np.linalg.inv(there), covers=False, system=system
+        raster.size, _matrix(own), _matrix(other), middle @ np.linalg.inv(there), covers=False, box_converter=system
     )
 
 

@@ -98,6 +98,6 @@ def _warped(
     # rasterio suppresses its warning about arrays without a transform in one thread only; this filter covers all.
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, module=r"rasterio\.")
     target = np.zeros((*array.shape[:-2], window.height, window.width), array.dtype)
-    places = alignment.placing(source, window)
+    places = alignment.warp_arguments(source, window)
     reproject(array, target, src_nodata=nothing, dst_nodata=nothing, tolerance=0, **places, **options)
     return target

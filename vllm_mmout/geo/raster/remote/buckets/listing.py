@@ -10,7 +10,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.formats import RASTER_SUFFIXES, in_bucket, natural_order
 from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.bucket_errors import errors_of
-from vllm_mmout.geo.raster.remote.buckets.odd_keys import keys_as_stored
+from vllm_mmout.geo.raster.remote.buckets.odd_keys import keys_from_boto3
 from vllm_mmout.geo.raster.remote.buckets.stores import store_of
 
 SCENE_SUFFIXES = (*RASTER_SUFFIXES, ".png", ".jpg", ".jpeg", ".webp")
@@ -68,7 +68,7 @@ def _in_bucket(address: str) -> list[str]:
             pages = obstore.list(store, prefix=place.key.rstrip("/") or None)
             keys = [item["path"] for items in pages for item in items]
         except obstore.exceptions.InvalidPathError as error:
-            keys = keys_as_stored(place, error)
+            keys = keys_from_boto3(place, error)
     if not keys:
         raise InputError(f"{place.name} has no objects below it; check the address")
     return [key.removeprefix(place.key) for key in keys]

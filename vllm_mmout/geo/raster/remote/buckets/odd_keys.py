@@ -13,14 +13,14 @@ from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 from vllm_mmout.geo.raster.remote.buckets.stores import is_public
 
 
-def keys_as_stored(place: FileAddress, refusal: Exception) -> list[str]:
-    """Return all keys below a bucket folder, listed by boto3, after obstore failed with the error ``refusal``.
+def keys_from_boto3(place: FileAddress, obstore_error: Exception) -> list[str]:
+    """Return all keys below a bucket folder, listed by boto3, after obstore failed with the error ``obstore_error``.
 
     Raises:
         InputError: the keys cannot be listed. The message contains obstore's own message, which names a rejected key.
 
     """
-    reason = str(refusal).partition("\n\n")[0].strip()
+    reason = str(obstore_error).partition("\n\n")[0].strip()
     remedy = "copy that object to another name, or name the scenes one by one"
     if place.scheme != "s3":
         raise InputError(f"{place.name} cannot be listed: {reason}; {remedy}")
