@@ -57,7 +57,7 @@ class Georeference:
     gcps: tuple[GroundControlPoint, ...] = ()
     """Ground control points; empty if there is a transform."""
     gcps_crs: str | None = None
-    """Coordinate system of ``gcps``."""
+    """Coordinate system of the ground control points ``gcps``."""
     pixel_is_point: bool = False
     """Whether a pixel's value belongs to the point at its centre instead of its area. ``transform`` refers to pixel
     corners anyway."""

@@ -130,7 +130,7 @@ class _AsSeen(OpenView):
         return self._values[0] if place < colour_count else (self._raster.alpha or 1) - 1
 
     def _stored(self, window: Window) -> Window:
-        """Convert a window of the raster as it is displayed, turned upright, to the window of the stored raster."""
+        """Convert a window of the displayed raster, which is turned upright, to the window of the stored raster."""
         row, col, height, width = window.row, window.col, window.height, window.width
         if self._turn in _FROM_THE_RIGHT:
             col = self.size[1] - col - width

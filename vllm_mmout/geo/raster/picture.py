@@ -134,7 +134,7 @@ def picture_colours(count: int) -> tuple[str | None, ...]:
 
 
 def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the result of `orientation_facts` for the EXIF data of a picture that Pillow has loaded.
+    """Return a metadata item and a notice about the EXIF orientation of a picture that Pillow has loaded.
 
     Pillow turns a TIFF upright when it loads it, and removes the orientation.
     """

@@ -170,8 +170,8 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Fraction of a raster's width and height by which its extent is enlarged on each side before a bounding box is clipped
-to it."""
+"""Fraction of a raster's width and height that is added to its extent on each side before a bounding box is clipped to
+it."""
 
 
 @dataclass(frozen=True, slots=True)

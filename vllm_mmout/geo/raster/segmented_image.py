@@ -18,30 +18,30 @@ class SegmentedImage(Protocol):
     """Image stored in segments (strips or tiles) of equal size. Each segment must be decoded as a whole."""
 
     planes: int
-    """Number of planes stored one after the other. With one plane, each segment holds all bands."""
+    """Number of planes stored one after the other. With one plane, each strip or tile holds all bands."""
     dtype: np.dtype[Any]
     grid: tuple[int, int]
-    """Number of rows and columns of segments in one plane."""
+    """Number of rows and columns of segments (strips or tiles) in one plane."""
     bytes: int
-    """Size of a decoded segment in bytes."""
+    """Size of a decoded segment (strip or tile) in bytes."""
     fill: float
-    """Value of all pixels of a segment that the file does not store."""
+    """Value of all pixels of a strip or tile that the file does not store."""
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of a segment, in pixels."""
+        """Height and width of a segment (strip or tile), in pixels."""
 
     def window(self, place: Place) -> Window:
         """Return the window of the image that the segment (strip or tile) at ``place`` covers."""
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return the stored bytes of each segment, or None for a segment that the file does not store.
+        """Return the stored bytes of each strip or tile, or None for a strip or tile that the file does not store.
 
         The bytes are valid until ``scratch`` is used by the next call.
         """
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Decode the stored bytes ``data`` of a segment to pixels [rows, columns, bands].
+        """Decode the stored bytes ``data`` of a segment (strip or tile) to pixels [rows, columns, bands].
 
         The pixels are valid until ``scratch`` is used by the next call.
         """

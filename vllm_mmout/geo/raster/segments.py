@@ -55,7 +55,7 @@ DECODER_ERRORS = (
 logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
 
 _LARGEST = 512 * 2**20
-"""Largest accepted size of a segment in decoded bytes, since a segment is held in memory as a whole."""
+"""Largest accepted size of a strip or tile in decoded bytes, since it is held in memory as a whole."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 """Compressions of cameras and microscopes. Their decoders use the size that the TIFF states."""
@@ -80,7 +80,7 @@ class Segments:
         self.planes, _, self.height, self.width, self.samples = page.shaped
         """Number of planes, height and width in pixels, and number of interleaved bands in each plane."""
         self.fill: float = 0
-        """Value of all pixels of a segment that the file does not store."""
+        """Value of all pixels of a strip or tile that the file does not store."""
         dtype = np.dtype(page.dtype)
         self.dtype = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder("=")
         offsets, counts = _places(page, file)
@@ -89,9 +89,9 @@ class Segments:
             page.photometric = tifffile.PHOTOMETRIC.MINISBLACK  # keep decoders from converting a plane
         pieces, self._offsets, self._counts = cut(page, offsets, counts)
         self.block = block_of(pieces)
-        """Height and width of a segment, in pixels."""
+        """Height and width of a segment (strip or tile), in pixels."""
         self.bytes = math.prod(self.block) * self.samples * self.dtype.itemsize
-        """Size of a decoded segment in bytes."""
+        """Size of a decoded segment (strip or tile) in bytes."""
         if self.bytes > _LARGEST:
             raise InputError(
                 f"{file.name} has a {self._kind} of {self.block[0]} x {self.block[1]} pixels, {self.bytes >> 20} MiB"
@@ -99,9 +99,9 @@ class Segments:
                 " example with gdal_translate -co TILED=YES -co COMPRESS=DEFLATE"
             )
         self.grid: tuple[int, int] = self._offsets.shape[1:]
-        """Number of rows and columns of segments in one plane."""
+        """Number of rows and columns of segments (strips or tiles) in one plane."""
         self.decoded: NDArray[np.int64] = np.zeros(self._offsets.shape, np.int64)
-        """Number of times each segment was decoded, [planes, rows, columns]."""
+        """Number of times each segment (strip or tile) was decoded, [planes, rows, columns]."""
         self._counting = threading.Lock()
         self._strips = not page.is_tiled
         self._plain = plain_decoder(pieces, self.dtype)
@@ -121,11 +121,11 @@ class Segments:
         return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def stored(self, places: Iterable[Place]) -> list[tuple[int, int]]:
-        """Return the file offset and byte count of each segment, or (0, 0) for a segment that is not stored."""
+        """Return the file offset and byte count of each strip or tile, or (0, 0) if the file does not store it."""
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> list[memoryview | None]:
-        """Return the stored bytes of each segment, or None if it is not stored. Adjacent segments share one read."""
+        """Return the stored bytes of each strip or tile, or None if it is not stored. Neighbours share one read."""
         parts = self.stored(places)
         buffer = scratch.take("stored", sum(count for _, count in parts)).data
         first = parts[0][0]
@@ -139,7 +139,7 @@ class Segments:
         ]
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Decode the stored bytes of a segment to pixels [rows, columns, samples], clipped to the image.
+        """Decode the stored bytes of a strip or tile to pixels [rows, columns, samples], clipped to the image.
 
         The result is valid until ``scratch`` is used again.
         """
@@ -176,7 +176,7 @@ class Segments:
         return pixels
 
     def _check_size(self, data: bytes) -> None:
-        """Raise ValueError if the picture in a segment declares a size far larger than the segment's."""
+        """Raise ValueError if the header of an encoded strip or tile declares far more pixels than it can hold."""
         size = coded_size(self._options.get("jpegheader", b"") + data)
         if size is None or not size[2]:
             raise ValueError("it does not say how many pixels it has")
@@ -203,7 +203,7 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
 
 
 def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the file offset and byte count of each segment, [planes, rows, columns]. Missing segments have 0."""
+    """Return the file offset and byte count of each strip or tile, [planes, rows, columns]. Both are 0 if missing."""
     height, width = block_of(page)
     if min(height, width) < 1:
         raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")

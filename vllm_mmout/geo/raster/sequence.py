@@ -60,7 +60,7 @@ class _Task:
     """Task for one thread: decode strips or tiles that are vertically adjacent, and copy them to windows."""
 
     index: int
-    """Index of this decoding task in the order in which tasks start."""
+    """Index of this decoding task, in the order of start, from 0."""
     first_block: int
     """Index of the first `Block` of windows that needs the strips or tiles of this task."""
     end_block: int
@@ -147,7 +147,7 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_tasks(self) -> Iterator[_Task]:
-        """Yield the decoding tasks in the order in which windows need them. Most strips or tiles are decoded only once.
+        """Yield the decoding tasks in the order that windows need them. Most strips or tiles are decoded only once.
 
         If another block of windows needs a segment much later (see `Blocks.ends`), the segment is decoded again.
         """
@@ -271,7 +271,7 @@ class _Reader:
         return joint
 
     def _not_stored(self, area: Window) -> NDArray[Any]:
-        """Return the pixels of a segment that the file does not store. All of them have the fill value."""
+        """Return the pixels of a strip or tile that the file does not store. All of them have the fill value."""
         fill = np.array(self._segments.fill).astype(self._segments.dtype)
         bands = max(here.stop for layers in self._layers.values() for _, here in layers)
         return np.broadcast_to(fill, (area.height, area.width, bands))

@@ -33,7 +33,7 @@ class GeoTag:
     dtype: int
     """Number of the value's type in TIFF: 2 ASCII, 3 SHORT, 12 DOUBLE, ..."""
     count: int
-    """Number of values, which for ASCII is the number of bytes including the closing NUL."""
+    """Number of values in the tag. For ASCII it is the number of bytes, including the closing NUL."""
     value: tuple[float, ...] | bytes
     """Values of the tag: numbers, or the bytes of an ASCII tag."""
 

@@ -30,7 +30,7 @@ def bands_last(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Layout of the arrays [windows, bands, height, width] in which several windows of a raster are read at once.
+    """Layout of the arrays [windows, bands, height, width] that hold several windows of a raster.
 
     Windows may be smaller than the height and width of the array.
     """
@@ -47,7 +47,10 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run of consecutive windows of a block that cover the same rows, with equal widths and evenly spaced columns."""
+    """Run of consecutive windows that cover the same rows, with equal widths and evenly spaced columns.
+
+    All windows of a run belong to the same `Block`.
+    """
 
     first_window: int
     """Index, in the list of all windows to read, of the first window of this `Run` of evenly spaced windows."""
@@ -204,8 +207,8 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """Upper bounds (exclusive) of each `Run` of windows, int64 [runs, 3]: index of its `Block`, row, column."""
         self.ends = self._all_ends()
-        """For each block index i: end (exclusive) of the blocks that strips or tiles decoded for block i are also
-        copied to. Later blocks decode them again."""
+        """Per block index i, the end (exclusive) of the blocks that also get pixels of strips or tiles decoded for
+        block i. Later blocks decode them again."""
 
     def __len__(self) -> int:
         return self._number

@@ -42,7 +42,7 @@ class GeoTiffBlocks:
         self.shape = (bands, height, width)
         """Bands, height and width of the raster."""
         self.dtype = stored_dtype(dtype)
-        """Dtype of the stored pixels. It equals the array's dtype, except that bool is stored as uint8."""
+        """Dtype of the pixels in the file: the dtype that was given, except that bool is stored as uint8."""
         if min(self.shape) < 1:
             raise SaveError(f"a GeoTIFF takes a raster that is not empty, got {bands} x {height} x {width}")
         self._given = np.dtype(dtype)

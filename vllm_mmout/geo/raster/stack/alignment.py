@@ -69,7 +69,7 @@ class Alignment:
 
     @property
     def exact(self) -> bool:
-        """Whether the pixels of the two rasters coincide, so that resampling is not needed."""
+        """Whether the raster's pixels coincide with pixels of the target grid, so that resampling is not needed."""
         shift = self.to_raster - np.eye(3)
         return self.box_converter is None and not shift[:, :2].any() and bool((shift == shift.round()).all())
 

@@ -45,7 +45,7 @@ CLOUD_CODES: Final = (
     CloudCodes("Fmask", bits=1 << 1 | 1 << 3, fill=255),  # HLS 2.0: cloud, shadow. Bit 0, cirrus, is not used
     CloudCodes("QA_PIXEL", bits=1 << 2 | 1 << 3 | 1 << 4),  # Landsat Collection 2: cirrus, cloud, shadow
 )
-"""Bands of quality codes in which clouds can be recognised: Sentinel-2's SCL, HLS's Fmask and Landsat's QA_PIXEL."""
+"""Bands of quality codes that mark clouds: Sentinel-2's SCL, HLS's Fmask and Landsat's QA_PIXEL."""
 _NAMES: Final = {
     codes.name: re.compile(rf"(?:.*[\W_])?{codes.name}(?:[\W_].*)?", re.IGNORECASE | re.DOTALL) for codes in CLOUD_CODES
 }

@@ -113,7 +113,7 @@ class OpenStack(OpenRaster):
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """Return the block size, in pixels, in which to read the stack, and the bytes decoded to read such a block.
+        """Return the block size, in pixels, for reading the stack, and the bytes decoded to read such a block.
 
         Height and width are the largest of all rasters.
         """

@@ -157,10 +157,10 @@ class ZarrArray:
 
 
 def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield the chunks that overlap the range of ``count`` elements from ``start`` on along one axis.
+    """Yield the chunks of length ``side`` that overlap ``count`` elements from ``start`` on, along one axis.
 
     Each item is the index of the chunk, the slice of the range that it fills, and the slice of the chunk that goes
-    there. ``side`` is the length of a chunk.
+    there.
     """
     for number in range(start // side, (start + count - 1) // side + 1):
         first, end = max(start, number * side), min(start + count, (number + 1) * side)

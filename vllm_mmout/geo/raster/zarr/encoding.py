@@ -60,7 +60,7 @@ class ShardIndex:
     checked: bool
     """Whether the index ends with a checksum."""
     at_end: bool
-    """Whether the index is at the end of the shard. Otherwise it is at the start."""
+    """Whether the index of a shard is at the end of the shard's file, not at its beginning."""
 
 
 def encoding_of(node: Node) -> Encoding:

@@ -22,14 +22,14 @@ class Node:
 
     store: Store
     path: str
-    """Path in the store, "" for its root."""
+    """Path of the node in the Zarr store, "" for the root of the store."""
     stated: Mapping[str, Any]
-    """Content of the node's metadata file ("zarr.json", ".zarray" or ".zgroup")."""
+    """Content of the Zarr node's metadata file ("zarr.json", ".zarray" or ".zgroup")."""
     attributes: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """Name of the node in error messages."""
+        """Name of the Zarr node (group or array) in error messages."""
         return f"{self.store.name}/{self.path}" if self.path else self.store.name
 
     @property
@@ -39,7 +39,7 @@ class Node:
 
     @property
     def is_array(self) -> bool:
-        """Whether the node is an array."""
+        """Whether this Zarr node is an array, not a group."""
         return "shape" in self.stated
 
     @property
@@ -64,24 +64,24 @@ class Node:
         return tuple(stated)
 
     def child(self, name: str) -> Node | None:
-        """Return the member ``name`` of a group, or None if it is missing."""
+        """Return the array or group ``name`` in this Zarr group, or None if it is missing."""
         if not name or "/" in name or "\\" in name or "\0" in name or name.startswith("."):
             return None
         return read_node(self.store, f"{self.path}/{name}" if self.path else name)
 
     def children(self) -> dict[str, Node]:
-        """Return all members of a group, by name."""
+        """Return all arrays and groups in this Zarr group, by name."""
         nodes = ((name, self.child(name)) for name in sorted(self.store.children(self.path)))
         return {name: node for name, node in nodes if node is not None}
 
     def damaged(self, reason: str) -> InputError:
-        """Return an InputError for invalid metadata of the node. ``reason`` describes the fault."""
+        """Return an InputError for invalid metadata of this Zarr node. ``reason`` describes the fault."""
         return InputError(f"{self.name} is not a Zarr array that can be read: {reason}; write it again")
 
     def integers(self, what: str, value: Any, *, least: int) -> tuple[int, ...]:
-        """Return ``value`` as a tuple if it is a list of integers of sufficient size, else raise InputError.
+        """Return ``value`` as a tuple. Raise InputError unless it is a list of integers, none below ``least``.
 
-        ``what`` names the value in the error, and ``least`` is the smallest accepted integer.
+        ``what`` names the value in the error.
         """
         if not isinstance(value, list) or not all(type(number) is int and least <= number < 2**63 for number in value):
             raise self.damaged(f"{what} is {value!r:.100}")
@@ -91,7 +91,7 @@ class Node:
 
 
 def read_node(store: Store, path: str) -> Node | None:
-    """Read the metadata of a node. Return None if the node is missing."""
+    """Read the metadata of a Zarr node (group or array). Return None if the node is missing."""
     start = f"{path}/" if path else ""
     stated = _json(store, f"{start}zarr.json")
     if stated is not None:

@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.formats import ZARR_METADATA
 _METADATA_BYTES: Final = 2**24
 """Largest accepted size of all metadata files of a store together, in bytes. A thousand arrays need a tenth of this."""
 _MOST_NODES: Final = 4096
-"""Largest accepted number of arrays and groups in a group."""
+"""Largest accepted number of arrays and groups in a Zarr group."""
 _DIRECTORY_BYTES: Final = 2**24
 """Largest accepted size, in bytes, of a zip file's list of files. 150,000 files reach it."""
 _LOCAL_HEADER: Final = 30
@@ -32,7 +32,7 @@ class Store(ABC):
     """Access to the files of a Zarr store. Several threads may read them at the same time."""
 
     name: str
-    """Name of the store in error messages."""
+    """Name of the Zarr store in error messages."""
     _metadata_left = _METADATA_BYTES
 
     def read_metadata(self, key: str) -> bytes | None:
@@ -86,7 +86,7 @@ class FolderStore(Store):
         self._root = folder.resolve()
 
     def read(self, key: str, limit: int) -> bytes | None:
-        """Return the content of a file, or None if it is missing."""
+        """Return the content of the file ``key``, or None if it is missing. Raise an error above ``limit`` bytes."""
         with self._open(key) as descriptor:
             if descriptor is None:
                 return None
@@ -96,7 +96,7 @@ class FolderStore(Store):
             return _read(descriptor, 0, size)
 
     def read_at(self, key: str, at: int, count: int) -> bytes | None:
-        """Return a part of a file, or None if the file is missing."""
+        """Return ``count`` bytes of the file ``key`` at offset ``at``, or None if the file is missing."""
         with self._open(key) as descriptor:
             if descriptor is None:
                 return None
@@ -104,7 +104,7 @@ class FolderStore(Store):
             return _read(descriptor, *_within(size, at, count))
 
     def children(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder."""
+        """Return the names of the folders directly in the folder ``path`` of the store."""
         names: list[str] = []
         try:
             with os.scandir(self._root / path) as entries:
@@ -169,7 +169,7 @@ class ZipStore(Store):
         """Whether the zip file holds a Zarr store."""
 
     def read(self, key: str, limit: int) -> bytes | None:
-        """Return the content of a file, or None if it is missing."""
+        """Return the content of the file ``key``, or None if it is missing. Raise an error above ``limit`` bytes."""
         info = self._infos.get(self._prefix + key)
         if info is None:
             return None
@@ -186,7 +186,7 @@ class ZipStore(Store):
         return data
 
     def read_at(self, key: str, at: int, count: int) -> bytes | None:
-        """Return a part of a file, or None if the file is missing."""
+        """Return ``count`` bytes of the file ``key`` at offset ``at``, or None if the file is missing."""
         info = self._infos.get(self._prefix + key)
         if info is None:
             return None
@@ -200,7 +200,7 @@ class ZipStore(Store):
         return self._file.read_at(start + at, count)
 
     def children(self, path: str) -> list[str]:
-        """Return the names of the nodes in a folder."""
+        """Return the names of the arrays and groups directly in the folder ``path`` of the store."""
         names = self._nodes.get((self._prefix + path).rstrip("/"), [])
         if len(names) > _MOST_NODES:
             raise _too_many(self.name)
@@ -211,7 +211,7 @@ class ZipStore(Store):
         self._file.close()
 
     def _start(self, info: ZipInfo) -> int:
-        """Return the offset of a file's data. Raise InputError if the data cannot be read."""
+        """Return the offset of a file's data in the zip file. Raise InputError if the data cannot be read."""
         header = self._file.read_at(info.header_offset, _LOCAL_HEADER) if info.header_offset >= 0 else b""
         if not header.startswith(b"PK\x03\x04") or len(header) < _LOCAL_HEADER:
             raise self._damaged(info.filename)
