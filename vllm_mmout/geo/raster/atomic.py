@@ -15,10 +15,10 @@ from vllm_mmout.geo.raster.places import place_of
 
 @contextlib.contextmanager
 def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
-    """Yield a temporary path to write to. After the ``with`` block, move the file to ``target``.
+    """Yield a temporary path to write to. After the ``with`` block, move the file to ``target``, with ``sidecars``.
 
-    Sidecar files are written before it. For an address in a bucket, the temporary file is on this machine and is
-    uploaded at the end. After an error the temporary file is removed, and files that existed before are unchanged.
+    For an address in a bucket, the temporary file is on this machine and is uploaded at the end. After an error the
+    temporary file is removed, and files that existed before are unchanged.
 
     Args:
         target: path or address in a bucket.

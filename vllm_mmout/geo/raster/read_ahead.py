@@ -31,8 +31,8 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Requests sent ahead of the decoder, each as (index of the first decoding task after the tasks that it serves,
-        number of bytes)."""
+        """Requests for bytes of later decoding tasks, each as (end of the range of task indices that it serves, number
+        of bytes)."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

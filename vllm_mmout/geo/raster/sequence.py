@@ -288,7 +288,7 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Map each plane of an image to slices of bands: where they go in the output, and where they are in a segment.
+    """Return, per plane, the slices of bands to copy from a decoded strip or tile, and where to in the output.
 
     Each item is the slice of bands in the output array, and the slice of bands in a segment (strip or tile).
     """

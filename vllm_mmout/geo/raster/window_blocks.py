@@ -207,8 +207,8 @@ class Blocks:
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
         """Upper bounds (exclusive) of each `Run` of windows, int64 [runs, 3]: index of its `Block`, row, column."""
         self.ends = self._all_ends()
-        """Per block index i, the end (exclusive) of the blocks that also get pixels of strips or tiles decoded for
-        block i. Later blocks decode them again."""
+        """End (exclusive) of the blocks that share decoded strips or tiles with block i, by block index i. Later blocks
+        decode them again."""
 
     def __len__(self) -> int:
         return self._number

@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Set fields of this raster, given by name, for example from sidecar files, and return the raster itself."""
+        """Set the given fields of this raster, for example from sidecar files, and return the raster itself."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self

@@ -126,7 +126,7 @@ class BlockCache:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_at(self, index: int, last_index: int) -> tuple[int, memoryview]:
-        """Return the file offset and bytes of the request that fetched block ``index``. Fetch the block if necessary.
+        """Return the cached bytes that contain block ``index``, and their file offset. Fetch them if necessary.
 
         A new request also covers the uncached blocks that follow, up to block ``last_index``.
         """

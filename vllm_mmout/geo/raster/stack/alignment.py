@@ -33,11 +33,11 @@ parallel."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _EDGE_MARGIN = 1
-"""Margin, in pixels, that is added around a window computed in another coordinate system, where straight pieces
-approximate its curved edges."""
+"""Margin, in pixels, added around a window that was computed in another coordinate system, since its curved edges are
+only approximated."""
 _SHARED_CRS = CRS.from_epsg(3857)
-"""Placeholder that GDAL gets as the coordinate system of two rasters that share one. Coordinates are then pixel
-positions, which keeps full precision."""
+"""Placeholder for the coordinate system passed to GDAL if both rasters have the same. Coordinates are then pixel
+positions, at full precision."""
 _ORIGIN = 1000.0
 """Offset added to pixel positions that are passed to GDAL as coordinates. With an origin of (0, 0), rasterio would
 treat the transform as missing."""
@@ -79,7 +79,7 @@ class Alignment:
         return float(np.hypot(*self.to_raster[:2, 1])), float(np.hypot(*self.to_raster[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """Return the window of the raster that fills ``window`` of the reference, or None if they do not overlap."""
+        """Return the window of the raster that fills ``window`` of the reference raster, or None without overlap."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.box_converter is None:
             middles = _corners(self.to_raster, window, margin=0.5)
@@ -100,7 +100,7 @@ class Alignment:
         return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
 
     def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the nearest row and column of the raster for each row and column of the reference's ``window``.
+        """Return the raster's row and column nearest to each row and column of ``window`` in the reference raster.
 
         Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
         """

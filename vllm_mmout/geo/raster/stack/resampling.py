@@ -37,7 +37,7 @@ def resampled(
     *,
     bilinear: bool,
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Resample the pixels of a raster's ``source`` window to ``window`` of another raster's grid, the reference.
+    """Resample pixels of a raster's ``source`` window to the pixels of ``window`` in another raster's grid.
 
     Nearest takes the pixel that contains the centre of the new pixel. Bilinear takes the mean of the pixels around it,
     weighted by distance and rounded for integers; invalid pixels have no weight. In both cases a new pixel is valid if

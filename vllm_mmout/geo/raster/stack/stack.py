@@ -51,11 +51,11 @@ class Layer:
 class OpenStack(OpenRaster):
     """Open raster that combines bands of several rasters, resampled to the grid of the finest raster.
 
-    If several rasters are the finest, the first of them counts. Coarser bands are resampled per window, and only the
-    needed pixels are read. "nearest" takes the nearest pixel; "bilinear" takes the mean of four pixels weighted by
-    distance, in which nodata pixels have no weight. If all rasters have the same nodata value, or ``nodata`` replaces
-    their own, the stack has it too. If the values differ, the stack has no nodata value and marks nodata pixels in
-    ``mask``. Closing the stack closes the rasters.
+    The first raster counts if several are equally fine. Coarser bands are resampled per window, and only the needed
+    pixels are read. "nearest" takes the nearest pixel; "bilinear" takes the mean of four pixels weighted by distance,
+    in which nodata pixels have no weight. If all rasters have the same nodata value, or ``nodata`` replaces their own,
+    the stack has it too. If the values differ, the stack has no nodata value and marks nodata pixels in ``mask``.
+    Closing the stack closes the rasters.
     """
 
     def __init__(

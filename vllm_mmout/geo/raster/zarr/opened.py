@@ -155,7 +155,7 @@ class ZarrParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window that one part covers. ``place`` is the part's position (plane, row, column)."""
+        """Return the window of the raster that one part covers. ``place`` is the part's (plane, row, column)."""
         return Window.of_block(*place[1:], self.block, self._size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
