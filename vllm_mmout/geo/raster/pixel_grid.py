@@ -176,7 +176,7 @@ it."""
 
 @dataclass(frozen=True, slots=True)
 class BoxSystem:
-    """Converter from boxes in a coordinate system to windows of a raster in another coordinate system."""
+    """Converter from bounding boxes in a coordinate system to windows of a raster in another coordinate system."""
 
     grid: PixelGrid
     """Transform and size of the raster."""

@@ -72,9 +72,10 @@ class Window:
 
     @classmethod
     def of_block(cls, row: int, col: int, block: tuple[int, int], size: tuple[int, int]) -> Window:
-        """Return the window of the block at ``row`` and ``col``, clipped to a raster of ``size`` (height, width).
+        """Return the window of the block at ``row`` and ``col`` in a grid of blocks, clipped to a raster of ``size``.
 
-        ``row`` and ``col`` count blocks from 0; ``block`` is the (height, width) of a block in pixels.
+        ``row`` and ``col`` count blocks from 0. ``block`` is the (height, width) of a block, and ``size`` that of the
+        raster, in pixels.
         """
         first_row, first_col = row * block[0], col * block[1]
         return cls(first_row, first_col, min(block[0], size[0] - first_row), min(block[1], size[1] - first_col))

@@ -89,7 +89,7 @@ class _Reader:
         self._current = 0
         """Index of the `Block` of windows that the caller is waiting for."""
         self._decoded_ahead: deque[_Task] = deque()
-        """Tasks that were started for blocks of windows that the caller has not requested yet."""
+        """Decoding tasks that were started before the caller requested their windows."""
         self._failure: BaseException | None = None
         """Unexpected error in a thread, which stops the reader. An error of a single window is kept in
         `Block.failure`."""

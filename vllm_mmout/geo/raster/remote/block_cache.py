@@ -13,7 +13,8 @@ from typing import TypeAlias
 from vllm_mmout.errors import InputError
 
 BLOCK = 2**16
-"""Size of a block in bytes. Each request begins and ends at a multiple of this, or at the end of the file."""
+"""Size in bytes of the blocks that a remote file is fetched and cached in. Each request begins and ends at a multiple
+of this, or at the end of the file."""
 _CAPACITY = 2**25
 """Largest number of bytes that the cache of one file keeps."""
 _AT_ONCE = 2**23
@@ -118,7 +119,7 @@ class BlockCache:
             self._keep(run)
 
     def clear(self) -> None:
-        """Drop all blocks, and cancel fetches in the background that have not begun."""
+        """Drop all cached blocks, and cancel fetches in the background that have not begun."""
         with self._lock:
             for run in [*self._read, *self._unread]:
                 self._drop(run)

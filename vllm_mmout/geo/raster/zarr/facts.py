@@ -51,7 +51,7 @@ class ZarrFacts:
     metadata: Mapping[str, str]
     assumed: tuple[str, ...]
     days: tuple[date, ...]
-    """Day (UTC) of each plane; empty if the arrays have a single time, or if their times are unknown."""
+    """Acquisition day (UTC) of each plane; empty if the arrays have a single time, or if their times are unknown."""
 
     def of_raster(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return keyword arguments that create `RasterFacts` with this metadata, for pixels of ``dtype``."""

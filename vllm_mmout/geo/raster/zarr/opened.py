@@ -69,7 +69,7 @@ def _opened(store: Store, only: str | None = None) -> OpenZarr:
 
 
 class OpenZarr(OpenSegments):
-    """Open raster in a Zarr store. It is read in parts of whole chunks, and each call reads a part once."""
+    """Open raster in a Zarr store. It is read in parts of whole chunks, each at most once per call."""
 
     def __init__(self, store: Store, facts: ZarrFacts) -> None:
         arrays = list(dict.fromkeys(array for array, _ in facts.planes))

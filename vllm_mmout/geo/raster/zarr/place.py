@@ -157,7 +157,7 @@ def _numbers(array: Node, name: str, value: Any, count: int) -> list[float]:
 def _coordinates(
     group: Node | None, size: tuple[int, int], dims: tuple[str | None, str | None]
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield the transform of pixel corners that follows from coordinate arrays, which hold pixel centres, if any."""
+    """Yield the transform of pixel corners, computed from coordinate arrays of pixel centres, if the group has them."""
     nodes = [None if group is None or name is None else group.child(name) for name in dims]
     if None in nodes:
         return
@@ -171,7 +171,7 @@ def _coordinates(
 
 
 def _step(node: Node) -> tuple[float, float]:
-    """Return the distance between adjacent coordinates, and the outer edge of the first pixel."""
+    """Return the distance between adjacent coordinates of an axis, and the outer edge of its first pixel."""
     unit = str(node.attributes.get("units", ""))
     if unit in _SCALED:
         raise InputError(
