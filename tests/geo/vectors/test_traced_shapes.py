@@ -116,4 +116,4 @@ def test_nothing_is_kept_of_what_was_given_out():
         assert not len(tracer._rings.region)
         assert not len(tracer._regions.classes)
         assert sorted(tracer._segments._free.tolist()) == list(range(tracer._segments._unused))
-        assert len(waiting._left) <= 1
+        assert len(waiting._unread) <= 1

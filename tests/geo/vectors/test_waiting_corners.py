@@ -34,7 +34,7 @@ def test_corners_come_back(budget, tmp_path):
                 np.testing.assert_array_equal(waiting.take(address, half), rows[:half])
                 np.testing.assert_array_equal(waiting.take(address + half, len(rows) - half), rows[half:])
         assert len(waiting._memory) * CHUNK <= max(budget, CHUNK)
-        assert bool(waiting._slots) == (budget < 2**30)
+        assert bool(waiting._file_positions) == (budget < 2**30)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -45,7 +45,7 @@ def test_room_is_used_again(tmp_path):
     with WaitingCorners(CHUNK, tmp_path) as waiting:
         for _ in range(200):
             np.testing.assert_array_equal(waiting.take(waiting.put(rows), len(rows)), rows)
-        assert len(waiting._slots) + len(waiting._free) <= 2
+        assert len(waiting._file_positions) + len(waiting._free) <= 2
         assert len(waiting._memory) <= 1
 
 

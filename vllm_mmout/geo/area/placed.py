@@ -47,9 +47,9 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of a window, or None if it is outside of the window.
+        """Return the polygon as GeoJSON in pixels of ``window``, or None outside. Rows are multiplied by ``up``.
 
-        Rows are multiplied by ``up``, which is 1 or -1.
+        ``up`` is 1 or -1.
 
         A run of positions beyond one side of the window is reduced to its ends. No edge inside the window changes, nor
         does the number of edges on either side of a pixel, so the same pixels are inside.
@@ -76,26 +76,26 @@ class PlacedArea:
 
     area: Area
     polygons: tuple[tuple[PixelPolygon, ...], ...]
-    """The polygons of each feature, in pixels of the raster that the area was placed on."""
+    """The polygons of each feature, in pixels of the raster for which `vllm_mmout.geo.placed_area` was called."""
     size: tuple[int, int]
     """(height, width) of the raster, or of the window of the raster that was selected by `within`."""
     window: Window
     """Window of the raster around all pixels that the area touches."""
     up: int = -1
-    """Direction of y from row to row: -1 if y decreases, as usual, or 1 if y increases.
+    """Direction of the y coordinate from row to row: -1 if y decreases, as usual, or 1 if y increases.
 
-    GDAL uses it if a border runs exactly through the centres of pixels: the direction of the ring in coordinates
-    decides which pixels are inside.
+    If a polygon's border runs exactly through the centres of pixels, GDAL decides by this direction which pixels are
+    inside.
     """
     assumed: tuple[str, ...] = ()
-    """Sentences about assumptions that were made when the area was placed."""
+    """Sentences about assumptions that were made to convert the area to pixels."""
     origin: tuple[int, int] = (0, 0)
-    """Row and column of the upper left pixel, in the raster that the area was placed on. It differs from (0, 0) after
-    `within`.
+    """Row and column, in the whole raster, of the upper left pixel of the window that `within` selected. (0, 0) without
+    a window.
     """
 
     def within(self, window: Window) -> PlacedArea:
-        """Return the area on the pixels of a window of the raster."""
+        """Return a copy of the area for the raster cut to ``window``."""
         origin = self.origin[0] + window.row, self.origin[1] + window.col
         around = replace(self.window, row=self.window.row - window.row, col=self.window.col - window.col)
         return replace(self, size=(window.height, window.width), window=around, origin=origin)
@@ -119,9 +119,9 @@ class PlacedArea:
         return inside
 
     def resized_mask(self, window: Window, size: tuple[int, int], feature: int | None = None) -> NDArray[np.bool_]:
-        """Return the mask of ``window`` of another raster, which has the same extent but ``size`` (height, width).
+        """Return the mask of ``window`` in the raster resized to ``size`` (height, width).
 
-        A pixel is inside if the pixel of this raster at its centre is.
+        A pixel of the resized raster is inside if the original pixel at its centre is inside.
         """
         if size == self.size:
             return self.mask(window, feature)
@@ -132,7 +132,10 @@ class PlacedArea:
         return mask
 
     def strips(self) -> Iterator[Window]:
-        """Yield strips of rows, from top to bottom, that together cover `window`. Their masks need little memory."""
+        """Yield windows of a few rows each, from top to bottom, that cover all pixels which the area touches.
+
+        Each window is small, so that its mask needs little memory.
+        """
         row, col, height, width = self.window
         step = max(1, _STRIP_PIXELS // width)
         for first in range(row, row + height, step):

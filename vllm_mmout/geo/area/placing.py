@@ -63,7 +63,7 @@ def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, 
     found, system = _placed(area, georeference, size, name)
     if any(found.mask(strip).any() for strip in found.strips()):
         return found
-    raise InputError(f"{_shown(area)} covers the centre of no pixel of {_place_of(system, name)}", param="aoi")
+    raise InputError(f"{_area_text(area)} covers the centre of no pixel of {_raster_text(system, name)}", param="aoi")
 
 
 def window_around(area: Area, georeference: Georeference | None, size: tuple[int, int], name: str) -> Window:
@@ -93,14 +93,14 @@ def _placed(
     outer = [ring for polygons in features for polygon in polygons for ring in polygon.rings]
     windows = [window for ring in outer if (window := grid.window_of_pixels((ring[:, 0], ring[:, 1]))) is not None]
     if not windows:
-        raise OutsideError(f"{_shown(area)} lies outside of {_place_of(placer.system, name)}", param="aoi")
+        raise OutsideError(f"{_area_text(area)} lies outside of {_raster_text(placer.system, name)}", param="aoi")
     a, b, _, d, e, _ = grid.transform
     up = 1 if a * e > b * d else -1
     return PlacedArea(area, features, size, _around(windows), up, placer.assumed), placer.system
 
 
-def _shown(area: Area) -> str:
-    """Return the name and the extent of an area for a message."""
+def _area_text(area: Area) -> str:
+    """Return text for error messages: the extent and the coordinate system of an area."""
     boxes = np.array([box_of(polygon[0]) for feature in area.features for polygon in feature.polygons])
     west, south = boxes[:, :2].min(axis=0).tolist()
     east, north = boxes[:, 2:].max(axis=0).tolist()
@@ -108,8 +108,8 @@ def _shown(area: Area) -> str:
     return f"aoi with the extent {text((west, south, east, north))}{system}"
 
 
-def _place_of(system: BoxSystem, name: str) -> str:
-    """Return text for a message: the raster's name, and its extent in the coordinate system of an area."""
+def _raster_text(system: BoxSystem, name: str) -> str:
+    """Return text for error messages: a raster's name, and its extent in the coordinate system of an area."""
     return f"{name}, which covers {text(system.extent())} there"
 
 
@@ -125,7 +125,7 @@ class _Placer:
 
     system: BoxSystem
     assumed: tuple[str, ...] = ()
-    """Sentence that says that an edge was taken to cross the antimeridian. Empty if no edge was."""
+    """A sentence if an edge of the area was assumed to cross the antimeridian, else empty."""
 
     @cached_property
     def _clip_box(self) -> Box:
@@ -153,7 +153,10 @@ class _Placer:
                 yield _pixels(system.grid.transform, part[:, 0] + shift, part[:, 1])
 
     def _clipped(self, ring: Ring) -> Iterator[Ring]:
-        """Yield the parts of a ring in degrees near a projected raster. Projections may not be defined far away."""
+        """Yield the parts, near the raster, of a ring in degrees. Used if the raster's coordinate system is projected.
+
+        Far from the raster its projection may be undefined.
+        """
         for shift in overlapping_shifts(box_of(ring), self._clip_box):
             inner = clip_polygon((ring[:, 0] + shift, ring[:, 1]), self._clip_box)
             if inner is not None:
@@ -161,7 +164,7 @@ class _Placer:
                 yield np.concatenate([corners, corners[:1]])
 
     def _warped(self, ring: Ring) -> Ring:
-        """Transform a ring to the raster's coordinate system. Points are added to its edges, which become curves."""
+        """Transform a ring to the raster's coordinate system. Add points where a straight edge becomes a curve."""
         places = self._transformed(ring)
         if self.system.raster_geographic:
             places[:, 0] = np.unwrap(places[:, 0], period=TURN)

@@ -115,9 +115,9 @@ class TileGrid:
         return height - window.height, width - window.width
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """Yield tile indices in groups for reading. A group has ``columns`` columns of tiles, listed row by row.
+        """Yield the tile indices in the order for reading, in groups of ``columns`` neighbouring columns of tiles.
 
-        A group consists of neighbouring columns of tiles. Within it the tiles are listed row by row.
+        A group lists its tiles row by row.
 
         Args:
             columns: number of columns of tiles in a group. The last group may have fewer.
@@ -170,17 +170,20 @@ class Axis:
     starts: tuple[int, ...]
     """First pixel of each tile on this axis."""
     intervals: tuple[slice, ...]
-    """Pixel range of each interval, in order. Together the intervals cover the axis."""
+    """Intervals of pixels, each covered by the same tiles everywhere. Together they cover the axis, in order."""
     spans: tuple[range, ...]
-    """Indices of the intervals where a tile's blending weight is positive, as one range per tile."""
+    """For each tile, the range of indices in ``intervals`` where its blending weight is positive."""
     covers: tuple[int, ...]
-    """Number of tiles with a positive blending weight, one number per interval."""
+    """For each of the ``intervals``, the number of tiles with a positive blending weight."""
     weights: tuple[NDArray[np.float64], ...]
     """Blending weights along this axis, one array per tile with a weight for each of its pixels."""
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
-        """Compute the intervals of an axis from the first pixel of each tile, the tile length, and the axis length."""
+        """Divide an axis of ``size`` pixels wherever the set of the tiles that cover a pixel changes.
+
+        ``starts`` has the first pixel of each tile. All tiles are ``tile`` pixels long.
+        """
         weights = axis_weights(starts, tile, size, blend)
         runs = []
         for start, weight in zip(starts, weights, strict=True):
@@ -196,14 +199,14 @@ class Axis:
         return cls(tuple(starts), tuple(slice(*cut) for cut in pairwise(cuts)), spans, tuple(covers), tuple(weights))
 
     def within(self, tile: int, interval: int) -> slice:
-        """Return the slice of a tile's pixels, counted from the tile's start, that an interval covers."""
+        """Return the pixels of a tile in an interval of the axis, as a slice counted from the tile's first pixel."""
         pixels, start = self.intervals[interval], self.starts[tile]
         return slice(pixels.start - start, pixels.stop - start)
 
 
 Cell: TypeAlias = tuple[int, int]
-"""Rectangle of the result that is covered by the same tiles everywhere, as (row interval index, column interval
-index)."""
+"""Rectangle of the result that is covered by the same tiles everywhere: the index of its interval on the row axis, and
+on the column axis (see `Axis`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,7 @@ class Plan:
         return ((down, across) for down in self.rows.spans[row] for across in self.cols.spans[col])
 
     def only_cell(self, index: int) -> Cell | None:
-        """Return the rectangle of the result that a tile covers, or None if it covers several or shares it."""
+        """Return the rectangle of the result that tile ``index`` covers, or None if another tile overlaps it."""
         row, col = divmod(index, len(self.grid.cols))
         down, across = self.rows.spans[row], self.cols.spans[col]
         cell = (down.start, across.start)
@@ -268,7 +271,7 @@ class Plan:
         return rows.start, cols.start, rows.stop - rows.start, cols.stop - cols.start
 
     def within(self, index: int, cell: Cell) -> tuple[slice, slice]:
-        """Return the (rows, columns) slices of a tile's output that belong to a rectangle of the result."""
+        """Return the (rows, columns) slices of the output of tile ``index`` that cover a rectangle of the result."""
         row, col = divmod(index, len(self.grid.cols))
         return self.rows.within(row, cell[0]), self.cols.within(col, cell[1])
 
@@ -279,6 +282,6 @@ class Plan:
         return np.multiply.outer(self.rows.weights[row][rows], self.cols.weights[col][cols])
 
     def visible(self, index: int) -> tuple[int, int]:
-        """Return the (height, width) of a tile's output without the part that extends beyond the result."""
+        """Return the (height, width) of a tile's output without its padding beyond the edge of the result."""
         row, col = divmod(index, len(self.grid.cols))
         return len(self.rows.weights[row]), len(self.cols.weights[col])

@@ -30,10 +30,10 @@ class WaitingCorners:
         self._folder = folder
         self._file: IO[bytes] | None = None
         self._end = 0
-        self._left: dict[int, int] = {}
-        """Chunk index -> number of unread corners in the chunk. Unused space in the last chunk counts as unread."""
+        self._unread: dict[int, int] = {}
+        """Chunk index -> number of corners in the chunk that were not read yet, counting unused space as not read."""
         self._memory: dict[int, NDArray[np.int32]] = {}
-        self._slots: dict[int, int] = {}
+        self._file_positions: dict[int, int] = {}
         """Chunk index -> position of the chunk in the temporary file, counted in chunks."""
         self._free: list[int] = []
 
@@ -59,7 +59,7 @@ class WaitingCorners:
             if start == 0:
                 self._make_room()
                 self._memory[chunk] = np.empty((_CHUNK, 2), np.int32)
-                self._left[chunk] = _CHUNK
+                self._unread[chunk] = _CHUNK
             part = rows[done : done + _CHUNK - start]
             self._memory[chunk][start : start + len(part)] = part
             done += len(part)
@@ -75,11 +75,11 @@ class WaitingCorners:
             part = rows[done : done + _CHUNK - start]
             self._copy(chunk, start, part)
             done += len(part)
-            self._left[chunk] -= len(part)
-            if not self._left[chunk]:
-                del self._left[chunk]
+            self._unread[chunk] -= len(part)
+            if not self._unread[chunk]:
+                del self._unread[chunk]
                 if self._memory.pop(chunk, None) is None:
-                    self._free.append(self._slots.pop(chunk))
+                    self._free.append(self._file_positions.pop(chunk))
         return rows
 
     def _copy(self, chunk: int, start: int, part: NDArray[np.int32]) -> None:
@@ -87,14 +87,14 @@ class WaitingCorners:
             part[:] = self._memory[chunk][start : start + len(part)]
             return
         file = self._opened()
-        file.seek((self._slots[chunk] * _CHUNK + start) * _BYTES)
+        file.seek((self._file_positions[chunk] * _CHUNK + start) * _BYTES)
         part[:] = np.frombuffer(file.read(part.nbytes), np.int32).reshape(-1, 2)
 
     def _make_room(self) -> None:
         """Move the oldest chunks of corners to the temporary file until memory has room for another chunk."""
         while len(self._memory) >= self._most:
             chunk = next(iter(self._memory))
-            slot = self._free.pop() if self._free else len(self._slots)
+            slot = self._free.pop() if self._free else len(self._file_positions)
             try:
                 file = self._opened()
                 file.seek(slot * _CHUNK * _BYTES)
@@ -104,7 +104,7 @@ class WaitingCorners:
                 raise SaveError(
                     f"polygons of a large raster need a temporary file: {error.strerror or error}; make room in {where}"
                 ) from error
-            self._slots[chunk] = slot
+            self._file_positions[chunk] = slot
             del self._memory[chunk]
 
     def _opened(self) -> IO[bytes]:
@@ -119,7 +119,7 @@ class BorderSegments:
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Next segment (-1 if unknown), address of the first corner, and number of corners, in one row per segment."""
+        """Row i describes segment i: next segment (-1 if unknown), address of the first corner, number of corners."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 

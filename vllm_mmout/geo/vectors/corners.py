@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2
-"""Bit flags in the column number of a polygon corner. TOUCH: a region may touch itself at the corner. JUNCTION: three
-or four borders meet at the corner."""
+"""Bit flags, stored in the low bits of a polygon corner's column. TOUCH: a region may touch itself at the corner.
+JUNCTION: three or four borders meet at the corner."""
 
 # Kinds of corners that a region's border can have at a lattice point, named by a quadrant around the point.
 (
@@ -24,15 +24,15 @@ or four borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on borders that run east, with their region above: (kinds where a line begins, all kinds)."""
+"""Kinds of corners on borders that run east above which is their region: where a line begins, and everywhere."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on borders that run west, with their region below: (kinds where a line begins, all kinds)."""
+"""Kinds of corners on borders that run west below which is their region: where a line begins, and everywhere."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
 
-_At: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""(rows, columns) of pixel corners."""
+_PixelCorners: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Row and column of each of several pixel corners, as two arrays."""
 _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
 """Four masks of pixel corners, True where a border runs above, below, to the left, or to the right."""
 
@@ -57,8 +57,8 @@ class Verticals:
     height: int
     """Number of raster rows in the band."""
 
-    def at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the index of the vertical line that crosses row ``rows[i]`` in column ``cols[i]``, for each i."""
+    def indices_at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the indices of the vertical border lines that cross row ``rows[i]`` in column ``cols[i]``."""
         keys = cols.astype(np.int64) * (self.height + 2) + rows + 1
         return np.searchsorted(self.key, keys, side="right") - 1
 
@@ -80,12 +80,12 @@ class LinkedElements:
     starts: NDArray[np.int64]
     """Position in ``vertices`` where each horizontal border line begins, followed by the number of corners."""
     following: NDArray[np.int32]
-    """Index of the border piece that follows each piece. A piece that leaves the band at its lower edge links to
-    itself."""
+    """Index of the border piece that follows each piece. A piece that continues below the traced rows has its own
+    index."""
     ports_up: NDArray[np.int32]
-    """Column of each point where a border enters the band of rows through its lower edge."""
+    """Column of each point where a border enters the band of raster rows from below."""
     ports_down: NDArray[np.int32]
-    """Column of each point where a border leaves the band of rows through its lower edge."""
+    """Column of each point where a border leaves the band of raster rows through its lower edge."""
     left: Verticals
     """Vertical lines on the left borders of regions."""
     right: Verticals
@@ -117,7 +117,7 @@ def link(
     points, kind = np.nonzero(_kinds(labels, at, sides_at, junctions=junctions))
     lines, columns = at[0][points], at[1][points]
     flagged = (columns << FLAG_BITS) | _flags(labels, at, sides_at, (-row, height - row))[points]
-    stretches, starts = _stretches(kind)
+    stretches, starts = _horizontal_lines(kind)
     count = len(starts)
     element = np.empty(len(kind), np.int32)
     element[stretches] = np.repeat(np.arange(count, dtype=np.int32), np.diff(starts, append=len(stretches)))
@@ -144,7 +144,7 @@ def link(
     return LinkedElements(vertices, np.append(starts, len(stretches)), following, *ports, left, right)
 
 
-def _lattice_points(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
+def _lattice_points(labels: NDArray[np.int32]) -> tuple[_PixelCorners, _Sides]:
     """Return the pixel corners where vertical and horizontal borders meet, and which sides have a border."""
     upright = labels[:, 1:] != labels[:, :-1]
     flat = labels[1:] != labels[:-1]
@@ -153,12 +153,12 @@ def _lattice_points(labels: NDArray[np.int32]) -> tuple[_At, _Sides]:
     return at, (above[at], below[at], left[at], right[at])
 
 
-def _quadrants(labels: NDArray[np.int32], at: _At) -> list[NDArray[np.int32]]:
+def _quadrants(labels: NDArray[np.int32], at: _PixelCorners) -> list[NDArray[np.int32]]:
     rows, cols = at
     return [labels[rows, cols], labels[rows, cols + 1], labels[rows + 1, cols], labels[rows + 1, cols + 1]]
 
 
-def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
+def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
     """Return which kinds of border corner each pixel corner is, for example a left turn, as bool [corners, kinds].
 
     The kinds are in the order in which stretches end and begin at a point.
@@ -182,7 +182,7 @@ def _kinds(labels: NDArray[np.int32], at: _At, sides: _Sides, *, junctions: bool
     return kinds
 
 
-def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
+def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
     """Return the bit flags TOUCH and JUNCTION of each pixel corner.
 
     ``ends`` are the raster's upper and lower edge, as rows relative to the band's first row.
@@ -197,11 +197,11 @@ def _flags(labels: NDArray[np.int32], at: _At, sides: _Sides, ends: tuple[int, i
     return flags
 
 
-def _stretches(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group border corners, given their kinds, into horizontal lines.
+def _horizontal_lines(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Group border corners into horizontal lines. ``kind`` has the kind of each corner, such as a left turn.
 
-    Return the indices of the corners, with the corners of a stretch in succession, and the position in this array at
-    which each stretch begins. Corners of kind NORTH or SOUTH are stretches of a single corner.
+    Return the indices of the corners, with the corners of a line in succession, and the position in this array at
+    which each line begins. Corners of kind NORTH or SOUTH are lines of a single corner.
     """
     corners, starts, count = [], [], 0
     for (begin, members), step in ((_EASTWARD, 1), (_WESTWARD, -1)):

@@ -62,15 +62,15 @@ class OpenBorders(_Columns):
     """Table of the polygon borders that are not closed yet, since they continue below the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column where each open border begins, going up from the lower edge of the traced rows."""
+    """Column at the lower edge of the traced rows where each border begins."""
     tails: NDArray[np.int32]
-    """Column where each open border ends, coming down to the lower edge of the traced rows."""
+    """Column at the lower edge of the traced rows where each border ends."""
     first: NDArray[np.intp]
     """Identifier in `BorderSegments` of each border's first segment."""
     last: NDArray[np.intp]
     """Identifier in `BorderSegments` of each border's last segment."""
     region: NDArray[np.intp]
-    """Index of the region that each border encloses."""
+    """Index of the region that each border belongs to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,8 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Address of each ring's first corner in `WaitingCorners`. A new ring that is not stored yet has the value -1 - i,
-    where i is the index of the corner among the corners of the new rings.
+    """Address of each ring's first corner in `WaitingCorners`. For a ring that is not stored there yet it is -1 - i,
+    where i is the corner's index in the array of the new rings' corners.
     """
     count: NDArray[np.int64]
     """Number of corners of each ring."""
@@ -176,7 +176,7 @@ def _cut(vertices: NDArray[np.int32], start: int, count: int, twice: NDArray[np.
 
 
 def without_flags(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return corners [n, 2] with the flags removed from their columns."""
+    """Return corners (column, row), [n, 2], without the bit flags that are stored in the columns, such as `TOUCH`."""
     bare = vertices.copy()
     bare[:, 0] >>= FLAG_BITS
     return bare
@@ -227,7 +227,7 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Return polygon corners as JSON text with brackets and commas, and the text offset of each corner.
+        """Return polygon corners as JSON text with the brackets of GeoJSON, and each corner's offset in the text.
 
         The second result is the offset in the text at which each corner begins, followed by the length of the text.
         ``begins`` is 1 for the first corner of a polygon's first ring, 2 for the first corner of another ring, else 0.
@@ -248,7 +248,7 @@ class Lattice:
         return fields[used].tobytes(), np.append(0, np.cumsum(used.sum(axis=1)))
 
     def _numbers(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return the x and the y coordinates as text, uint8 [n, length], padded with zeros."""
+        """Return the x and the y coordinates of corners as text, uint8 [n, length], padded with zero bytes."""
         if self._tables is None:
             points = self.points(rows)
             return _texts(points[:, 0]), _texts(points[:, 1])
@@ -256,6 +256,6 @@ class Lattice:
 
 
 def _texts(numbers: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Return the shortest text that parses back to each number, as uint8 [n, longest], padded with zeros."""
+    """Return the shortest text that parses back to each number, as uint8 [n, longest], padded with zero bytes."""
     texts = np.array([repr(number).removesuffix(".0") for number in numbers.tolist()], np.bytes_)
     return texts.view(np.uint8).reshape(len(numbers), -1)

@@ -59,7 +59,7 @@ def trace_polygons(
 
 
 class Tracer:
-    """Incremental tracer: takes the rows of a class raster in order, and yields each polygon after its last row.
+    """Polygon tracer that takes the rows of a class raster in order, and yields each polygon after its last row.
 
     A region is 4-connected: its pixels have the same class and share edges. Borders are joined along horizontal runs of
     pixels, so no image of region labels is needed, which would be as large as the raster. The two chains of border at
@@ -109,7 +109,7 @@ class Tracer:
         yield from self._polygons(regions.select(ended), done.with_regions(np.cumsum(ended) - 1), vertices)
 
     def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Surround ``labels`` with the row above, -1 in a column on both sides, and -1 below the last raster row."""
+        """Pad ``labels`` with the previous row above, with -1 on both sides, and with -1 below the last raster row."""
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)
@@ -120,7 +120,7 @@ class Tracer:
     def _joined(
         self, band: NDArray[np.int32], linked: LinkedElements, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
-        """Determine which borders belong to the same region, now that the rows of ``band`` are known.
+        """Determine which borders in ``chains`` belong to the same region, after the rows in ``band`` were added.
 
         Return the region index of each border in ``chains``, and the table of the regions. Regions of earlier rows get
         new indices, which also replace the old indices in ``self._rings``.
@@ -128,7 +128,7 @@ class Tracer:
         rows, cols = np.nonzero(band[1:, 1:] != band[1:, :-1])
         runs = np.flatnonzero(band[rows + 1, cols + 1] >= 0)
         rows, cols, ends = rows[runs], cols[runs], cols[runs + 1] if len(runs) else cols[runs]
-        lefts, rights = linked.left.at(rows, cols), linked.right.at(rows, ends)
+        lefts, rights = linked.left.indices_at(rows, cols), linked.right.indices_at(rows, ends)
         chain = chains.chain[linked.left.upper[lefts]]
         # If a run's left border comes straight down, the runs above it have already connected the chains at its ends.
         new = linked.left.top[lefts] == rows
@@ -237,7 +237,7 @@ class Tracer:
         return rings
 
     def _polygons(self, regions: Regions, rings: Rings, vertices: NDArray[np.int32]) -> Iterator[Polygons]:
-        """Yield the polygons of finished regions in batches of about `BLOCK` corners."""
+        """Yield the polygons of ``regions`` in batches of about `BLOCK` corners."""
         rings = rings.select(np.lexsort([rings.hole, rings.region]))
         before = np.cumsum(rings.count) - rings.count
         cuts = np.append(np.flatnonzero(np.diff(before // BLOCK, prepend=-1)), len(before)).tolist()
