@@ -30,9 +30,7 @@ _WINDOW_BYTES = 64 << 20
 _MOST_BLOCKS = 8
 """Largest number of blocks of the map in a window."""
 _MARGIN = 2
-"""Largest distance in map pixels between a scene's box and the scene's resampled pixels, which may reach beyond the
-box.
-"""
+"""Number of map pixels by which a scene's pixels, resampled to the map, may lie outside of the scene's bounding box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +92,15 @@ def common_traits(results: Sequence[SceneResult]) -> RasterOutput:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Results of scenes, the grid of the map, and the options for the joining."""
+    """Results of a mosaic's scenes, and the options for joining them to a map on one pixel grid."""
 
     results: Sequence[SceneResult]
-    """Results in order of precedence. Each pixel is taken from the first result with data there, unless ``confident``
-    is set.
+    """Results of the scenes. Each pixel of the map is taken from the first result in this order that has data there.
+    ``confident`` replaces this rule.
     """
     grid: MapGrid
     confident: bool = False
-    """Whether each pixel is taken from the result with the largest value in any band."""
+    """Whether each pixel is taken from the result whose largest band value there is the largest of all results."""
     finish: Callable[[RasterOutput], RasterOutput] | None = None
     """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
     resampling: str = "nearest"
@@ -110,7 +108,7 @@ class Joining:
     area: PlacedArea | None = None
     """Area of interest on the pixels of the map, or None. Pixels of the map outside of it are masked."""
     check_aborted: Callable[[], None] = lambda: None
-    """Function that raises if the caller has aborted the request. It is called before each window is joined."""
+    """Function that raises if the caller has aborted the request. It is called repeatedly while the map is made."""
 
     def raster(self, folder: Path | None, metadata: Mapping[str, str]) -> StoredRaster:
         """Join the results in ``folder``, and return the raster of the map, which owns its temporary file."""
@@ -139,7 +137,10 @@ class Joining:
     def _joined_window(
         self, results: Sequence[SceneResult], window: Window, like: RasterOutput
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return a window of the map: pixels [bands, height, width], and a mask of pixels with data or None if all."""
+        """Return pixels [bands, height, width] of the map in a window, and the mask of the pixels with data.
+
+        The mask is None if all pixels have data. ``like`` has the bands and dtype of the results.
+        """
         pixels = np.zeros((like.count, window.height, window.width), like.dtype)
         filled = np.zeros((window.height, window.width), np.bool_)
         best = np.full(filled.shape, -np.inf) if self.confident else None
@@ -163,7 +164,7 @@ class Joining:
 
 
 def _windows(size: tuple[int, int], like: RasterOutput) -> Iterator[Window]:
-    """Yield windows of whole blocks, row by row, that cover a map of ``size`` with the bands and dtype of ``like``."""
+    """Yield windows of whole GeoTIFF blocks that cover a map of ``size`` with the bands and dtype of ``like``."""
     block = block_limit(like.count)
     block_bytes = block**2 * like.count * like.dtype.itemsize
     wide = block * max(1, min(_MOST_BLOCKS, _WINDOW_BYTES // block_bytes))

@@ -29,15 +29,15 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """Range of indices in ``inputs`` for each input of the call, or the error of a mosaic that was refused."""
+    """For each input of the ``generate`` call, its range of indices in ``inputs``, or the error that refused it."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
-    """Runs of the mosaics, by the index of the mosaic in the call."""
+    """Results of each mosaic's scenes, by the index of the mosaic among the inputs of the ``generate`` call."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
-    """Run of a mosaic, and index of the scene in that mosaic, by the scene's index in ``inputs``."""
+    """For each scene, by its index in ``inputs``: the results of its mosaic, and its index in that mosaic."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
-        """Plan the mosaics among the inputs of a call. The caller must close the returned object."""
+        """Open and check the mosaics among the inputs of a ``generate`` call. The caller must close the result."""
         mosaics = cls()
         try:
             for data, request in zip(inputs, requests, strict=True):
@@ -71,7 +71,7 @@ class Mosaics:
         self.requests += requests
 
     def store_result(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
-        """Store a scene's result in its mosaic, and return it without pixels. Return other results unchanged."""
+        """Store the result of input ``place`` if that is a scene of a mosaic, and return it without its pixels."""
         if place not in self._scenes:
             return result
         run, index = self._scenes[place]
@@ -101,7 +101,7 @@ class Mosaics:
 
 
 def check_folders(inputs: Sequence[Any], params: Sequence[OutputParams]) -> None:
-    """Raise OptionError if other results of a call go to the folder of the maps of each day.
+    """Raise OptionError if a mosaic's maps of each day and another result of the call go to one folder.
 
     The names of the maps are their dates, which are unknown before the inputs are opened.
     """

@@ -27,7 +27,7 @@ files runs alone."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnreadInput:
-    """Input of a mosaic that could not be opened. The mosaic fails with its error, or leaves the input out."""
+    """Input of a mosaic that could not be opened. The mosaic fails with ``error``, or leaves the input out."""
 
     name: str
     """Name for messages."""
@@ -72,7 +72,7 @@ class Mosaic:
             OutputParams(mosaic=self.order)
 
     def map_grid(self) -> tuple[MapGrid, bool] | None:
-        """Return the requested grid and whether its size is fixed, or None for the grid of the first scene.
+        """Return the grid of the map that the user gave, and whether its size is fixed. Return None if none was given.
 
         If the grid is a file, the file's header is read.
 
@@ -108,10 +108,10 @@ class Mosaic:
 
 
 def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | None:
-    """Return the requested `Mosaic`, and the params with its order as ``mosaic``. Return None for other requests.
+    """Return a `Mosaic` and the params to run it, or None if the request does not ask for a mosaic.
 
-    A request asks for a mosaic by a `Mosaic`, or by ``mosaic`` in its params and a list of inputs. The returned
-    `Mosaic` has the grid and ``skip_failed`` of the params.
+    A request asks for a mosaic by a `Mosaic` as ``data``, or by ``params.mosaic`` and a list of inputs. The returned
+    `Mosaic` has the grid and ``skip_failed`` of the params, and the returned params have the order of the `Mosaic`.
     """
     if not isinstance(data, Mosaic):
         if params.mosaic is None:

@@ -30,11 +30,11 @@ _MOST_PIXELS = 10**11
 """Largest number of pixels of a map, if the caller sets no limit."""
 
 
-_OF_MAP: dict[str, Any] = {
+_MAP_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("mosaic", "mosaic_grid", "path", "bbox", "bbox_crs", "aoi", "aoi_crs")),
     **dict.fromkeys(("skip_failed", "stac_item"), False),
 }
-"""Options of a mosaic's request that its scenes do not have, with their default values."""
+"""Options that a mosaic applies to its map and not to the requests of its scenes, with their default values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class MosaicPlan:
 
     binding: Binding
     params: OutputParams
-    """Options of the request. Their ``mosaic`` is the order of precedence of the results, such as "newest"."""
+    """Options of the request. ``params.mosaic`` is the order of precedence of the results, such as "newest"."""
     mosaic: Mosaic
     scenes: tuple[MosaicScene, ...]
     """Scenes in the order given, except scenes that were left out."""
     scene_params: OutputParams
-    """Options for the request of each scene. Their path is not set, because each result goes to a temporary file."""
+    """Options for the request of each scene. They have no ``path``, because the result goes to a temporary file."""
     target: Target | None
     """Output file or folder, or None if the request lacks a path."""
     maps: tuple[PlannedMap, ...]
@@ -70,10 +70,11 @@ class MosaicPlan:
     grid: tuple[MapGrid, bool] | None
     """Grid of the map that the user gave, and whether its size is fixed. None if the user gave no grid."""
     area: Area | None
-    """Area of interest. Scenes are read around it, and the map is masked to it."""
+    """Area of interest, or None. Scenes are only read around it, and map pixels outside of it are masked."""
     part: MapGrid | None
-    """Part of the map's grid that the bbox or aoi touches, or None without both. Only this part of each scene, with a
-    margin, is read.
+    """Part of the map's grid that the request's ``bbox`` or ``aoi`` touches. None if the request has neither.
+
+    Scenes are only read in this part and a margin around it.
     """
 
     @classmethod
@@ -87,7 +88,7 @@ class MosaicPlan:
         binding.check_params(params)
         scene_params = binding.processors[binding.choice.pick(params.processor)[0]].mosaic_scene(params.of_run)
         area = None if params.aoi is None else _area_with_crs(params.aoi)
-        scene_params = msgspec.structs.replace(scene_params, **_OF_MAP)
+        scene_params = msgspec.structs.replace(scene_params, **_MAP_OPTIONS)
         inputs = list(mosaic.inputs)
         if mosaic.each_day:
             check_each_day(params)
@@ -115,12 +116,12 @@ class MosaicPlan:
 
     @property
     def targets(self) -> list[Target]:
-        """Output files of the maps, or the file for all of them."""
+        """Output files of the maps, or the single file that stores all maps. Empty if the request has no ``path``."""
         own = [each.target for each in self.maps if each.target is not None]
         return own or ([] if self.target is None else [self.target])
 
     def checked(self, limits: Limits) -> MosaicPlan:
-        """Check the scales, dates, grid and limits. Return the plan, with sentences about doubtful dates."""
+        """Check the scales and dates of the scenes, the grid and ``limits``. Add sentences about doubtful dates."""
         self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:
@@ -156,7 +157,7 @@ class MosaicPlan:
                 )
 
     def _dated(self) -> MosaicPlan:
-        """Raise OptionError if the date of a scene is unknown. Return the plan, with sentences about doubtful dates."""
+        """Raise OptionError if the date of a scene is unknown. Return a copy with sentences about doubtful dates."""
         undated = [scene.name for scene in self.scenes if (scene.day or scene.written) is None]
         if undated:
             raise OptionError(
@@ -173,7 +174,7 @@ class MosaicPlan:
         return replace(self, assumed=self.assumed + doubtful)
 
     def map_of(self, rasters: Sequence[PlacedRaster]) -> tuple[MapGrid, PlacedArea | None]:
-        """Return the grid of the map that ``rasters`` are joined on, and the area of interest on its pixels or None.
+        """Return the grid of the map of ``rasters``, and the area of interest in its pixels (None without an area).
 
         ``rasters`` are the scenes or their results, in the order given.
         """
@@ -189,7 +190,7 @@ class MosaicPlan:
         return self.grid is not None and self.grid[1]
 
     def _full_grid(self, rasters: Sequence[PlacedRaster]) -> MapGrid:
-        """Return the user's grid if its size is fixed, or else a grid that covers all ``rasters``."""
+        """Return the grid that the user gave if its size is fixed, or else a grid that covers all ``rasters``."""
         grid = MapGrid.of(rasters[0]) if self.grid is None else self.grid[0]
         return grid if self._final else grid.around(rasters)
 

@@ -28,11 +28,11 @@ class PlannedMap:
     """A map that a mosaic makes."""
 
     scenes: tuple[int, ...]
-    """Indices of its scenes among the scenes of the plan."""
+    """Scenes of this map, as indices in `MosaicPlan.scenes`."""
     target: Target | None
-    """File of the map, or None if the map is not saved to a separate file."""
+    """Output file of this map, or None if the map is not saved to a file of its own."""
     day: date | None = None
-    """Day of all its scenes, or None if the mosaic makes one map of all scenes."""
+    """Day on which the scenes of this map were taken, or None if the mosaic makes one map of all days."""
 
 
 def planned_maps(
@@ -79,7 +79,7 @@ def check_each_day(params: OutputParams) -> None:
 
 
 def _days(scenes: Sequence[MosaicScene]) -> list[date]:
-    """Return the day of each scene. Raise OptionError if it is unknown, or if a scene has several."""
+    """Return the day of each scene. Raise OptionError if the day is unknown, or if a scene has several days."""
     days = [scene.days or (() if scene.written is None else (scene.written,)) for scene in scenes]
     undated = [scene.name for scene, own in zip(scenes, days, strict=True) if not own]
     if undated:

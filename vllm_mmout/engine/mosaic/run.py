@@ -40,7 +40,7 @@ _MOST_NAMES = 10
 
 
 class MosaicRun:
-    """The results of the scenes of a plan, in a temporary folder that `close` removes.
+    """Results of a mosaic's scenes, stored in a temporary folder that `close` removes, and the map made of them.
 
     Args:
         plan: the checked plan.
@@ -183,7 +183,7 @@ class MosaicRun:
         return tuple(dict.fromkeys([*self.plan.assumed, *own, *(() if area is None else area.assumed)]))
 
     def _assumed_of(self, indices: Sequence[int]) -> list[str]:
-        """Return the sentences about the scenes ``indices``."""
+        """Return the sentences about assumptions that concern the scenes ``indices``."""
         return _merged([(self.plan.scenes[index].name, self._assumed[index]) for index in indices])
 
     def _check_aborted(self) -> None:
@@ -191,9 +191,9 @@ class MosaicRun:
             raise AbortedError("the request was aborted before its result was delivered")
 
     def _by_precedence(self, indices: list[int]) -> list[SceneResult]:
-        """Return results in order of precedence: where results overlap, the first with data is used."""
+        """Return the results of scenes in order of precedence. Where results overlap, the first with data is used."""
         if self.plan.params.mosaic == "newest":
-            days = {index: self.plan.scenes[index].newest for index in indices}
+            days = {index: self.plan.scenes[index].sorting_date for index in indices}
             indices = sorted(indices, key=days.__getitem__, reverse=True)
         elif self.plan.params.mosaic == "clear":
             shares = {index: self._results[index].nodata_share() for index in indices}
@@ -221,7 +221,7 @@ class MosaicRun:
         return {**dict(sorted(shared.items())), **own}
 
     def close(self) -> None:
-        """Remove the temporary folder. May be called repeatedly."""
+        """Remove the temporary folder with the results of the scenes. May be called repeatedly."""
         self._temporary.cleanup()
 
 

@@ -59,15 +59,15 @@ class MosaicScene:
     mapper: PlanesMapper | None
     """Mapper that reads the scene, or None if the scene is tensors, which cannot be read in parts."""
     window: Window | None = None
-    """Part of the scene that is read, or None for all of it."""
+    """Part of the scene that is read, or None to read the whole scene."""
     files: int = 1
     """Number of files that are open while the scene is read."""
     tiles: int = 1
-    """Number of tiles that the part to read is cut into, or 1 if the part fits one forward pass."""
+    """Number of tiles that the scene's ``window`` is cut into, or 1 if the window fits one forward pass."""
 
     @property
-    def newest(self) -> date:
-        """Date for sorting scenes: the scene's day, or else the day in TIFFTAG_DATETIME, or else the earliest date."""
+    def sorting_date(self) -> date:
+        """Date by which scenes are sorted: ``day``, or else ``written``, or else the earliest possible date."""
         return self.day or self.written or date.min
 
     @property
@@ -87,7 +87,7 @@ class MosaicScene:
         return replace(self, window=window)
 
     def with_window_below(self, grid: MapGrid, margin: int) -> MosaicScene:
-        """Return a copy whose pixels are read only under ``grid``, and up to ``margin`` pixels around it.
+        """Return a copy of the scene that is read only where it overlaps ``grid``, and in ``margin`` pixels around.
 
         Raises OutsideError if the grid lies outside the scene.
         """
@@ -100,7 +100,7 @@ class MosaicScene:
         return 1 if self.mapper is None else self.mapper.multiple_of
 
     def with_tile_count(self, binding: Binding, params: OutputParams, most_area: float | None) -> MosaicScene:
-        """Return a copy with ``tiles`` set to the number of tiles that the part to read is cut into.
+        """Return a copy with ``tiles`` set to the number of tiles that the scene's ``window`` is cut into.
 
         Args:
             binding: output processors of the engine.
@@ -119,7 +119,7 @@ class MosaicScene:
 
 
 def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -> MosaicScene:
-    """Open a scene, return what its header says, and close it. File objects are left at their position."""
+    """Open a scene, read its header, and close it. If ``data`` has file objects, their position is restored."""
     if isinstance(data, UnreadInput):
         raise data.error
     inputs = binding.inputs
@@ -145,7 +145,7 @@ def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -
 
 
 def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], date | None]:
-    """Return the newest day of the files of a scene, all its days, and the newest day in their TIFFTAG_DATETIME."""
+    """Return the newest day of a scene's files, all their days, and the newest day in their TIFFTAG_DATETIME."""
     files = view.raster.members_of(view.bands)
     days = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
     folder = as_folder(data)
@@ -167,7 +167,7 @@ def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
 
 @contextmanager
 def _positions_kept(data: Any) -> Iterator[None]:
-    """Restore the position of each file object in an input at the end, since each scene is opened twice."""
+    """Restore the position of each file object in an input after the ``with`` block, since a scene is opened twice."""
     files = list(_files_in(data))
     for file in files:
         if not (hasattr(file, "seekable") and file.seekable()):

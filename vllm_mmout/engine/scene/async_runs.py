@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 Send: TypeAlias = Callable[["Request"], Coroutine[Any, Any, MultimodalRequestOutput]]
-"""Coroutine function that sends a request for some tiles to an engine, and returns the engine's output."""
+"""Coroutine function that sends a request for some tiles of a scene to an engine, and returns the engine's output."""
 
 PAUSED_S = 300.0
 """Longest time in seconds that scenes wait for a paused engine, for example while it loads new weights, before they
@@ -37,7 +37,7 @@ fail.
 """
 ASKED_AGAIN_S = 0.5
 """Seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
-SINGLES_S = 1.0
+SMALL_BLOCKS_S = 1.0
 """Seconds for which scenes send smaller blocks of tiles after a small input, which is not cut into tiles, has arrived.
 """
 
@@ -54,12 +54,12 @@ class AsyncRuns:
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
         self.driven: dict[Run, AsyncRun] = {}
-        """Scenes that have not ended, each with the object that sends its tiles."""
+        """Maps the scenes that have not ended to the objects that send their tiles."""
         self.mosaics: dict[str, AsyncMosaic] = {}
         """Maps the ids of the mosaics that have not ended to the objects that run their scenes."""
         self.backlog = Backlog()
         self.shut_down = False
-        self._singles_until = 0.0
+        self._small_blocks_until = 0.0
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
@@ -89,15 +89,15 @@ class AsyncRuns:
                 self._woken = False
 
     def shrink_blocks(self) -> None:
-        """Make scenes send smaller blocks of tiles for `SINGLES_S` seconds, because a small input has arrived."""
-        self._singles_until = time.monotonic() + SINGLES_S
+        """Make scenes send smaller blocks of tiles for `SMALL_BLOCKS_S` seconds, because a small input has arrived."""
+        self._small_blocks_until = time.monotonic() + SMALL_BLOCKS_S
 
     @property
     def _gives_way(self) -> bool:
-        return time.monotonic() < self._singles_until
+        return time.monotonic() < self._small_blocks_until
 
     def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
-        """Record an engine's answer to a block of tiles. ``nbytes`` is its size, or 0 if the block failed."""
+        """Record an engine's answer to a block of tiles. ``nbytes`` is the answer's size, or 0 if the block failed."""
         self.schedule.answered(run, part, engine, nbytes)
         self.wake()
 
@@ -281,5 +281,5 @@ class AsyncRun:
 
 
 def _answer_bytes(task: asyncio.Task[int]) -> int:
-    """Return the bytes of the answer that a finished task of `AsyncRun._answered` got, or 0 if the task failed."""
+    """Return the size in bytes of the engine's answer, the result of a finished ``task``, or 0 if the task failed."""
     return 0 if task.cancelled() or task.exception() is not None else task.result()

@@ -34,7 +34,7 @@ class Backlog:
 
     observer: Observer = SILENT
     _seen: dict[Countable, int] = field(default_factory=dict)
-    """Number of finished tiles of each request when the counts were last updated."""
+    """Number of finished tiles of each request at the last call of `look`."""
     _looked: float = 0.0
     _waiting: int = 0
     _seconds: float = 0.0
@@ -42,7 +42,7 @@ class Backlog:
 
     @contextmanager
     def holding(self, request: Countable) -> Iterator[None]:
-        """Count the unfinished tiles of a request while the ``with`` block runs."""
+        """Include a request's unfinished tiles in the backlog while the ``with`` block runs."""
         self._seen[request] = request.done
         self.look()
         try:

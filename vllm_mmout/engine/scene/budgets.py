@@ -80,7 +80,10 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit on the tiles in memory. A tile counts from before it is read until it is joined. Threads take turns."""
+    """Limit on the number and bytes of the tiles in memory. A tile counts from before it is read until it is joined.
+
+    Threads that wait for memory get it in the order of their calls.
+    """
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
@@ -115,7 +118,7 @@ class TileBudget(_Budget):
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """Return how many tiles of ``nbytes`` bytes each fit an empty budget, at least 1."""
+        """Return the largest number of tiles of ``nbytes`` bytes each that the budget admits at a time, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _OPEN_BYTES = 48 << 20
-"""Memory in bytes for tiles that are partly read. It limits how many columns of tiles are read as a group.
+"""Memory in bytes for tiles that are partly read. It limits how many columns of tiles are read together.
 
-The tiles of a group may need more memory if the segments of the file are large.
+The tiles may need more memory if the segments of the file are large.
 """
 
 
@@ -69,10 +69,10 @@ def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: Outpu
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return how many columns of tiles to read together as a group, before the next group is read.
+    """Return how many neighbouring columns of tiles to read together, before the next columns are read.
 
-    A segment of the file is decoded into all rows of tiles that it overlaps, so fewer columns take less memory. A group
-    is wide enough that each segment overlaps at most two groups.
+    A segment of the file is decoded into all rows of tiles that it overlaps, so fewer columns take less memory. There
+    are enough columns that each segment overlaps at most two such groups of columns.
     """
     segment_height, segment_width = view.raster.block
     height, width = grid.sides

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AHEAD = 2
-"""Number of full steps of work to send to an engine at a time: it computes one step while the next arrives."""
+"""Number of engine steps whose work is sent to an engine at a time: it computes one step while the next arrives."""
 
 
 @dataclass(slots=True)
@@ -47,14 +47,14 @@ class EngineLoads:
         self._next = self.first
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether any engine can take more tiles. If ``gives_way`` is True, only engines without work can.
+        """Return whether any engine can take more tiles. While requests for small inputs arrive, only idle engines can.
 
-        Scenes give way while small inputs, which are not cut into tiles, arrive.
+        ``gives_way`` is True while such requests, for inputs that are not cut into tiles, arrive.
         """
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:
-        """Select the engine for ``tiles`` more tiles, add them to its count, and return its index.
+        """Select the engine for ``tiles`` more tiles, count them as in flight there, and return the engine's index.
 
         The engine with the fewest tiles in flight is chosen. Engines with equally few tiles take turns.
         """
@@ -69,7 +69,7 @@ class EngineLoads:
         return engine
 
     def give(self, engine: int, tiles: int, *, block: bool) -> float:
-        """Remove tiles that an engine answered or aborted from its count.
+        """Stop counting ``tiles`` tiles as in flight in an engine, because they were answered or aborted.
 
         Return the seconds since the engine's answer before, or since it began to work.
         """

@@ -52,7 +52,7 @@ class FanOut(ABC):
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of tiles that all processors have joined, including tiles that were not sent to the engine."""
+        """Number of tiles that all processors have joined. Tiles without valid pixels skip the engine, but count."""
         self.error: BaseException | None = None
         self.context = copy_context()
         """Copy of the caller's context variables, for the threads."""
@@ -127,7 +127,7 @@ class FanOut(ABC):
         return not self._running
 
     def reserve(self, count: int = 1) -> bool:
-        """Wait until the budget admits ``count`` more tiles, and count them. Return False if the request is stopped."""
+        """Wait until the memory budget admits ``count`` more tiles. Return False if the request is stopped."""
         if not self._budget.take(self.nbytes, lambda: self.stopped, count):
             return False
         with self._lock:
@@ -216,7 +216,7 @@ class FanOut(ABC):
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """Record that a thread has ended or was abandoned. After the last thread, remove all tiles from the budget."""
+        """Record that a thread has ended or was abandoned. After the last one, free the memory budget of all tiles."""
         with self._lock:
             if name not in self._running:
                 return

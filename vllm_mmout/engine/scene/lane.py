@@ -46,13 +46,13 @@ class Lane:
         self.joined = 0
         """Number of tiles that the processor has joined."""
         self.joined_at = 0.0
-        """Time when the latest tile was joined."""
+        """Time when the latest tile was joined, in seconds of ``time.monotonic``."""
         self._request = request
         self._queue: queue.SimpleQueue[Sequence[Part] | None] = queue.SimpleQueue()
         self._taken = 0
         self._block: Sequence[Part] = ()
         self._parts: Iterator[Part] = iter(())
-        """Tiles of the current block that the processor has not fetched."""
+        """Tiles, of the block that was taken from the queue last, that the processor has not fetched."""
         self._block_since = 0.0
 
     def put(self, block: Sequence[Part]) -> None:
@@ -87,7 +87,7 @@ class Lane:
         return part
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Yield whole blocks of tiles, as they were decoded, instead of single tiles."""
+        """Yield the decoded tiles in whole blocks, instead of one by one."""
         with suppress(StopIteration):
             while True:
                 block = self._next_block()
@@ -115,7 +115,7 @@ class Lane:
         return arrived
 
     def _trace(self, block: Sequence[Part]) -> None:
-        """Record in the trace how long a block of tiles was blended, and how long it was written.
+        """Record in the trace file how long a block of tiles was blended, and how long it was written.
 
         Blending and writing alternate, but are shown one after the other.
         """

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 BLOCK_S = 0.05
 """Time in seconds that an engine should take for a block of tiles. Other requests that arrive meanwhile wait this long.
 """
-ANSWER_BYTES = 64 << 20
-"""Upper bound for the size of a block's result in bytes. Blocks are made small enough to stay below it."""
-SHARE_BESIDE_SINGLES = 4
-"""Divisor of a block's size while small inputs, which are not cut into tiles, arrive. They then wait less."""
+OUTPUT_BYTES = 64 << 20
+"""Largest size in bytes of an engine's output for a block of tiles. It limits the number of tiles in a block."""
+BLOCK_DIVISOR = 4
+"""Divisor of the number of tiles in a block while requests for small inputs arrive, so that these wait less."""
 _MEMORY = 0.7
-"""Factor that multiplies the weight of earlier measurements at each new measurement."""
+"""Decay factor of the moving averages. Each new measurement multiplies the weight of the earlier ones by it."""
 
 
 @dataclass(slots=True)
@@ -24,21 +24,21 @@ class Pace:
     """
 
     _largest: int = 0
-    """Largest number of tiles in a block that was answered."""
+    """Largest number of tiles of a block that the engine has answered."""
     _seconds: float = 0.0
     _bytes: float = 0.0
     _tiles: float = 0.0
 
     def block_size(self, *, gives_way: bool = False) -> int:
-        """Return the largest number of tiles for the next block. It is smaller if ``gives_way`` is True.
+        """Return the largest number of tiles for the next block. It is smaller while requests for small inputs arrive.
 
-        Scenes give way while small inputs, which are not cut into tiles, arrive.
+        ``gives_way`` is True while such requests, for inputs that are not cut into tiles, arrive.
         """
         most = max(1, 2 * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))
-            most = min(most, int(ANSWER_BYTES * self._tiles / max(self._bytes, 1.0)))
-        return max(1, most // SHARE_BESIDE_SINGLES if gives_way else most)
+            most = min(most, int(OUTPUT_BYTES * self._tiles / max(self._bytes, 1.0)))
+        return max(1, most // BLOCK_DIVISOR if gives_way else most)
 
     def add(self, tiles: int, seconds: float, nbytes: int) -> None:
         """Record the answer to a block: its number of tiles, the seconds that it took, and its size in bytes."""

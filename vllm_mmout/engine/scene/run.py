@@ -47,7 +47,7 @@ class Run(FanOut):
         self.request = request
         self.part_params = part_params
         self.pace = Pace()
-        """Measurements that determine the number of tiles in the next block."""
+        """Measurements that determine how many tiles the next block of tiles has."""
         self.limit_s = 0.0
         """Longest time that ``assemble`` may take for a tile, in seconds."""
         self.growing: PartialImages | None = None
@@ -70,9 +70,9 @@ class Run(FanOut):
         """Close the input until the request starts, if `can_wait` is True."""
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return a source of preview images, or None if no previews are requested. ``notify`` is called for each image.
+        """Return a source of preview images of the unfinished result, or None if no previews are requested.
 
-        ``watch`` is the client's object that requests previews at any time, or None.
+        ``notify`` is called for each image. ``watch`` is an object by which the client requests previews, or None.
         """
         return None
 
@@ -85,7 +85,7 @@ class Run(FanOut):
         observer: Observer = SILENT,
         watch: PreviewRequest | None = None,
     ) -> None:
-        """Connect the request to the schedule: its memory budget, wake-up callback, time limit and observer.
+        """Set the request's memory budget, wake-up callback, time limit and observer. Called before it is scheduled.
 
         Args:
             budget: limit for parts in flight, which all requests share.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MOST_TILES = 128
 """Largest number of tiles that a single engine request computes."""
 _BLOCKS = 4
-"""Number of blocks of tiles that fit the memory budget: one is read, one waits, one is computed, and one is joined."""
+"""Number of blocks of tiles in memory at a time: one is read, one waits, one is computed, and one is joined."""
 
 
 class Scene(Run):
@@ -112,9 +112,9 @@ class Scene(Run):
             )
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
-        """Return a source of preview images, or None if no previews are requested. ``notify`` is called for each image.
+        """Return a source of preview images of the unfinished result, or None if no previews are requested.
 
-        ``watch`` is the client's object that requests previews at any time, or None.
+        ``notify`` is called for each image. ``watch`` is an object by which the client requests previews, or None.
         """
         count = self.request.params.partial_images
         return PartialImages(count, len(self.grid), notify, watch) if count or watch is not None else None

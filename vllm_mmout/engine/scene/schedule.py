@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.scene.run import Run
 
 _TICK_S = 1.0
-"""Longest time in seconds between two checks of all scenes, even if no thread has woken the caller."""
+"""Longest time in seconds between two calls of `Schedule.turn`, which checks all scenes."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """Actions that the caller of `Schedule.turn` must perform, in the order of the fields."""
+    """Actions that the caller of `Schedule.turn` must perform, in the order of these fields."""
 
     failed: list[Run] = field(default_factory=list)
     """Scenes that have failed since the last call. The caller must abort their requests in the engines."""
     ended: list[Run] = field(default_factory=list)
     """Scenes that have succeeded or failed, and were removed from the schedule."""
     sendings: list[tuple[Run, PartInput, int]] = field(default_factory=list)
-    """Blocks of tiles to send, each with its scene and the index of its engine."""
+    """Blocks of tiles to send to engines, as (scene, block of tiles, index of the engine)."""
 
 
 class Schedule:
@@ -49,7 +49,7 @@ class Schedule:
         """Queue of the blocks of tiles that are ready to be sent, each with its scene."""
         self._given_up: deque[Run] = deque()
         self._reported: set[Run] = set()
-        """Failed scenes that an earlier `Turn` has reported, and that have not ended yet."""
+        """Failed scenes that an earlier `Turn` has listed in ``failed``, and that have not ended yet."""
 
     @property
     def room(self) -> int:
@@ -57,7 +57,7 @@ class Schedule:
         return self._most - len(self.running) - len(self.waiting)
 
     wait_s = _TICK_S
-    """Time in seconds after which `turn` must be called again, even if no thread has woken the caller."""
+    """Time in seconds after which `turn` must be called again, if no thread has requested a call earlier."""
 
     def add(self, run: Run) -> None:
         """Add a scene. If it cannot start at the next `turn`, close its input until it starts."""
@@ -113,7 +113,7 @@ class Schedule:
         return turn
 
     def _next(self, *, gives_way: bool) -> tuple[Run, PartInput, int]:
-        """Return the next tiles to send. If a block is too large, its other tiles stay first in the queue."""
+        """Return the next block of tiles to send. If it has too many tiles, the others stay first in the queue."""
         run, part = self._ready.popleft()
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:
