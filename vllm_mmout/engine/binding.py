@@ -126,7 +126,7 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return a copy with the number of engines, and with output processors that have access to vLLM's renderer."""
+        """Return a copy that knows the number of engines. Each `OwnInputsProcessor` gets vLLM's config and renderer."""
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()

@@ -8,11 +8,11 @@ import torch
 _LARGEST = 14
 """Largest element that fits half a byte unchanged. In half a byte, 15 means 255 (nodata)."""
 _WORTH_HALVING = 256
-"""Smallest number of elements of a request that are worth packing. Smaller results are sent unpacked."""
+"""Smallest number of elements in a request's result that is packed. Smaller results are sent unpacked."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
-    """Return whether to pack the elements of a tensor [requests, ...] in pairs.
+    """Return whether `to_halves` can and should pack a tensor [requests, ...], two elements into each byte.
 
     Packing needs a tensor on the CPU, dtype uint8, ``_WORTH_HALVING`` or more elements per request, and only elements 0
     to 14 or 255. On a GPU, looking at the elements would wait until the device has finished the forward.

@@ -34,7 +34,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_freed_blocks() -> None:
-    """Tell glibc to keep freed blocks of the size of a tile, in a server's process. Larger blocks are still returned.
+    """Tell glibc to keep freed memory blocks up to the size of a tile, and to return larger blocks to the system.
 
     This saves a fifth of the CPU time of reading tiles of 512 x 512 pixels with six bands.
     """

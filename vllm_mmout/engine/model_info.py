@@ -70,13 +70,13 @@ class ProcessorInfo(msgspec.Struct, frozen=True):
     name: str
     """Value of the request option ``processor`` that selects this processor."""
     answers_with: str
-    """Kind of object: "raster", "image", "video", "audio", "structured" or "tensor"."""
+    """Kind of the result object: "raster", "image", "video", "audio", "structured" or "tensor"."""
     outputs: tuple[KindInfo, ...]
-    """Kinds of result, the default first."""
+    """Kinds of result that the processor makes, the default first."""
     together: tuple[str, ...]
     """Kinds of result that a single request may ask for at once."""
     classes: tuple[ModelClass, ...]
-    """Classes in the order of the model. Empty if there are none, or their names are unknown."""
+    """Classes that the model tells apart, in the order of the model. Empty if the names are unknown."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -92,13 +92,13 @@ class ModelInfo(msgspec.Struct, frozen=True):
     class.
     """
     takes: str
-    """Description of the inputs."""
+    """Description of the inputs that the model takes."""
     bands: tuple[BandInfo, ...]
     """Bands of the input in the model's order. Empty if the model does not take rasters."""
     dates: int | None
     """Number of dates that the model takes, or None if its input lacks an axis of dates."""
     tile: TileInfo | None
-    """Size of the input, or None if the model does not take rasters."""
+    """Size in pixels of the input of one forward pass, or None if the model does not take rasters."""
     processors: tuple[ProcessorInfo, ...]
     """Output processors, the default first."""
     chosen_by: str
@@ -135,7 +135,7 @@ def model_info(binding: EngineBinding, model_config: ModelConfig) -> ModelInfo:
 
 
 def _origin(model_config: ModelConfig) -> tuple[str, str]:
-    """Return the import path of a model's class, and the wing or package that provides it."""
+    """Return the import path of a model's class, and the extension package or other package that provides it."""
     served = model_class(model_config)
     if served is None:
         return "vLLM", "vLLM"

@@ -20,7 +20,7 @@ T = TypeVar("T")
 async def in_thread(
     work: Callable[[], T], undo: Callable[[T], object] | None = None, stop: Callable[[], object] | None = None
 ) -> T:
-    """Run blocking work in a thread, and return its result. If the caller is cancelled, call ``stop`` and ``undo``.
+    """Run blocking work in a thread, and return its result. If the caller is cancelled, end the work and undo it.
 
     If the caller is cancelled, ``stop`` is called, which may end the work early. The work goes on until it ends, and
     ``undo`` is then called with its result. A SystemExit or KeyboardInterrupt of the work would end the event loop, so
@@ -54,7 +54,7 @@ async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
 
 
 def _abandoned(working: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """Call ``undo`` with the result of work whose caller was cancelled. An error of the work is dropped."""
+    """Call ``undo`` with the result of ``working``, whose caller was cancelled. If the work failed, do nothing."""
     if not working.cancelled() and working.exception() is None and undo is not None:
         asyncio.get_running_loop().run_in_executor(None, _undone, undo, working.result())
 

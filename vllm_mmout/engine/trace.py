@@ -29,7 +29,7 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 STAGES = ("read", "map", "queue", "load", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
 """Stages of a tile, or of an input that fits one forward, in their order from reading to writing."""
 _WAITS = frozenset({"queue", "transport", "request"})
-"""Stages during which a request only waits. They may overlap, so the trace shows each in a separate row."""
+"""Stages in which a request only waits. They may overlap, so the viewer shows each request in a separate row."""
 
 
 class Trace:
@@ -68,7 +68,7 @@ class Trace:
         os.close(descriptor)
 
     def add(self, name: str, began: float, ended: float, key: str = "", **fields: Any) -> None:
-        """Add an event of the current thread to the file.
+        """Add an event of the current thread to the trace file.
 
         Args:
             name: name of the event.

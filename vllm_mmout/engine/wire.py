@@ -75,11 +75,11 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     kind: str
     message: str
     tile: int | None = None
-    """Index of the failed tile in its block, or None for a request of a single input."""
+    """Index of the failed tile in its block of tiles, or None if the request has a single input."""
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """Header of the buffer with a request's result. Describes the tensors of each processor, or the failure."""
+    """Header of a buffer with a request's result. It describes the tensors of each processor, or the failure."""
 
     processors: tuple[ProcessorHeader, ...] = ()
     failure: Failure | None = None
@@ -170,7 +170,7 @@ def _header(buffer: torch.Tensor) -> Header:
 
 
 def _plan(results: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
-    """Return the encoded header of a buffer, the offset of each tensor in the buffer, and its size in bytes.
+    """Return the encoded header of a buffer for ``results``, each tensor's offset in it, and its size in bytes.
 
     Tensors whose ``halved`` is True need half a byte per element. The offsets depend on the header's length, so the
     loop repeats until the header fits.
@@ -261,7 +261,7 @@ _KEPT_BYTES = 1024
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return ``extra_kwargs`` with a request's options and the steps in ``reports``, which send early outputs."""
+    """Return ``extra_kwargs`` with a request's options. After each step in ``reports`` it sends an early output."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 

@@ -36,9 +36,9 @@ almost all memory is free.
 """
 
 _FOR_VLLM = ("convert", "model_impl")
-"""Engine arguments that only vLLM's own model classes use. If the user sets any, vLLM's class serves the model."""
+"""Engine arguments that only vLLM's own model classes use. If the user sets any, vLLM's own class is used."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that also select vLLM's own model class, if vLLM has a class for the model's architecture."""
+"""Engine arguments that, if set by the user, select vLLM's own class for the model's architecture, if one exists."""
 
 _NO_CACHE = "and this model has no cache of keys and values; leave it out"
 _UNUSABLE = {

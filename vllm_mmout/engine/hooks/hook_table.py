@@ -15,9 +15,9 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of a vLLM function that only the patches in ``patches/`` add. It creates an engine's output processor.
+"""Full name of the function that the patches in ``patches/`` add to vLLM. It creates an engine's output processor.
 
-The patched vLLM also notifies that output processor when the engine has started.
+The patched vLLM also calls the created object when the engine has started.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"
@@ -26,7 +26,10 @@ _OBJECT = "override it on the output processor of a bound engine"
 def _unchanged_hooks(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Return hooks without a wrapper for callables of ``module``. Rows are (name, parameters, purpose, version)."""
+    """Return a `Hook` for each callable of ``module`` that is used unchanged.
+
+    Each row is (name of the callable, its parameters, purpose, first vLLM version).
+    """
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 
 

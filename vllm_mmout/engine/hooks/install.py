@@ -40,7 +40,7 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Check that vLLM has all hooked callables, then install the hooks and added names that are not installed yet.
+    """Check that vLLM has all hooked callables, then install the hooks and add the names that are missing yet.
 
     Args:
         hooks: hooks to install, by default the whole hook table.
@@ -109,7 +109,7 @@ def verify(
 def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Find the module or class of each hooked callable and added name. Also return messages about missing callables.
+    """Find the module or class of each hooked callable and added name. Return them, and messages about missing ones.
 
     The dict maps full names to (module or class, attribute name).
     """
@@ -124,7 +124,7 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the module or class that has the callable or name in ``row``, and add it to ``places``.
+    """Find the module or class that ``row`` names, and add it to ``places`` under the full name of ``row``.
 
     Return a description of the fault if vLLM lacks the callable, or None.
     """

@@ -20,10 +20,10 @@ class StartListener:
     """Mixin for an engine's output processor, with the methods that a patched vLLM calls when the engine starts."""
 
     start_binding: EngineBinding
-    """Output processors and settings of the engine that is starting."""
+    """Binding of the engine that is starting: its output processors and settings."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Return a context manager for an engine's start. If that fails, it raises the error that a worker reported."""
+        """Return a context manager for an engine's start. If that fails, the error that a worker reported is raised."""
         return raising_worker_error()
 
     def started(self, engine: Any) -> None:
@@ -38,7 +38,7 @@ class StartListener:
 
 
 def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
-    """Return a function that creates an engine's output processor, or None if vLLM's own is to be used.
+    """Return a function that creates an engine's output processor, or None to use vLLM's own.
 
     This implements `OutputRegistry.output_router`.
     """

@@ -16,7 +16,7 @@ Original: TypeAlias = Callable[..., Any]
 
 
 def _hook_wrapper(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """Return a decorator. Calls of the decorated callable call ``replacement``, with the callable as first argument."""
+    """Return a decorator by which calls go to ``replacement``, with the decorated callable as first argument."""
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:
@@ -69,7 +69,7 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
-    """Check an engine's options, then call ``start``. Return the engine's `EngineBinding`, or None for a text model.
+    """Check an engine's options, then call ``start``. Return its `EngineBinding`, or None for a text model.
 
     If an engine with output processors does not start, the error that its processes reported is raised.
     """

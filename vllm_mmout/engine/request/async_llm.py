@@ -47,7 +47,7 @@ class BoundAsyncLLM(AsyncLLM):
     mmout: AsyncRuns
 
     def mmout_bound(self) -> None:
-        """Create this package's state for the engine. Called once, after the engine was changed to this class."""
+        """Create this package's state of the engine. Called once, when a started ``AsyncLLM`` has got this class."""
         self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted
@@ -257,7 +257,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check the params of a request unless ``checked`` is True, and read its input in a thread."""
+        """Read the input of a request in a thread, after checking its params. ``checked`` skips the check."""
         binding = self.output_processor.binding
         try:
             if not checked:

@@ -149,7 +149,7 @@ def _raised_in_worker(failure: wire.Failure) -> MMOutError:
 
 
 def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
-    """Record in the trace how long a request waited for the engine, and how long its output took to arrive.
+    """Record in the trace file how long a request waited for the engine, and how long its output took to arrive.
 
     The worker has appended the times to ``buffer``.
     """
@@ -162,7 +162,7 @@ def _trace_arrival(decoding: Decoding, buffer: torch.Tensor) -> None:
 
 
 def _decode_one(decoding: Decoding, name: str, raw: Raw, result_name: str | None) -> Any:
-    """Decode ``raw``, a processor's reduced output for a whole input, then georeference and save the result.
+    """Decode ``raw``, the output of a processor's ``reduce`` for a whole input. Georeference and save the result.
 
     ``name`` is the processor's name. ``result_name`` is equal to ``name``, or None if the request has only one result.
     """
@@ -183,7 +183,7 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, result_name: str | None
 
 
 def _decode_parts(decoding: Decoding, name: str, raw: Raw, result_name: str | None) -> Any:
-    """Decode ``raw``, a processor's reduced output for a tile, a block of tiles or another part of an input.
+    """Decode ``raw``, the output of a processor's ``reduce`` for a tile, a block of tiles or another part of an input.
 
     ``name`` is the processor's name. ``result_name`` is equal to ``name``.
     """

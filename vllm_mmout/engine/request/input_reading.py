@@ -60,7 +60,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
 
 
 def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
-    """Read or open an input for its request, as `prepare` does, but without recording times."""
+    """Read an input into ``request`` and return that, or return a `Run` if the input is computed in parts."""
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:

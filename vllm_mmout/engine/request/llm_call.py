@@ -39,7 +39,8 @@ vLLM raises ValueError for a prompt that it cannot turn into tokens.
 
 
 StoreResult: TypeAlias = Callable[[int, "MultimodalRequestOutput"], "MultimodalRequestOutput"]
-"""Function that is called with the index of an input and its result. It returns the result that `Call` keeps in memory.
+"""Function that takes the index of an input and its result, and returns the result that `Call` keeps in memory. It may
+store the pixels elsewhere.
 """
 
 
@@ -70,7 +71,7 @@ class Call:
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """Next input, already read (`Request`) or opened (`Run`), which waits until the limits allow sending it."""
+        """Next input, which is read (`Request`) or opened (`Run`) and waits until the limits on requests admit it."""
         self.runs: list[Run] = []
         """Scenes, and other requests that are split into parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}
@@ -247,7 +248,7 @@ class Call:
 
 @dataclass(slots=True)
 class Alarm:
-    """Flag that wakes the caller's thread when a tile was read or joined, or when a Ctrl-C came.
+    """Flag that wakes the thread of ``LLM.generate`` when a tile was read or joined, or when a Ctrl-C came.
 
     It works even while the thread waits for an engine in another process. Without it, a tile that is ready would wait
     for the end of the running batch.
@@ -255,7 +256,7 @@ class Alarm:
 
     engine: BoundLLMEngine
     stepping: bool = False
-    """Whether the caller's thread runs a step of the engine, or is about to. `ring` then also ends a wait in the step.
+    """Whether the thread of ``LLM.generate`` runs an engine step, or is about to. `ring` then ends the step early.
     """
     _held_until_ring: threading.Lock = field(default_factory=threading.Lock)
     """Lock that is held until `ring` releases it.

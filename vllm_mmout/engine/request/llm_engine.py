@@ -30,7 +30,7 @@ class BoundLLMEngine(LLMEngine):
             return super().add_request(*args, **kwargs)
 
     def abort_request(self, *args: Any, **kwargs: Any) -> None:
-        """Abort requests as vLLM does. A Ctrl-C is handled only after they were aborted."""
+        """Abort requests as vLLM does. A Ctrl-C is handled only after the requests were aborted."""
         with self.mmout.delayed(self.wake):
             super().abort_request(*args, **kwargs)
 

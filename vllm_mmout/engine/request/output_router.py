@@ -186,9 +186,9 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Queue an output for decoding, after earlier outputs of the same request.
+        """Queue ``buffer``, an engine output, for decoding after earlier outputs of the same request.
 
-        ``buffer`` is the engine's output, and ``shell`` the result object that gets the decoded output.
+        ``shell`` is the result object that gets the decoded output.
 
         The request counts as unfinished until its result is delivered.
         """
@@ -245,7 +245,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 self._put(decoding.state, decoding.request, shell)
 
     def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
-        """Put a result object into the queue of its request, or into the list from which ``LLM`` fetches results."""
+        """Put ``shell``, a result object, into the queue of its request, or into the list that ``LLM`` fetches."""
         if not shell.finished:
             request.reports.append(shell)
         if state.queue is not None:

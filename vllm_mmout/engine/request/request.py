@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that georeferences a decoded output and saves it, if the request has a path.
+"""Function that georeferences a decoded output, and saves it if the request has a path.
 
-Its arguments are the output and the name of the output's processor. For a whole input with a single processor, None
-replaces the name.
+It takes the output and the name of the output's processor. The name is None for the only output of a whole input.
 """
 Kind = TypeVar("Kind")
 
@@ -39,31 +38,31 @@ def as_it_is(output: Any, _processor_name: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
-    """Block of tiles, or another part of a user's input, that one engine request computes."""
+    """Input of one engine request: a block of tiles, or another part of a user's input."""
 
     parts: Sequence[Part]
-    """Tiles, or other parts, that the request computes. Their outputs are not set yet."""
+    """Tiles, or other parts of the user's input, that the request computes. They have no outputs yet."""
     prompt: Any = None
-    """Rendered prompt of a single part. None for a block of tiles, and for parts without valid pixels."""
+    """Rendered prompt of a single tile or other part. None for a block of tiles, and for tiles without valid pixels."""
     tensors: Mapping[str, Any] | None = None
-    """Keyword arguments of ``forward`` for a block of tiles, as arrays or tensors with the tiles on axis 0. None if
-    this is not a block.
+    """Keyword arguments of ``forward`` for a block of tiles: arrays or tensors with the tiles on axis 0. None for other
+    inputs.
     """
     is_block: bool = False
     """Whether this is a block of tiles. The engine's output then has the tiles on axis 0."""
     name_of: Callable[[int], str] = "part {}".format
-    """Function that returns the name of a part for error messages, given its index."""
+    """Function that takes the index of a tile or other part, and returns its name for error messages."""
     pooling: PoolingParams | None = None
     """vLLM's ``PoolingParams`` for the request, or None for the defaults."""
 
     @property
     def index(self) -> int:
-        """Index of the first part, which identifies this block within the user's request."""
+        """Index of the first tile or other part, which identifies this object within the user's request."""
         return self.parts[0].index
 
     @property
     def is_sent(self) -> bool:
-        """Whether the engine must compute this input. Parts without valid pixels are not sent to the engine."""
+        """Whether the engine must compute this input. Tiles without valid pixels are not sent to the engine."""
         return self.prompt is not None or self.tensors is not None
 
     def __len__(self) -> int:
@@ -80,7 +79,7 @@ class PartInput:
         return first, rest
 
     def without_input(self) -> PartInput:
-        """Return a copy without prompt and tensors, so that their memory is freed before the parts are decoded."""
+        """Return a copy without prompt and tensors, so that their memory is freed before the outputs are decoded."""
         return replace(self, prompt=None, tensors=None)
 
     def named_in(self, error: BaseException) -> BaseException:
@@ -132,7 +131,7 @@ class Request:
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made in reading the input. Empty for a part of a larger input."""
     run: object = None
-    """Scene (`Run`) to which this request belongs, or None for a whole input."""
+    """Scene or other `Run` of which this request computes a part, or None for a whole input."""
     part: PartInput | None = None
     """Tiles, or another part of a larger input, that this request computes. None for a whole input."""
 
@@ -149,7 +148,7 @@ class Request:
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
     """Early outputs that the caller has not fetched. vLLM's own queue would keep only the newest."""
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Outputs, each with its tensor, that wait because an earlier output of the request is still being decoded."""
+    """Engine outputs that wait for the decoding of earlier ones, as (result object for the caller, engine output)."""
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
@@ -171,7 +170,7 @@ class Request:
         return Progress(shown_after[self._shown - 1], self.steps, self._shown - 1)
 
     def release(self) -> None:
-        """Drop the input and the callback, because tasks of vLLM may keep this object alive after its end."""
+        """Drop the prompt and the ``finish`` callback, because tasks of vLLM may keep this object alive for longer."""
         self.prompt, self.finish = None, as_it_is
 
 
@@ -187,7 +186,7 @@ def ticket(kind: type[Kind]) -> Kind | None:
 
 @contextmanager
 def carrying(request: object) -> Iterator[None]:
-    """Set `TICKET` to a request while it is added to the engine, so that the output processor finds it."""
+    """Set the context variable `TICKET` to a request while vLLM adds it, so that the output processor finds it."""
     token = TICKET.set(request)
     try:
         yield

@@ -26,12 +26,12 @@ class AskedResult:
     """A result that a request asks for."""
 
     name: str
-    """Name of the result: its kind if the request asks for several kinds, else the name of its processor."""
+    """Name of the result: its kind if the request asks for several kinds of output, else its processor's name."""
     processor: OutputProcessor
     params: OutputParams
-    """Options of the request, with one kind of output."""
+    """Options of the request. If it asks for several kinds of output, ``params.output`` is the kind of this result."""
     is_kind: bool = False
-    """Whether the request asks for several kinds of output, and this result has one of these kinds."""
+    """Whether this result is one of several kinds of output that the request asks a single processor for."""
 
     @property
     def formats(self) -> Mapping[str, str] | None:

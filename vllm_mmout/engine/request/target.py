@@ -97,7 +97,7 @@ def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]
 
 
 def target_of(params: OutputParams, data: Any) -> Target | None:
-    """Return the file or folder for the result of a request, or None without a path. A missing folder is created."""
+    """Return the file or folder for a request's result, or None if it has no path. A missing folder is created."""
     path = params.path
     if params.stac_item and path is None:
         raise OptionError("stac_item describes the file of a result; give its path too", param="stac_item")
@@ -156,10 +156,11 @@ def finishing(
     kinds: Sequence[AskedResult] = (),
     placed_on: Source | None = None,
 ) -> Finish:
-    """Return a function that georeferences an output like ``source`` and saves it to ``target``, if they are given.
+    """Return a function that georeferences a decoded output and saves it to ``target``.
 
-    The output's metadata stores ``model``, and the name of the processor. If the request has only one result, this is
-    ``first_processor``.
+    The output gets the georeference and metadata of ``source``, which describes the input. Its metadata also stores
+    ``model``, and the name of the processor. If the request has only one result, this is ``first_processor``. Without
+    ``source`` the output is not georeferenced, and without ``target`` it is not saved.
 
     If the request asks for several ``kinds``, the function makes them of the output, and returns them by name.
     ``placed_on`` describes the input of an output that is georeferenced already.
@@ -236,7 +237,7 @@ def check_place(
 
 
 def _checked_format(result: AskedResult, target: Target | None, place: Georeference | None) -> str | None:
-    """Return the name of the result's format. Raise if it cannot store ``place``, or needs a missing package."""
+    """Return the result's file format. Raise if it cannot store the georeference, or needs a missing package."""
     if target is None:
         return None
     formats = result.formats or {"": ""}

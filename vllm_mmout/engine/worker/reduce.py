@@ -38,12 +38,12 @@ Pooled: TypeAlias = "torch.Tensor | Sequence[RequestOutcome | None]"
 
 
 class Stepped(list["Outcome | None"]):
-    """List of the raw outputs of a step's requests, with the early outputs of unfinished requests as ``early``."""
+    """List of the raw outputs of a step's requests, which also holds early outputs of unfinished requests."""
 
     def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
         super().__init__(outcomes)
         self.early = early
-        """Early outputs of requests that are not finished, by row in the batch."""
+        """Early outputs of requests that are not finished, by the index of the request in the batch."""
 
 
 class ReducingPooler(Pooler):
@@ -162,7 +162,7 @@ class ReducingPooler(Pooler):
         return picks if isinstance(picks, wire.Failure) else _packed(picks)
 
     def _picks(self, raw: Raw, count: int, params: OutputParams) -> dict[str, Raw] | wire.Failure:
-        """Run ``reduce`` of each requested processor on ``count`` requests or tiles."""
+        """Run ``reduce`` of each requested processor on ``count`` requests or tiles. Return the results by name."""
         picks: dict[str, Raw] = {}
         name = "request"
         try:

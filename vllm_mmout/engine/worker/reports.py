@@ -20,13 +20,13 @@ _ATTRIBUTE: Final = "mmout_reports"
 
 
 class Reports:
-    """Packed early outputs of a step, by row in the batch, which wait until the worker sends the step's output."""
+    """Store of the packed early outputs of a step's requests, until the worker sends the output of the step."""
 
     def __init__(self) -> None:
         self._rows: dict[int, torch.Tensor] = {}
 
     def put(self, row: int, buffer: torch.Tensor) -> None:
-        """Store the early output of a row, packed as uint8 [bytes]."""
+        """Store the early output, packed as uint8 [bytes], of the request with index ``row`` in the batch."""
         self._rows[row] = buffer
 
     def attach_to(self, output: Any) -> Any:
@@ -40,7 +40,7 @@ class Reports:
 
 
 class _LateOutput(AsyncModelRunnerOutput):
-    """Output of a step that is still being copied to the host, with the early outputs to attach to it."""
+    """Output of a step that is still being copied to the host. It gets early outputs attached after the copy."""
 
     def __init__(self, output: AsyncModelRunnerOutput, rows: dict[int, torch.Tensor]) -> None:
         self._output = output

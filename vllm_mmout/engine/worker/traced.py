@@ -1,4 +1,4 @@
-"""Measure how long each stage of a step takes in the worker of a traced engine, the copies to and from it included.
+"""Measure how long each stage of a step takes in the worker of a traced engine, including its copies.
 
 On a GPU, tracing synchronizes with the device after each stage. An untraced step does not.
 """
@@ -89,7 +89,7 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``work``, the worker's ``execute_model`` or ``sample_tokens``. Record the times if the pooler ran.
+        """Call ``work``, the worker's ``execute_model`` or ``sample_tokens``. Record its times if it pooled results.
 
         The output may still be on its way to the host. The times are then recorded when the copy is complete.
         """
