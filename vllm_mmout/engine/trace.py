@@ -111,9 +111,9 @@ class Traced:
     trace: Trace
     request: str
     tile: int | None = None
-    """Index of the first tile of a block, or None for the whole request."""
+    """Index of the first tile of a block of tiles, or None for the whole request."""
     tiles: int = 1
-    """Number of tiles of the block."""
+    """Number of tiles in the block of tiles, 1 for a whole request."""
 
     def stage(self, name: str, began: float, ended: float | None = None, **fields: Any) -> None:
         """Add a stage of this request to the trace file.
@@ -135,7 +135,7 @@ class Traced:
 
 
 TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
-"""Request, or block of its tiles, whose times are being recorded. None if tracing is off."""
+"""Context variable: the request, or block of its tiles, whose times are recorded. None if tracing is off."""
 
 
 @contextmanager

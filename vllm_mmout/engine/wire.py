@@ -48,7 +48,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Key, dtype and shape of a tensor, and its byte offset in the buffer."""
+    """Key, dtype and shape of a tensor, and its byte offset in the buffer of a request's result."""
 
     key: str
     dtype: str

@@ -1,1 +1,1 @@
-"""Mosaics: several scenes run one by one, and their results joined to one map."""
+"""Mosaics: each of several scenes runs on its own, and their results are joined to one map."""

@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.input_picture import InputPicture
 
 _WINDOW_BYTES = 64 << 20
-"""Largest size in bytes of the window of the map that is joined at a time. A window has at least one block of the map.
-"""
+"""Largest size in bytes of the part of a map that is joined at a time. It has at least one GeoTIFF block."""
 _MOST_BLOCKS = 8
-"""Largest number of blocks of the map in a window."""
+"""Largest number of GeoTIFF blocks of a map that are joined at a time."""
 _MARGIN = 2
 """Number of map pixels by which a scene's pixels, resampled to the map, may lie outside of the scene's bounding box."""
 
 
 @dataclass(frozen=True, slots=True)
 class SceneResult:
-    """Result of a scene, which is stored in a raster file."""
+    """Result of one scene of a mosaic, which is stored in a raster file."""
 
     name: str
     raster: StoredRaster
@@ -49,16 +48,16 @@ class SceneResult:
         return PlacedRaster(self.name, self.raster.georeference, (self.raster.height, self.raster.width))
 
     def nodata_share(self) -> float:
-        """Return the share of pixels without data, from 0 to 1. The whole raster is read."""
+        """Return the share of the result's pixels without data, from 0 to 1. The whole raster is read."""
         missing = sum(0 if valid is None else int(valid.size - valid.sum()) for valid in self._valid_masks())
         return missing / (self.raster.height * self.raster.width)
 
     def is_empty(self) -> bool:
-        """Return whether all pixels lack data. The raster is read until a pixel with data is found."""
+        """Return whether all pixels of the result lack data. The raster is read until a pixel with data is found."""
         return not any(valid is None or valid.any() for valid in self._valid_masks())
 
     def _valid_masks(self) -> Iterator[NDArray[np.bool_] | None]:
-        """Yield a mask [height, width] of the pixels with data for each row of blocks, or None if all have data."""
+        """Yield a mask [height, width] of the pixels with data for each strip of rows, or None if all have data."""
         raster = self.raster
         block = block_limit(raster.count)
         for row in range(0, raster.height, block):
@@ -111,7 +110,7 @@ class Joining:
     """Function that raises if the caller has aborted the request. It is called repeatedly while the map is made."""
 
     def raster(self, folder: Path | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Join the results in ``folder``, and return the raster of the map, which owns its temporary file."""
+        """Join the results to a map. Return its raster, which owns a temporary file in ``folder``."""
         like = common_traits(self.results)
         canvas = Canvas(folder, self.grid.size, like if self.finish is None else self.finish(like))
         try:

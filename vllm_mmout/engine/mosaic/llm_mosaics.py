@@ -123,7 +123,7 @@ def _folder_of(path: str) -> PurePath:
 
 
 def _scene_request(request: Request, params: OutputParams) -> Request:
-    """Return a scene's request. It has its own ``params``, but the priority and adapter of the mosaic's request."""
+    """Return a scene's request: with its own ``params``, and the priority and LoRA adapter of the mosaic's request."""
     return Request(params, lora_request=request.lora_request, priority=request.priority, may_be_empty=True)
 
 

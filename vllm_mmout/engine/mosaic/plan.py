@@ -211,7 +211,7 @@ def named(error: MMOutError, name: str) -> MMOutError:
 
 
 def left_out(name: str, error: BaseException) -> str:
-    """Return the sentence about a scene that a mosaic leaves out."""
+    """Return a sentence for users: that and why a mosaic leaves out the scene ``name``."""
     reason = "does not touch the bbox or aoi" if isinstance(error, OutsideError) else f"failed: {error}"
     return f"{name} was left out of the mosaic, as it {reason}."
 

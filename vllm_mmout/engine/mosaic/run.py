@@ -164,7 +164,7 @@ class MosaicRun:
         return finishing(None, planned.target, kinds=kinds, placed_on=place)(place.lay(output), None)
 
     def _of_days(self, made: Sequence[PlannedMap], outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the outputs by day. If the request's path is a Zarr store, save them there."""
+        """Return the outputs of a map of each day, by day. If the request's path is a Zarr store, save them there."""
         by_day = {str(each.day): output for each, output in zip(made, outputs, strict=True)}
         target = self.plan.target
         if target is not None and not target.folder:

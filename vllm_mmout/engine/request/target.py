@@ -76,7 +76,7 @@ class Target:
 
 
 def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]) -> None:
-    """Raise if two results of one call would be written to the same file."""
+    """Raise if two results of one ``generate`` call would be written to the same file."""
     seen = set()
     for data, params in requests:
         if params.path is None:

@@ -43,7 +43,7 @@ SMALL_BLOCKS_S = 1.0
 
 
 class AsyncRuns:
-    """State of an ``AsyncLLM`` for all its requests: their limits, and the schedule and progress of scenes."""
+    """State of all requests of an ``AsyncLLM``: their limits, and the schedule and progress of scenes."""
 
     def __init__(self, binding: Binding) -> None:
         settings, engines = binding.settings, binding.engines

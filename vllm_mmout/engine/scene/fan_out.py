@@ -78,7 +78,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield all tiles, or other parts of the request, in blocks or one by one.
+        """Yield the inputs of all tiles, or of other parts of the request, in blocks or one by one.
 
         The caller closes the generator. Call `reserve` before each block or part is read. If that returns False, stop.
         """
@@ -170,7 +170,7 @@ class FanOut(ABC):
         self.stopping()
 
     def check_time(self, limit_s: float) -> None:
-        """Abandon threads that spend over ``limit_s`` seconds on a tile, or that ignore the stop of the request."""
+        """Abandon threads that spend over ``limit_s`` seconds on a tile, or that outlive a stopped request."""
         now = time.monotonic()
         for name, lane in self._lanes.items():
             since = lane.busy_since
@@ -280,7 +280,7 @@ class FanOut(ABC):
             self._ended(lane.processor_name)
 
     def _joined_all(self) -> None:
-        """Count a processor that has joined its tiles. After the last processor, deliver all results."""
+        """Record that a processor has joined its tiles. After the last processor, save and deliver all results."""
         with self._lock:
             self._to_join -= 1
             if self._to_join or self.stopped:

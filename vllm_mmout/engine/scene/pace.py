@@ -1,4 +1,4 @@
-"""Choose the number of tiles in a scene's next block, from how long the engine took for earlier blocks."""
+"""Choose how many tiles of a scene an engine gets at a time, from how long it took for earlier ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pace:
         return max(1, most // BLOCK_DIVISOR if gives_way else most)
 
     def add(self, tiles: int, seconds: float, nbytes: int) -> None:
-        """Record the answer to a block: its number of tiles, the seconds that it took, and its size in bytes."""
+        """Record the engine's output for a block of tiles: number of tiles, seconds that it took, and size in bytes."""
         self._seconds = _MEMORY * self._seconds + seconds
         self._bytes = _MEMORY * self._bytes + nbytes
         self._tiles = _MEMORY * self._tiles + tiles

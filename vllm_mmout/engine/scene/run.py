@@ -100,7 +100,7 @@ class Run(FanOut):
 
     @property
     def progress(self) -> Progress:
-        """Number of joined tiles and number of all tiles."""
+        """Number of joined tiles, and total number of tiles."""
         return Progress(self.done, self.total)
 
     def rendered(self, part: PartInput) -> Any:

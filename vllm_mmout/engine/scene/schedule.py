@@ -28,7 +28,7 @@ class Turn:
     """Actions that the caller of `Schedule.turn` must perform, in the order of these fields."""
 
     failed: list[Run] = field(default_factory=list)
-    """Scenes that have failed since the last call. The caller must abort their requests in the engines."""
+    """Scenes that have failed since the last `Schedule.turn`. The caller must abort their requests in the engines."""
     ended: list[Run] = field(default_factory=list)
     """Scenes that have succeeded or failed, and were removed from the schedule."""
     sendings: list[tuple[Run, PartInput, int]] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Schedule:
             run.pace.add(len(part), seconds, nbytes)
 
     def turn(self, *, gives_way: bool = False) -> Turn:
-        """Check all scenes, start waiting scenes if the limit allows it, and choose the tiles to send next.
+        """Check all scenes, start waiting scenes if fewer than the limit run, and choose the tiles to send next.
 
         ``gives_way`` is True while requests without tiles arrive. Only idle engines then get blocks, and smaller ones.
         """

@@ -1,4 +1,4 @@
-"""Add a time limit for steps, tracing, pinned inputs, and sleep instead of polling to a core with output processors."""
+"""Set up an engine core with output processors: step time limit, tracing, pinned inputs, sleep instead of polling."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from vllm.utils.torch_utils import PIN_MEMORY
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 _LEAST_BYTES = 1 << 16
-"""Smallest size of a tensor in bytes that is pinned here. Smaller tensors cost the step no time."""
+"""Smallest size in bytes of a tensor that is copied to pinned memory. Smaller tensors would save no time."""
 
 
 def pin_on_arrival(core: Any) -> None:

@@ -211,7 +211,7 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
-    """Stack the raw outputs in ``rows`` on axis 0. If ``pooled`` is a tensor of only these rows, it is not copied."""
+    """Return the raw outputs with indices ``rows``, stacked on axis 0. If that is all of ``pooled``, do not copy."""
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]

@@ -1,4 +1,4 @@
-"""Place an area of interest on the pixels of a raster, across coordinate systems and the antimeridian."""
+"""Convert an area of interest to the pixels of a raster, across coordinate systems and the antimeridian."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.ground_points import Affine
 
 _TOLERANCE: Final = 1 / 32
-"""Largest distance in pixels between an edge after its transformation, which is a curve, and its straight replacement.
-"""
+"""Largest distance in pixels between a transformed edge, which is a curve, and the straight lines that replace it."""
 _MOST_POINTS: Final = 4_000_000
 """Largest number of points of a ring, after points were added to its edges."""
 _TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
 """Positions along an edge, from 0 to 1, where the distance between curve and straight line is measured."""
 _MARGIN: Final = 0.05
-"""Fraction of the raster's extent added on each side before an area in degrees is clipped to it."""
+"""Fraction of a raster's extent that is added on each side before an area in degrees is clipped to the extent."""
 _HALF: Final = TURN / 2
 
 
 def placed_area(area: Area, georeference: Georeference | None, size: tuple[int, int], name: str) -> PlacedArea:
-    """Return an area on the pixels of a raster.
+    """Convert an area of interest to the pixels of a raster.
 
     If the area is in another coordinate system, its edges, which are straight there, are divided until their pieces are
     straight on the raster to a fraction of a pixel. An edge that is longer than 180 degrees crosses the antimeridian.
@@ -83,7 +82,7 @@ def window_around(area: Area, georeference: Georeference | None, size: tuple[int
 def _placed(
     area: Area, georeference: Georeference | None, size: tuple[int, int], name: str
 ) -> tuple[PlacedArea, BoxSystem]:
-    """Return an area in pixels of a raster, and the coordinate systems. Raise OutsideError if it is outside."""
+    """Convert an area to pixels of a raster. Return it, and both coordinate systems. Raise OutsideError if outside."""
     placed, grid = located_grid(georeference, size, name, "aoi")
     placer = _Placer(box_system(area.crs, placed, grid, name, "aoi"))
     features = tuple(
@@ -189,7 +188,7 @@ class _Placer:
         return places
 
     def _bend(self, ring: Ring, places: Ring, edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], Ring]:
-        """Return the distance in pixels between curve and straight line, and the midpoint, for each of ``edges``.
+        """Return how far in pixels each of ``edges`` is from a straight line after transformation, and its midpoint.
 
         ``ring`` has the positions before the transformation, and ``places`` after it. Edges off the raster get distance
         0.

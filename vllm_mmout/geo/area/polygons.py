@@ -44,7 +44,7 @@ class AreaFeature:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Area:
-    """The features of an area of interest, as `vllm_mmout.geo.area_of` reads them."""
+    """Area of interest, as `vllm_mmout.geo.area_of` reads it: its features and their coordinate system."""
 
     features: tuple[AreaFeature, ...]
     crs: str | None

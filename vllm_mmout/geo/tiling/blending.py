@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_ONCE = 2**18
-"""Maximum number of pixel values that are averaged at a time, which bounds the memory. A large rectangle is averaged
-one band at a time."""
+"""Maximum number of pixel values that are averaged at a time, which bounds the memory. Larger arrays are averaged band
+by band."""
 
 Blend: TypeAlias = Literal["cosine", "linear", "none"]
 """Shape of the transition between overlapping tiles: a cosine ramp, a linear ramp, or a hard edge ("none")."""

@@ -223,7 +223,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, got: tuple[int, int], blend: Blend) -> Plan:
-        """Compute where the outputs of all tiles belong in the result. ``got`` is the output size of a single tile.
+        """Compute where the outputs of all tiles belong in the result. ``got`` is the size of a single output.
 
         ``got`` is the (height, width) of a tile's output, padding included. Raise DecodeError if a tile would not begin
         and end at whole pixels of the result, or if the output does not have one pixel for each patch of the grid.
@@ -262,21 +262,21 @@ class Plan:
         return cell if len(down) == len(across) == 1 and self.covers(cell) == 1 else None
 
     def covers(self, cell: Cell) -> int:
-        """Return the number of tiles that have a positive blending weight in a rectangle of the result."""
+        """Return the number of tiles that have a positive blending weight in the rectangle ``cell`` of the result."""
         return self.rows.covers[cell[0]] * self.cols.covers[cell[1]]
 
     def place(self, cell: Cell) -> tuple[int, int, int, int]:
-        """Return (first row, first column, height, width) of a rectangle, in pixels of the result."""
+        """Return (first row, first column, height, width) of the rectangle ``cell``, in pixels of the result."""
         rows, cols = self.rows.intervals[cell[0]], self.cols.intervals[cell[1]]
         return rows.start, cols.start, rows.stop - rows.start, cols.stop - cols.start
 
     def within(self, index: int, cell: Cell) -> tuple[slice, slice]:
-        """Return the (rows, columns) slices of the output of tile ``index`` that cover a rectangle of the result."""
+        """Return the (rows, columns) slices of the output of tile ``index`` that cover the rectangle ``cell``."""
         row, col = divmod(index, len(self.grid.cols))
         return self.rows.within(row, cell[0]), self.cols.within(col, cell[1])
 
     def weight(self, index: int, cell: Cell) -> NDArray[np.float64]:
-        """Return the blending weight [height, width] of a tile at each pixel of a rectangle."""
+        """Return the blending weight [height, width] of tile ``index`` at each pixel of the rectangle ``cell``."""
         row, col = divmod(index, len(self.grid.cols))
         rows, cols = self.within(index, cell)
         return np.multiply.outer(self.rows.weights[row][rows], self.cols.weights[col][cols])

@@ -67,7 +67,7 @@ class WaitingCorners:
         return address
 
     def take(self, address: int, count: int) -> NDArray[np.int32]:
-        """Return ``count`` corners, int32 [count, 2], from ``address`` on, and remove them from the store."""
+        """Remove ``count`` corners, from ``address`` on, from the store. Return them as int32 [count, 2]."""
         rows = np.empty((count, 2), np.int32)
         done = 0
         while done < count:
@@ -124,7 +124,7 @@ class BorderSegments:
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Store new border segments, and return an identifier for each, which `join` and `take` expect.
+        """Store the corners of new border segments, and return an identifier of each segment for `join` and `take`.
 
         ``vertices`` are the corners [n, 2] of all segments in turn. ``counts`` has the number of corners per segment.
         """

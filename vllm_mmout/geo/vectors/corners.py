@@ -55,7 +55,7 @@ class Verticals:
     band."""
 
     height: int
-    """Number of raster rows in the band."""
+    """Number of raster rows in the band that is traced."""
 
     def indices_at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the indices of the vertical border lines that cross row ``rows[i]`` in column ``cols[i]``."""
