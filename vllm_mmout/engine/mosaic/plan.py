@@ -121,7 +121,7 @@ class MosaicPlan:
         return own or ([] if self.target is None else [self.target])
 
     def checked(self, limits: Limits) -> MosaicPlan:
-        """Check the scales and dates of the scenes, the grid and ``limits``. Add sentences about doubtful dates."""
+        """Check the scenes' scales and dates, the grid and the limits. Return a copy with sentences on doubtful dates."""
         self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:
@@ -211,7 +211,7 @@ def named(error: MMOutError, name: str) -> MMOutError:
 
 
 def left_out(name: str, error: BaseException) -> str:
-    """Return a sentence for users: that and why a mosaic leaves out the scene ``name``."""
+    """Return a sentence that tells users why a mosaic leaves out the scene ``name``."""
     reason = "does not touch the bbox or aoi" if isinstance(error, OutsideError) else f"failed: {error}"
     return f"{name} was left out of the mosaic, as it {reason}."
 

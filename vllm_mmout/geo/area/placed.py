@@ -47,7 +47,7 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of ``window``, or None outside. Rows are multiplied by ``up``.
+        """Return the polygon as GeoJSON in pixels of ``window``, or None if outside. Rows are multiplied by ``up``.
 
         ``up`` is 1 or -1.
 

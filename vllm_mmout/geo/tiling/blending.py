@@ -157,7 +157,7 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return the values for pixels that no tile has a known value for: those of the first tile ``valid`` there."""
+    """Return values for the pixels where no tile has a known value, from the first tile that is ``valid`` there."""
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):
         fallback = values if part.valid is None else np.where(part.valid, values, fallback)

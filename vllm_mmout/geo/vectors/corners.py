@@ -24,9 +24,9 @@ JUNCTION: three or four borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on borders that run east above which is their region: where a line begins, and everywhere."""
+"""Kinds of corners on eastward borders, whose region is above them: kinds where a line begins, and all kinds."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on borders that run west below which is their region: where a line begins, and everywhere."""
+"""Kinds of corners on westward borders, whose region is below them: kinds where a line begins, and all kinds."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
