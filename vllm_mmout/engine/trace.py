@@ -29,7 +29,7 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 STAGES = ("read", "map", "queue", "load", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
 """Stages of a tile, or of an input that fits one forward, in their order from reading to writing."""
 _WAITS = frozenset({"queue", "transport", "request"})
-"""Stages in which a request only waits. They may overlap, so the viewer shows each request in a separate row."""
+"""Stages where a request only waits. They may overlap, so the viewer shows each request in a separate row."""
 
 
 class Trace:

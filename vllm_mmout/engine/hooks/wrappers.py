@@ -16,7 +16,7 @@ Original: TypeAlias = Callable[..., Any]
 
 
 def _hook_wrapper(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """Return a decorator by which calls go to ``replacement``, with the decorated callable as first argument."""
+    """Return a decorator that redirects calls to ``replacement``, with the decorated callable as first argument."""
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:

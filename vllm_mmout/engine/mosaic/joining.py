@@ -29,7 +29,7 @@ _WINDOW_BYTES = 64 << 20
 _MOST_BLOCKS = 8
 """Largest number of GeoTIFF blocks of a map that are joined at a time."""
 _MARGIN = 2
-"""Number of map pixels by which a scene's pixels, resampled to the map, may lie outside of the scene's bounding box."""
+"""Number of map pixels that a scene, resampled to the map, may reach beyond its bounding box on each side."""
 
 
 @dataclass(frozen=True, slots=True)

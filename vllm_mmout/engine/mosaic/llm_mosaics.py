@@ -29,11 +29,11 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """For each input of the ``generate`` call, its range of indices in ``inputs``, or the error that refused it."""
+    """Range of indices in ``inputs`` for each input of the ``generate`` call, or the error if it was refused."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
     """Results of each mosaic's scenes, by the index of the mosaic among the inputs of the ``generate`` call."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
-    """For each scene, by its index in ``inputs``: the results of its mosaic, and its index in that mosaic."""
+    """Mosaic of each scene, and index of the scene in that mosaic, by the index of the scene in ``inputs``."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:

@@ -60,7 +60,7 @@ class MosaicPlan:
     scenes: tuple[MosaicScene, ...]
     """Scenes in the order given, except scenes that were left out."""
     scene_params: OutputParams
-    """Options for the request of each scene. They have no ``path``, because the result goes to a temporary file."""
+    """Options for the request of each scene, without a ``path``, because the result goes to a temporary file."""
     target: Target | None
     """Output file or folder, or None if the request lacks a path."""
     maps: tuple[PlannedMap, ...]
@@ -116,12 +116,12 @@ class MosaicPlan:
 
     @property
     def targets(self) -> list[Target]:
-        """Output files of the maps, or the single file that stores all maps. Empty if the request has no ``path``."""
+        """Output files of the maps, or the single file that stores all maps. Empty for a request without a ``path``."""
         own = [each.target for each in self.maps if each.target is not None]
         return own or ([] if self.target is None else [self.target])
 
     def checked(self, limits: Limits) -> MosaicPlan:
-        """Check the scenes' scales and dates, the grid and the limits. Return a copy with sentences on doubtful dates."""
+        """Check the scenes' scales and dates, the grid and limits. Return a copy with sentences on doubtful dates."""
         self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:

@@ -30,7 +30,7 @@ class PlannedMap:
     scenes: tuple[int, ...]
     """Scenes of this map, as indices in `MosaicPlan.scenes`."""
     target: Target | None
-    """Output file of this map, or None if the map is not saved to a file of its own."""
+    """Output file of this map, or None if the map is not saved to a separate file."""
     day: date | None = None
     """Day on which the scenes of this map were taken, or None if the mosaic makes one map of all days."""
 

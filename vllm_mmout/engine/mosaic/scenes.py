@@ -67,7 +67,7 @@ class MosaicScene:
 
     @property
     def sorting_date(self) -> date:
-        """Date by which scenes are sorted: ``day``, or else ``written``, or else the earliest possible date."""
+        """Date for sorting scenes: ``day``, or else ``written``, or else the earliest possible date."""
         return self.day or self.written or date.min
 
     @property

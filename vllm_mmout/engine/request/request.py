@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Function that georeferences a decoded output, and saves it if the request has a path.
 
-It takes the output and the name of the output's processor. The name is None for the only output of a whole input.
+It takes the output and the name of the output's processor. For the only output of a whole input, the name is
+None.
 """
 Kind = TypeVar("Kind")
 
@@ -41,7 +42,7 @@ class PartInput:
     """Input of one engine request: a block of tiles, or another part of a user's input."""
 
     parts: Sequence[Part]
-    """Tiles, or other parts of the user's input, that the request computes. They have no outputs yet."""
+    """Tiles, or other parts of the user's input, that the request computes. Their outputs are not set yet."""
     prompt: Any = None
     """Rendered prompt of a single tile or other part. None for a block of tiles, and for tiles without valid pixels."""
     tensors: Mapping[str, Any] | None = None
@@ -131,7 +132,7 @@ class Request:
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made in reading the input. Empty for a part of a larger input."""
     run: object = None
-    """Scene or other `Run` of which this request computes a part, or None for a whole input."""
+    """Scene or other `Run` that contains this request, or None for a whole input."""
     part: PartInput | None = None
     """Tiles, or another part of a larger input, that this request computes. None for a whole input."""
 
@@ -148,7 +149,7 @@ class Request:
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
     """Early outputs that the caller has not fetched. vLLM's own queue would keep only the newest."""
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Engine outputs that wait for the decoding of earlier ones, as (result object for the caller, engine output)."""
+    """Engine outputs that wait while an earlier output is decoded, as (result object for the caller, engine output)."""
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1

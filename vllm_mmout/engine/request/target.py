@@ -97,7 +97,7 @@ def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]
 
 
 def target_of(params: OutputParams, data: Any) -> Target | None:
-    """Return the file or folder for a request's result, or None if it has no path. A missing folder is created."""
+    """Return the file or folder for a request's result, or None without a path. A missing folder is created."""
     path = params.path
     if params.stac_item and path is None:
         raise OptionError("stac_item describes the file of a result; give its path too", param="stac_item")

@@ -1,4 +1,4 @@
-"""Choose how many tiles of a scene an engine gets at a time, from how long it took for earlier ones."""
+"""Choose how many tiles of a scene an engine gets at a time, from how long it took for earlier tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OUTPUT_BYTES = 64 << 20
 BLOCK_DIVISOR = 4
 """Divisor of the number of tiles in a block while requests for small inputs arrive, so that these wait less."""
 _MEMORY = 0.7
-"""Decay factor of the moving averages. Each new measurement multiplies the weight of the earlier ones by it."""
+"""Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
 
 
 @dataclass(slots=True)

@@ -143,7 +143,7 @@ def _with_crs(text: str, crs: str) -> str:
 
 
 def _crs_member(crs: str) -> dict[str, Any]:
-    """Return the object by which GeoJSON 2008 names a coordinate system, in its member ``crs``."""
+    """Return the value that names a coordinate system in the member ``crs`` of GeoJSON 2008."""
     return {"type": "name", "properties": {"name": crs}}
 
 

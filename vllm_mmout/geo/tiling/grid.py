@@ -172,9 +172,9 @@ class Axis:
     intervals: tuple[slice, ...]
     """Intervals of pixels, each covered by the same tiles everywhere. Together they cover the axis, in order."""
     spans: tuple[range, ...]
-    """For each tile, the range of indices in ``intervals`` where its blending weight is positive."""
+    """Range of indices in ``intervals`` where a tile's blending weight is positive, for each tile."""
     covers: tuple[int, ...]
-    """For each of the ``intervals``, the number of tiles with a positive blending weight."""
+    """Number of tiles with a positive blending weight, for each of the ``intervals``."""
     weights: tuple[NDArray[np.float64], ...]
     """Blending weights along this axis, one array per tile with a weight for each of its pixels."""
 
