@@ -84,7 +84,7 @@ class Binding(EngineBinding):
     max_in_flight: int
     """Largest number of requests per engine that are admitted and not yet delivered."""
     max_tiles: int
-    """Largest number of tiles per engine that have been read and not yet joined into a mosaic."""
+    """Largest number of tiles per engine that are in memory: read, and not yet joined to the result of their scene."""
     engines: int = 1
     """Number of engines that this frontend sends requests to, more than 1 with data parallelism."""
     first_engine: int = 0

@@ -44,7 +44,7 @@ class Observer:
         """Record how long a processor took to decode a request or a block of tiles, including writing a file."""
 
     def tile(self, pixels: int) -> None:
-        """Record that a tile was joined to its mosaic. ``pixels`` is the tile's share of the scene's pixels."""
+        """Record that a tile was joined to the result of its scene. ``pixels`` is its share of the scene's pixels."""
 
     def backlog(self, tiles: int, seconds: float) -> None:
         """Record the number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""

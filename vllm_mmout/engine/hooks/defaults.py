@@ -31,8 +31,8 @@ ALL_DEVICES: dict[str, Any] = {
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""Engine arguments to add on a CPU: a tiny KV cache, which these models do not use. By default vLLM would start only if
-almost all memory is free.
+"""Engine arguments to add on a CPU: a tiny KV cache, which models of this package do not use. By default vLLM would
+start only if almost all memory is free.
 """
 
 _FOR_VLLM = ("convert", "model_impl")
@@ -52,8 +52,8 @@ _UNUSABLE = {
         " or write what is meant into the model's config.json or its input mapper"
     ),
 }
-"""Engine arguments that these models cannot use, because they are plain PyTorch. The value is the end of the error
-message.
+"""Engine arguments that models of this package cannot use, because they are plain PyTorch. The value is the end of the
+error message.
 """
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
@@ -202,7 +202,7 @@ def _refuse_another_type(config: dict[str, Any]) -> None:
 
 
 def _fit_tokens_to_requests(engine_args: EngineArgs, unset: Any) -> None:
-    """Set ``max_num_batched_tokens`` to ``max_num_seqs``, because each request of these models has exactly one token.
+    """Set ``max_num_batched_tokens`` to ``max_num_seqs``, because a request to a model of this package has one token.
 
     vLLM measures memory with a step of ``max_num_batched_tokens`` tokens, and looks up the last token of each request
     in the output of ``forward``. That output has only one row for each request.

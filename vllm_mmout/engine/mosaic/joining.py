@@ -99,7 +99,7 @@ class Joining:
     """
     grid: MapGrid
     confident: bool = False
-    """Whether each pixel is taken from the result whose largest band value there is the largest of all results."""
+    """Whether each pixel is taken from the result with the largest value there, over all bands."""
     finish: Callable[[RasterOutput], RasterOutput] | None = None
     """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
     resampling: str = "nearest"

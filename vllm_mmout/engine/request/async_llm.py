@@ -47,7 +47,7 @@ class BoundAsyncLLM(AsyncLLM):
     mmout: AsyncRuns
 
     def mmout_bound(self) -> None:
-        """Create this package's state of the engine. Called once, when a started ``AsyncLLM`` has got this class."""
+        """Create the state of this package. Called once, after a started ``AsyncLLM`` became a `BoundAsyncLLM`."""
         self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted

@@ -10,7 +10,7 @@ from typing import Any
 from vllm.v1.engine.output_processor import OutputProcessor
 
 _WAIT_S = 1.0
-"""Longest time in seconds that `wait_ready` blocks at a time, so that a Ctrl-C just before is not delayed longer."""
+"""Longest time in seconds that `wait_ready` blocks at a time. It limits the delay of a Ctrl-C."""
 
 
 class HoldingOutputProcessor(OutputProcessor):

@@ -192,7 +192,7 @@ class Scene(Run):
             raise InputError(f"{self._name_of(group[error.tile])}: {error}") from error
 
     def _mapped(self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
-        """Map tiles to the model's inputs. Yield one block, or several if the tensors differ in shape or dtype.
+        """Map tiles to the model's inputs. Yield a block of tiles, or several if tensors differ in shape or dtype.
 
         ``pixels`` is [tiles, bands, height, width].
         """

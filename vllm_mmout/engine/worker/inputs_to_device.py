@@ -42,7 +42,7 @@ class RawInputState(ModelState):
         self._features.pop(req_id, None)
 
     def prepare_inputs_embeds(self, *args: Any) -> None:
-        """Return None, because these models do not use token embeddings."""
+        """Return None, because models whose inputs are only tensors use no token embeddings."""
         return
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class RawInputState(ModelState):
         return modality, dummy["mm_kwargs"][modality][0]
 
     def prepare_attn(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return an empty dict, because these models do not use vLLM's attention."""
+        """Return an empty dict, because models whose inputs are only tensors do not use vLLM's attention."""
         return {}
 
     def _batched(self, items: list[tuple[str, Any]]) -> dict[str, Any]:

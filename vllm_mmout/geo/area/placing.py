@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TOLERANCE: Final = 1 / 32
 """Largest distance in pixels between a transformed edge, which is a curve, and the straight lines that replace it."""
 _MOST_POINTS: Final = 4_000_000
-"""Largest number of points of a ring, after points were added to its edges."""
+"""Largest number of points of a ring after its edges were divided, so that they follow a transformed curve."""
 _TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
 """Positions along an edge, from 0 to 1, where the distance between curve and straight line is measured."""
 _MARGIN: Final = 0.05

@@ -57,7 +57,7 @@ def wrong(problem: str) -> OptionError:
 
 
 def features_of(data: Mapping[str, Any], *, geographic: bool) -> tuple[AreaFeature, ...]:
-    """Return the features of a GeoJSON object, or raise OptionError unless they are polygons within the limits."""
+    """Return the features of a GeoJSON object. Raise OptionError if one is not a polygon, or if it has too many."""
     if data.get("type") == "FeatureCollection":
         listed = data.get("features")
         if not isinstance(listed, list) or not listed:
