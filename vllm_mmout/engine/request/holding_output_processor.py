@@ -28,7 +28,7 @@ class HoldingOutputProcessor(OutputProcessor):
     """Whether `poke` was called since `wait_ready` last returned."""
 
     def begin_holding(self) -> None:
-        """Initialize the fields of this class, because ``__init__`` does not run. Called before the first request."""
+        """Initialize the fields that this class adds to vLLM's. Called once, before the first request."""
         self.ready = deque()
         self.lock = RLock()
         self.wakeup = Condition(self.lock)
