@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def build(model: type[nn.Module], config: Mapping[str, Any]) -> nn.Module:
-    """Create a model from its ``config.json``. A transformers model gets it as an instance of its config class."""
+    """Create a model from its ``config.json``.
+
+    The constructor of a transformers model is called with an instance of its config class, that of any other model with
+    a dict.
+    """
     from transformers import PreTrainedModel
 
     argument: Any = config
@@ -58,7 +62,7 @@ def run(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Raw:
 
 
 def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the tensors of an output that have length ``count`` on axis 0. If none has it, return all tensors."""
+    """Return the tensors in ``output`` whose axis 0 has length ``count``. If nothing is found, return all tensors."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 
@@ -123,7 +127,7 @@ def _with_current_names(model: nn.Module, weights: Mapping[str, torch.Tensor]) -
 
 
 def _memory_id(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return a key that is equal for the two names of a tied weight, which share their memory."""
+    """Return a key of the memory that a tensor uses. Tied weights, such as embedding and head, have equal keys."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

@@ -105,7 +105,10 @@ class CompiledForward:
         vars(self._part).pop("forward", None)
 
     def _next_batch(self, remaining: int) -> tuple[int, int]:
-        """Return the size of the next batch, and how many of the ``remaining`` requests it holds beside padding."""
+        """Return the compiled size of the next batch, and how many of the ``remaining`` requests to run in it.
+
+        The rest of the batch is padding.
+        """
         for smaller, size in zip((1, *self.sizes), self.sizes, strict=False):
             if remaining <= size:
                 return (size, remaining) if 4 * remaining >= 3 * size else (smaller, smaller)
@@ -134,9 +137,9 @@ class CompiledForward:
         return speedup
 
     def _fastest(self, plain_forward: Any, batch: Inputs, expected: Raw) -> tuple[float, Any]:
-        """Compile ``plain_forward`` in each way. Return the highest speedup over eager mode, and its compiled forward.
+        """Compile ``plain_forward`` with several sets of options of ``torch.compile``, and choose the fastest result.
 
-        If no way works, raise the error of the last.
+        Return its speedup over eager mode, and the compiled function. If every compilation fails, raise the last error.
         """
         found: list[tuple[float, Any]] = []
         failure: Exception = ModelError("there is no way to compile it")
@@ -157,7 +160,7 @@ class CompiledForward:
             _check_close(self._batch(batch), expected)
 
     def _speedup(self, batch: Inputs) -> float:
-        """Return how many times as fast as eager mode the compiled model is. The two take turns."""
+        """Return the time of eager mode divided by that of the compiled model, as the median of several rounds."""
         ratios = []
         for _ in range(_ROUNDS):
             with torch.compiler.set_stance("force_eager"):

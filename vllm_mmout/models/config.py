@@ -68,7 +68,10 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
 
 
 def config_json(config: PretrainedConfig) -> dict[str, Any]:
-    """Return a model's ``config.json`` as a dict. It is unchanged if the model type is "mmout"."""
+    """Return a copy of a model's ``config.json`` as a dict.
+
+    For other model types than "mmout", it also has the default entries of transformers.
+    """
     written = getattr(config, "_json", None)
     entries: dict[str, Any] = config.to_dict() if written is None else copy.deepcopy(written)
     return entries

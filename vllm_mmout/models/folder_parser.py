@@ -19,7 +19,7 @@ FORMAT = "mmout"
 class FolderConfigParser(ConfigParserBase):
     """vLLM config parser that returns a configuration recorded by `take`, instead of reading ``config.json``."""
 
-    taken: ClassVar[dict[str, dict[str, Any]]] = {}
+    recorded: ClassVar[dict[str, dict[str, Any]]] = {}
     """Translated ``config.json`` of each model, by folder or hub id."""
 
     def parse(
@@ -31,25 +31,28 @@ class FolderConfigParser(ConfigParserBase):
         **kwargs: Any,
     ) -> tuple[dict[str, Any], PretrainedConfig]:
         """Return the entries of ``config.json``, and the configuration made from them."""
-        entries = self.taken.get(str(model))
+        entries = self.recorded.get(str(model))
         if entries is None:
             raise OptionError(f'config_format="{FORMAT}" is set by vllm_mmout alone; leave config_format out')
         return entries, MMOutConfig.from_dict(entries)
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Record ``entries`` as the ``config.json`` of a model. Return the value to pass as vLLM's ``config_format``."""
+    """Let vLLM use ``entries`` in place of the ``config.json`` of ``model``. Return the ``config_format`` for vLLM.
+
+    With this ``config_format``, vLLM reads the model's configuration by `FolderConfigParser`.
+    """
     try:
         get_config_parser(FORMAT)
     except ValueError:
         register_config_parser(FORMAT)(FolderConfigParser)
-    FolderConfigParser.taken[model] = entries
+    FolderConfigParser.recorded[model] = entries
     return FORMAT
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the ``config.json`` that `take` recorded for ``model``, or None.
+    """Return the entries that vLLM uses in place of the ``config.json`` of ``model``, as recorded by `take`.
 
-    Return None also if ``config_format`` names another parser.
+    Return None if it uses the ``config.json``, or if ``config_format`` names another parser.
     """
-    return FolderConfigParser.taken.get(model) if config_format == FORMAT else None
+    return FolderConfigParser.recorded.get(model) if config_format == FORMAT else None

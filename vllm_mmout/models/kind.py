@@ -24,7 +24,7 @@ class ModelKind:
     name: str
     """Name of the kind of model in error messages, such as "iterative"."""
     methods: tuple[str, ...]
-    """Method names. A model class that has all of these methods is of this kind."""
+    """Names of methods. A model class that has all of these methods belongs to this kind of model."""
     adapter: str
     """Adapter class, as "module:Class", that makes the model look like a vLLM model."""
     arguments: str
@@ -43,7 +43,7 @@ class ModelKind:
         return defaults
 
     def tokens_of(self, model: type, config: Mapping[str, Any], mapped: MappedInput, params: OutputParams) -> int:
-        """Return the number of prompt tokens of a request, one per forward pass, by the function ``tokens``."""
+        """Return the number of prompt tokens of a request, which is the number of its forward passes."""
         count: Any = import_path(self.tokens, "number of steps")
         tokens: int = count(model, config, mapped, params)
         return tokens

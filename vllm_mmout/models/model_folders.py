@@ -89,7 +89,7 @@ def is_served(architecture: str) -> bool:
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """Return the model class that serves an architecture. It is looked up anew, as a notebook may redefine it."""
+    """Return the model class that serves an architecture. If a notebook has redefined the class, return the new one."""
     return author_class(_served[architecture])
 
 
@@ -131,12 +131,18 @@ def _installed() -> dict[str, str]:
 
 
 def of_wings() -> dict[str, str]:
-    """Return the models of extension packages, as architecture -> "module:Class". They may replace models of vLLM."""
+    """Return the models that extension packages (wings) provide, as architecture -> "module:Class".
+
+    They may replace vLLM's own models for the same architecture.
+    """
     return {architecture: path for wing in wings() for architecture, path in wing.models.items()}
 
 
 def _finds(module: str) -> bool:
-    """Return whether a new interpreter with the same path would find a module, even if it is loaded here."""
+    """Return whether a new Python process with this ``sys.path`` could import a module.
+
+    A module that is already loaded in this process is searched for all the same.
+    """
     top = module.partition(".")[0]
     specs: list[ModuleSpec | None] = [finder.find_spec(top, None) for finder in sys.meta_path]
     return any(specs)
@@ -149,7 +155,7 @@ class ModelFamily(Protocol):
         """Return whether a model folder with this ``config.json`` belongs to the family."""
 
     def completed(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Add missing entries to a ``config.json``: the output processor and its options.
+        """Return a ``config.json`` with the output processor and its options, which the model folder may leave out.
 
         Raises OptionError if an entry is malformed.
         """
@@ -166,9 +172,9 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily | None:
 def as_ours(
     config: Mapping[str, Any], folder: str, asked: Any = None, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Translate ``config``, the ``config.json`` of a folder in another format, to this package's format.
+    """Translate the ``config.json`` of a model folder in another format, such as diffusers, to this package's format.
 
-    Extension packages translate it. Return None if none of them knows the folder's format.
+    Extension packages do the translation. Return None if none of them knows the folder's format.
 
     ``asked`` is the output processor in the engine argument, or None. ``settings`` is this package's table in the
     engine argument ``additional_config``.
@@ -178,7 +184,10 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the extension package that would serve the folder if the user named it as output processor, or None."""
+    """Return the name of an extension package that can serve a model folder once the user asks for it, or None.
+
+    The user asks by giving this name as output processor. Error messages suggest it.
+    """
     for wing in wings():
         take = wing.load("folders")
         if take is not None and take(config, folder, asked=wing.name, settings={}) is not None:

@@ -147,7 +147,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return BlockOutput(each(lambda *parts: torch.cat(parts), *outputs), count)
 
     def _run(self, batch: Mapping[str, torch.Tensor]) -> Outcome:
-        """Run the model on tensors [inputs, ...], which it may change in place."""
+        """Run ``forward`` on a batch, and return its output or error. The model may change the tensors in place."""
         try:
             return self._forward(batch)
         except (InputError, ModelError) as error:
@@ -162,7 +162,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Convert floats to the dtype of a transformers model, since its image processors always return float32."""
+        """Convert floating point inputs of a transformers model to its dtype. Its image processor returns float32."""
         if self._dtype is None:
             return tensors
         return {
@@ -216,15 +216,15 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
 
 def _stacked(alike: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Stack the tensors of requests. Even a single request is copied: in the user's process, its memory is the user's.
+    """Stack the tensors of requests with equal shapes, by keyword of ``forward``.
 
-    A model may change its input in place.
+    Even a single request is copied, because a model may change its input in place, and the memory may be the user's.
     """
     return {name: torch.stack([tensors[name] for tensors in alike]) for name in alike[0]}
 
 
 def _cloned(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy the tensors of a block, so that its tiles can be run again if the model fails."""
+    """Copy a request's tensors before ``forward``, which may change them. They are needed again if it fails."""
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
@@ -251,17 +251,17 @@ RequestOutcome: TypeAlias = "Outcome | BlockOutput"
 
 
 class PerRequest(torch.Tensor):
-    """Empty tensor [requests, 0] that carries each request's output or error in its attribute ``parts``.
+    """Tensor that carries outputs of different shapes from ``forward`` through vLLM, which accepts only one tensor.
 
-    ``forward`` returns it for outputs that do not fit into one tensor, such as outputs of different shapes. vLLM slices
-    it along axis 0 and passes it to the pooler, as it does with any output of ``forward``.
+    Its shape is [requests, 0]. The attribute ``parts`` holds each request's output or error. vLLM slices the tensor
+    along axis 0 and passes it to the pooler, as it does with any output of ``forward``.
     """
 
     parts: list[RequestOutcome]
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Wrap ``parts``, the output or error of each request, in a tensor on ``device``."""
+        """Create the tensor on ``device`` from ``parts``, the output of ``forward`` or the error of each request."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped
@@ -274,7 +274,10 @@ class PerRequest(torch.Tensor):
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged, except that a `PerRequest` becomes a list of tensors."""
+    """Pooler that returns the model's output unchanged: a tensor of all requests, or a list of a tensor for each.
+
+    The model's ``forward`` returns outputs of different shapes as a `PerRequest`.
+    """
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
         """Return one tensor with the requests on axis 0, or a list with one tensor for each request."""
@@ -284,9 +287,9 @@ class PlainPooler(IdentityPooler):
 
 
 def plain(outcome: RequestOutcome) -> torch.Tensor:
-    """Return the raw output tensor of a request that does not name an output processor.
+    """Return the tensor to send for a request without an output processor: the model's output, or its first tensor.
 
-    If the model returned several tensors, this is the first. After a failure, it is an empty tensor.
+    If the model failed for the request, return an empty tensor.
     """
     if isinstance(outcome, MMOutError):
         logger.error("a request for raw tensors failed and gets an empty one: %s", outcome)

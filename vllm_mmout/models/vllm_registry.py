@@ -12,7 +12,7 @@ from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.model_folders import author_class, forget, names, of_wings, path_of, record
 
 _replaced_entries: dict[str, Any] = {}
-"""Entries of vLLM's model registry that this package has replaced by classes of its users, by architecture."""
+"""Former entries of vLLM's model registry, by architecture, where this package has registered a user's class."""
 
 
 @dataclass(frozen=True, eq=False)  # vLLM caches the result of an entry, but the class of a name may change

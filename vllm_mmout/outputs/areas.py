@@ -53,8 +53,9 @@ class AreasOutput(StructuredOutput):
 
     classes: list[ClassArea]
     features: dict[str, FeatureAreas] = Field(default_factory=dict, exclude_if=lambda features: not features)
-    """Areas inside each feature by its name, if the request's ``aoi`` has several. Where features overlap, a pixel
-    counts in each of them, but once in ``classes``. JSON has this field only if it is not empty."""
+    """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty for a single feature.
+
+    Where features overlap, a pixel counts in each of them, but once in ``classes``. JSON leaves out an empty dict."""
 
     _raster: RasterOutput | None = PrivateAttr(default=None)
     _palette: Any = PrivateAttr(default=None)
@@ -75,10 +76,10 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class of a raster that the caller does not use any more. A stored raster is closed.
+        """Count the pixels of each class of a raster that the caller does not use any more, and take ownership of it.
 
-        A raster on disk, which is on its input already, is closed. ``area`` is the area of interest of its scene, whose
-        features are counted. A raster in memory is kept until `placed`, which counts it again.
+        A `StoredRaster`, which has the georeference of its input already, is closed. ``area`` is the area of interest
+        of its scene, whose features are counted. A raster in memory is kept until `placed`, which counts it again.
         """
         from vllm_mmout.outputs.stored import StoredRaster
 
@@ -91,9 +92,10 @@ class AreasOutput(StructuredOutput):
         return areas
 
     def placed(self, source: Source) -> Self:
-        """Return the areas within the valid part of the input, in square metres if its georeference is known.
+        """Return the class areas again, counted only where the input ``source`` has valid pixels.
 
-        If the request has an area of interest of several features, `features` are counted, too.
+        They are also in square metres if the georeference of the input is known. If the request has an area of interest
+        of several features, `features` are counted, too.
         """
         raster = None if self._raster is None else self._raster.placed(source)
         counted = self if raster is None else self.of(raster, source.area)
@@ -115,7 +117,7 @@ class AreasOutput(StructuredOutput):
         return features_geojson(self._source, tables)
 
     def colour_of(self, number: int) -> tuple[int, int, int]:
-        """Return the (red, green, blue) colour of a class, each 0 to 255, as in pictures of the raster."""
+        """Return the (red, green, blue) colour of a class in pictures of its raster, each 0 to 255."""
         return colour_of_class(self._palette, number)
 
     def figure(self, *, title: str | None = None) -> Figure:

@@ -48,7 +48,7 @@ class DrawnBands:
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
-        """Yield the pixels of each window, which is counted from the corner of the drawn part."""
+        """Yield the pixels of each window. Row and column 0 are the upper left corner of the part that is drawn."""
         row, col = self._window.row, self._window.col
         moved = [Window(each.row + row, each.col + col, each.height, each.width) for each in windows]
         for raster in self._raster.windows(moved, self._bands):
@@ -73,7 +73,11 @@ class DrawnBands:
 
 
 def stretched_picture(shown: NDArray[Any], valid: NDArray[np.bool_] | None) -> Image:
-    """Draw ``shown`` [1 or 3, height, width]. Values that are not uint8 are cut off at their percentiles 2 and 98."""
+    """Draw the bands ``shown`` [1 or 3, height, width] in grey or colours. uint8 values are drawn unchanged.
+
+    Values of another dtype are stretched from their 2nd to their 98th percentile. Pixels outside ``valid`` are
+    transparent.
+    """
     if shown.dtype != np.uint8 and (valid is None or valid.any()):
         # Without clipping, clouds and glints would leave all else in one grey.
         low, high = np.percentile(shown if valid is None else shown[:, valid], _STRETCH_PERCENTILES)
@@ -82,7 +86,7 @@ def stretched_picture(shown: NDArray[Any], valid: NDArray[np.bool_] | None) -> I
 
 
 def bands_to_draw(names: Sequence[str], *, coloured: bool) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the bands to draw, chosen by band names. A name may be "".
+    """Return the numbers (from 1) of the bands to draw, chosen by band names. An unnamed band has the name "".
 
     If bands named red, green and blue exist, return these. Else return bands 1, 2 and 3 of a colour picture or of three
     bands. Of more bands return 3, 2 and 1, because most sensors store blue first. Of fewer bands return band 1.

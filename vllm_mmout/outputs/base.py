@@ -27,7 +27,9 @@ class Savable:
     """Base class of results that can be written to a file or to bytes."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ()
-    """Kinds of this output, such as "raster", the most specific first. A file format writes the first that it can."""
+    """Kinds of output that this class belongs to, such as "raster", the most specific first.
+
+    A file format writes the output as the first of these kinds that it supports."""
     takes_area: ClassVar[bool] = False
     """True if `placed` removes the parts of the result outside the request's area of interest, `Source.area`."""
     formats: ClassVar[dict[str, str]] = {}
@@ -142,7 +144,9 @@ class MediaOutput(Savable):
     """Assumptions made about the input, such as the scale of its values. Each sentence names the assumed value, and how
     to state another value."""
     input_picture: InputPicture | None = None
-    """Function that reads the picture of the input again, for figures, or None if the input can be read only once."""
+    """Function that reads the input again, for figures with the input as background, and returns a picture of it.
+
+    None if the input can be read only once."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
@@ -181,7 +185,9 @@ class Source:
     """
 
     size: tuple[int, int] | None = None
-    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None if it lacks pixels."""
+    """(height, width) of the user's input in pixels. None for an input without pixels, such as a text.
+
+    The default is the shape of ``valid``."""
     seen: tuple[int, int] | None = None
     """(height, width) of the input after it was resized for the model. None if it was not resized."""
     georeference: Georeference | None = None
@@ -193,11 +199,13 @@ class Source:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
-    """Function that returns the input as an RGB picture of ``size``, over which outputs are drawn."""
+    """Function that returns the input as an RGB picture of the input's size, over which outputs are drawn."""
     input_picture: InputPicture | None = None
-    """Function that reads the picture of the input again, or None. `lay` copies the function to the output."""
+    """Function that reads the input again, for figures of the output, and returns a picture of it. None if it cannot.
+
+    `lay` copies the function to the output."""
     assumed: tuple[str, ...] = ()
-    """Assumptions made about the input, one sentence each. `lay` copies them to the output."""
+    """Assumptions made when the input was read, one sentence each. The output states them, too."""
 
     def __post_init__(self) -> None:
         for name in ("size", "seen"):
@@ -223,9 +231,10 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Return ``output`` fitted to this input: scaled, masked, georeferenced, and with the assumptions about it.
+        """Return a model's output with the size, mask and georeference of this input.
 
-        Only outputs with a method ``placed`` are changed so.
+        The output also gets the assumptions made about the input. An output without a method ``placed`` gets nothing
+        else.
 
         Raises OptionError if the request has an area of interest, to which the output cannot be cut.
         """
@@ -265,7 +274,10 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Merge the metadata ``source`` of an input and ``own`` of a result. Tags about the input's file are left out."""
+    """Return the metadata for a result: the items ``source`` of its input, overridden by the result's items ``own``.
+
+    Tags that describe the input's file are left out.
+    """
     return {**{name: text for name, text in source.items() if name not in _INPUT_FILE_TAGS}, **own}
 
 

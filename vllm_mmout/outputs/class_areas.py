@@ -55,7 +55,10 @@ def count_areas(raster: ClassRaster) -> list[ClassArea]:
 
 
 def class_table(raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
-    """Return the classes that occur or have a name. The arrays hold the pixels and the area in m² of each class id."""
+    """Return the pixels and the area of each class of a raster that occurs or has a name.
+
+    ``counts`` are the pixels by class id, and ``areas`` the areas in square metres, or None if they are unknown.
+    """
     names = raster.class_names or ()
     if raster.nodata is not None and raster.nodata in range(len(counts)):
         counts[int(raster.nodata)] = 0

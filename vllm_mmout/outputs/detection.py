@@ -104,9 +104,10 @@ class DetectionOutput(StructuredOutput):
 
 
 def within(detections: Iterable[Detection], width: float, height: float, *, keep_flat: bool = False) -> list[Detection]:
-    """Clip boxes to a picture of ``width`` x ``height``, in the unit of the boxes. Return the detections that are left.
+    """Clip the boxes of detections to a picture of ``width`` x ``height``, and return the detections that are left.
 
-    Detections without an area within the picture are left out, unless ``keep_flat`` is True.
+    Both lengths are in the unit of the boxes, such as pixels. Detections without an area within the picture are left
+    out, unless ``keep_flat`` is True.
     """
     edges = (0.0, 0.0, float(width), float(height))
     boxes = ((item, cut_box(item.box, edges, keep_flat=keep_flat)) for item in detections)
@@ -120,7 +121,10 @@ def inside(detections: Sequence[Detection], area: PlacedArea) -> list[Detection]
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:
-    """Clip a box to the box ``edges``. Return None if no area is left, unless flat boxes are to be kept."""
+    """Clip a box to the box ``edges``.
+
+    Return None if the result has a width or height of 0, unless ``keep_flat`` is True.
+    """
     left, right = (min(max(x, edges[0]), edges[2]) for x in box[0::2])
     top, bottom = (min(max(y, edges[1]), edges[3]) for y in box[1::2])
     return (left, top, right, bottom) if keep_flat or (left < right and top < bottom) else None

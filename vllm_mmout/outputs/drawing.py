@@ -184,7 +184,10 @@ def _contrast(colour: Colour) -> Colour:
 def _label_place(
     frame: Rectangle, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Rectangle]
 ) -> Rectangle | None:
-    """Return where a label fits above, below or in the box ``frame`` without covering a label in ``taken``, or None."""
+    """Return where to write a label of ``size`` for the box ``frame``: above it, below it, or inside it.
+
+    The place is within the picture, and overlaps no label in ``taken``. Return None if there is no such place.
+    """
     width, height = size
     left = max(0, min(frame[0], picture[0] - width))
     for top in (frame[1] - height, frame[3] + 1, frame[1], frame[3] + 1 - height):

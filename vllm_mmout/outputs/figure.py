@@ -165,7 +165,10 @@ def _map_size(height: float, width: float) -> tuple[float, float]:
 
 
 def _background(raster: DrawnRaster, picture: Any) -> Image | None:
-    """Return the picture to draw below the map: ``picture`` if it is given, else the picture of the input, or None."""
+    """Return the background of a map: ``picture`` if the user gives one, else the picture of the raster's input.
+
+    Return None for False, and if the input cannot be read again.
+    """
     if picture is False:
         return None
     if picture is None or picture is True:

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 class InputPicture:
-    """Function that reads an input again, and returns a picture of it, or None if the input is not available.
+    """Function that reads the input of a result again, and returns a picture of it, over which the result is drawn.
 
-    Results keep this function in place of the pixels of their input. A copy in another process does not know the input.
+    Results keep this function in place of the pixels of their input. Call it in the process that read the input: it
+    returns None in any other process, because a pickled copy does not know the input.
     """
 
     def __init__(self, read: Callable[[], Image | None] | None = None) -> None:

@@ -29,9 +29,9 @@ class Keypoint(BaseModel):
     score: float
     """Score of the point, from 0 to 1."""
     id: int = 0
-    """Index of the point's kind in the model, for example of "left knee". 0 if the model has a single kind of point."""
+    """Index of the point's label, such as "left knee", among the labels of the model. 0 if the model has only one."""
     label: str = ""
-    """Name of the point's kind, such as "left knee"."""
+    """Name of the body part or other feature that the point marks, such as "left knee"."""
     object: int = 0
     """Index from 0 of the object that the point belongs to. Objects are numbered in the order of the request."""
 
@@ -58,7 +58,7 @@ class KeypointsOutput(StructuredOutput):
         )
 
     def draw(self, picture: Image) -> Image:
-        """Draw a labelled square at each point, in the colour of the point's kind."""
+        """Draw a square with its label at each point. Points with the same label have the same colour."""
         cols, rows = picture.width / self.size[1], picture.height / self.size[0]
         half = max(1.0, _HALF_SIDE * max(picture.size))
         marked = [

@@ -74,7 +74,10 @@ def draw_north(axes: Axes, steps: NDArray[np.float64]) -> None:
 
 
 def _points_from(axes: Axes, corner: float) -> Any:
-    """Return the transform of an offset in points (1/72 inch) from a map's lower left (0) or lower right (1) corner."""
+    """Return a matplotlib transform from points (1/72 inch) to the page, with the origin at a lower corner of a map.
+
+    ``corner`` is 0 for the left corner and 1 for the right.
+    """
     from matplotlib.transforms import Affine2D, ScaledTranslation
 
     figure: Any = axes.get_figure(root=True)

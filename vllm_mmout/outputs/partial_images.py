@@ -26,10 +26,10 @@ _STRIP = 64
 
 
 def moments(wanted: int, total: int) -> list[int]:
-    """Return after how many of ``total`` finished tiles or steps each of the ``wanted`` previews is due.
+    """Distribute ``wanted`` previews evenly over a computation of ``total`` tiles or steps.
 
-    ``wanted`` pictures are distributed evenly over ``total`` parts or steps. The numbers are ascending and distinct.
-    ``total`` itself is left out, since the result is complete then.
+    Return the numbers of finished tiles or steps after which to make a preview, ascending and distinct. ``total``
+    itself is left out, since the result is complete then.
     """
     return sorted({-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)} - {total})
 
@@ -96,13 +96,15 @@ class PartialImages:
         self._size = 0, 0
         self._georeference: Georeference | None = None
         self.awaited = True
-        """True while a client waits for previews. While False, only the newest preview is kept, so that a slow client
-        neither delays the joining of tiles nor fills the memory."""
+        """True while a client waits for previews. While False, only the newest preview is kept.
+
+        Thus a slow client neither delays the computation of the raster nor fills the memory."""
 
     def begin(self, size: tuple[int, int], sample: RasterOutput, georeference: Georeference | None = None) -> None:
-        """Start previews of a raster of ``size`` (height, width). ``sample`` is any part of the raster.
+        """Start previews of a raster of ``size`` (height, width), which is not computed yet.
 
-        The previews have the dtype, palette and number of bands of ``sample``. ``georeference`` is that of the raster.
+        The previews have the dtype, palette and number of bands of ``sample``, the first computed part of the raster.
+        ``georeference`` is that of the raster.
         """
         self._size, self._georeference = size, georeference
         longer = max(size)
@@ -131,7 +133,10 @@ class PartialImages:
             seen[rows, cols] &= valid[source_rows][:, source_cols]
 
     def joined(self) -> None:
-        """Count a tile, after `put` was called with its pixels. Make a preview if one is due or was requested."""
+        """Count a tile as finished, and make a preview if one is due or was requested.
+
+        Call `put` with the tile's pixels before.
+        """
         self._joined += 1
         if (picture := self._picture) is None:
             return
@@ -189,8 +194,9 @@ class PartialImage:
     georeference: Georeference | None
     """Georeference of the whole raster, or None if it is unknown."""
     asked: bool = False
-    """True if the preview was requested by `PreviewRequest`, False if it was due after a number of tiles. A newer
-    preview replaces a requested preview that was not taken yet."""
+    """True if a client requested the preview by `PreviewRequest`. False if it was made after a set number of tiles.
+
+    A requested preview that was not taken yet is replaced by a newer one."""
 
     def image(self) -> GrowingImage:
         """Return the preview as RGBA. Unfinished pixels and nodata are transparent."""
@@ -247,10 +253,10 @@ class GrowingImage(ImageOutput):
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return the preview pixels that show any of ``length`` raster pixels from ``start``, and the pixels they show.
+    """Return which pixels of a preview show a part of its raster, along one axis, and which raster pixels they show.
 
-    ``middles`` holds the raster pixel that each preview pixel shows, along the axis. The second result counts raster
-    pixels from ``start``.
+    Each preview pixel shows a single raster pixel, whose index is in ``middles``. The part has ``length`` raster pixels
+    from index ``start`` on, from which the raster pixels in the result are counted.
     """
     first, last = np.searchsorted(middles, (start, start + length)).tolist()
     return slice(first, last), slice(None) if last - first == length else middles[first:last] - start

@@ -28,13 +28,13 @@ class PlacedPicture:
     """Picture of a scene, and the place of the scene on the ground."""
 
     read: Callable[[], Image | None]
-    """Function that reads the picture, or returns None if the scene is not available."""
+    """Function that reads the picture of a scene, or returns None if the scene's file is not available any more."""
     place: PlacedRaster
-    """Georeference and size of the scene. The picture has the scene's extent, and may have fewer pixels."""
+    """Georeference and size of the whole scene. The picture shows the whole scene, often with fewer pixels."""
 
     @classmethod
     def of_file(cls, path: str | PurePath) -> PlacedPicture:
-        """Return the picture of a raster file with a georeference. Only its header is read yet.
+        """Return the picture of a raster file with a georeference. The pixels are read later, when it is drawn.
 
         Raises InputError if the file cannot be opened, or has no georeference.
         """
@@ -64,7 +64,7 @@ def pictures_on_grid(pictures: Sequence[PlacedPicture], grid: MapGrid) -> Image:
 
 
 def given_picture(picture: Any, georeference: Georeference | None, size: tuple[int, int]) -> Image:
-    """Return the picture that a user gives for the background of a raster. See `RasterOutput.figure` for its forms.
+    """Return the background of a raster's figure, given in any form that `RasterOutput.figure` accepts.
 
     ``georeference`` and ``size`` (height, width) are those of the raster, onto which files are warped.
 
@@ -98,7 +98,7 @@ def _picture_of_files(paths: Sequence[str | PurePath], grid: MapGrid) -> Image:
 
 
 def _draw_below(drawn: NDArray[np.uint8], image: Image, place: PlacedRaster, grid: MapGrid) -> None:
-    """Warp a picture onto ``grid``, and copy it to the transparent pixels of ``drawn`` [4, height, width]."""
+    """Fill the transparent pixels of the RGBA array ``drawn`` with a picture, which is warped onto its ``grid``."""
     pixels = np.moveaxis(np.asarray(image.convert("RGBA")), 2, 0)
     georeference = place.place.resized(place.size, (image.height, image.width))
     with tempfile.TemporaryDirectory(prefix="mmout-picture.") as folder:

@@ -175,9 +175,9 @@ class _PreviewAxis:
     """Range of raster pixels, along an axis, that each pixel of a preview covers."""
 
     first: NDArray[np.intp]
-    """Index of the first raster pixel that each preview pixel covers."""
+    """Index of the first raster pixel under each preview pixel."""
     end: NDArray[np.intp]
-    """Index after the last raster pixel that each preview pixel covers."""
+    """Index after the last raster pixel under each preview pixel."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:
@@ -188,9 +188,9 @@ class _PreviewAxis:
         return cls(edges[:-1], edges[1:])
 
     def groups(self, block: int) -> list[slice]:
-        """Divide the preview pixels into slices, one per raster block of ``block`` pixels.
+        """Return slices of the preview pixels, such that each slice covers about ``block`` raster pixels of the axis.
 
-        A pixel belongs to the first block it covers.
+        The raster is divided into blocks, and a preview pixel belongs to the first block that it covers.
         """
         starts = np.unique(self.first // block, return_index=True)[1].tolist()
         return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(self.first)], strict=True)]

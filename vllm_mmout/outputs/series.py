@@ -13,8 +13,8 @@ from vllm_mmout.outputs.differences import difference
 from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.raster import RasterOutput
 
-_OWN_ITEMS = "MMOUT_"
-"""Start of the names of metadata items that this package writes, which list one fact per line."""
+_ITEM_PREFIX = "MMOUT_"
+"""Prefix of the names of metadata items that this package writes. Such an item is a list of lines."""
 
 
 class RasterSeries(Savable):
@@ -49,10 +49,10 @@ class RasterSeries(Savable):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Metadata items that all rasters share, and all lines of this package's own items."""
+        """Metadata items whose values are equal in all rasters. Items with the prefix "MMOUT_" are merged instead."""
         each = [raster.metadata for raster in self.rasters.values()]
         items = {name: text for name, text in each[0].items() if all(other.get(name) == text for other in each)}
-        for name in dict.fromkeys(name for metadata in each for name in metadata if name.startswith(_OWN_ITEMS)):
+        for name in dict.fromkeys(name for metadata in each for name in metadata if name.startswith(_ITEM_PREFIX)):
             lines = (line for metadata in each for line in metadata.get(name, "").split("\n") if line)
             items[name] = "\n".join(dict.fromkeys(lines))
         return items
@@ -69,7 +69,10 @@ def _date_of(day: date | str) -> date:
 
 
 def _difference(first: RasterOutput, other: RasterOutput) -> tuple[str, Any, Any] | None:
-    """Return the name and the values of the first property that differs, or None if the rasters fit one series."""
+    """Return (name, value, other value) of a property that must be equal in all rasters of a series, but differs.
+
+    Return None if all such properties are equal.
+    """
     for name in ("height", "width", "crs", "transform"):
         mine, its = getattr(first, name), getattr(other, name)
         if mine != its:

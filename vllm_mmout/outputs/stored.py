@@ -117,7 +117,7 @@ class StoredRaster(RasterOutput):
             return raster.read(window).array
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the raster to a file. The first GeoTIFF is the moved temporary file.
+        """Write the raster to a file. The first time it is saved as GeoTIFF, its temporary file is moved to ``path``.
 
         The raster is read from the new path afterwards, also from a bucket. Further GeoTIFFs are copies. Saving to the
         raster's own path writes nothing. Raises SaveError as `Savable.save` does, and InputError if the raster is
@@ -228,7 +228,7 @@ def _linked(file: Path, path: Path) -> bool:
 
 
 def _remove(file: Path, process: int) -> None:
-    """Remove a temporary file if ``process`` is this process. A forked child has a copy of the finalizer."""
+    """Remove a temporary file. Do nothing in a forked child, where ``process``, the creator's id, differs."""
     if os.getpid() == process:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Wrapper of a result's `Source` that makes comparisons ignore it. Only the fields of results are compared."""
+    """Wrapper of a result's `Source` whose instances are all equal, so that results with equal fields are equal."""
 
     source: Source | None = field(default=None, compare=False, repr=False)
 
@@ -62,7 +62,7 @@ class StructuredOutput(Savable, BaseModel):
         return () if self._source is None else self._source.assumed
 
     def placed(self, source: Source) -> Self:
-        """Return a copy of the result that stores a description of its input. Drawing and GeoJSON export need it."""
+        """Return a copy of the result with a description of its input, which drawing and GeoJSON export need."""
         placed = self.model_copy()
         placed._input = _SourceHolder(source)  # noqa: SLF001 - an object of this class
         return placed

@@ -76,7 +76,10 @@ def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts
 def _by_pixel_area(
     values: NDArray[Any], inside: NDArray[np.bool_], areas: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_], float]]:
-    """Yield rows with an equal area per pixel: values, mask, and the area of a pixel (0 if unknown)."""
+    """Divide pixels into groups of equal area on the ground: the whole array, or single rows if their areas differ.
+
+    Yield the values of each group, its mask, and the area of a pixel, which is 0 if it is unknown.
+    """
     if areas is None or (areas == areas[0]).all():
         yield values, inside, 0.0 if areas is None else float(areas[0])
     else:
@@ -103,7 +106,7 @@ def _cut_rows(window: Window, first: int, end: int) -> Window:
 
 
 def features_geojson(source: Source | None, tables: Sequence[Sequence[ClassRow]]) -> dict[str, Any]:
-    """Return a FeatureCollection of the features of ``aoi``. ``tables`` holds the class areas of each feature.
+    """Return the features of the request's area of interest as GeoJSON, with their class areas as properties.
 
     Args:
         source: input of the result.

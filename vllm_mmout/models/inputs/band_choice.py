@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LISTED = 40
 """Maximum number of bands that an error message lists."""
 _ALIKE_LISTED = 10
-"""Maximum number of bands that an error message lists if their names are equal."""
+"""Maximum number of bands that the error message about a name lists if several bands have the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,10 @@ class BandChoice:
         return None if self.requested is None else "bands" if self.params.indices is None else "indices"
 
     def places(self, bands: BandList, dates: int = 1) -> list[int]:
-        """Return the indices (from 0) of the bands that the model gets: all of the first date, then of the next."""
+        """Return the indices (from 0) of the input's bands that the model gets.
+
+        For several dates, the bands of the first date come first, then those of the second.
+        """
         if (requested := self.requested) is not None:
             try:
                 places = [_band_index(band, bands) for band in requested]
@@ -124,9 +127,10 @@ class BandChoice:
         return self._in_order(bands, meanings, dates, doubtful=any(by_name))
 
     def _in_order(self, bands: BandList, meanings: Sequence[NameMeanings], dates: int, *, doubtful: bool) -> list[int]:
-        """Return the indices of the default bands. Raise InputError if the names of bands contradict their order.
+        """Return the indices of the bands to use if neither the request nor the band names tell them.
 
-        ``doubtful`` is True if names identify the bands for some sensors only.
+        They are taken in the input's order. Raise InputError if the names of bands contradict this order. ``doubtful``
+        is True if names identify the bands for some sensors only.
         """
         places, count = list(bands.defaults), dates * len(self.wanted)
         if bands.alpha is not None and bands.alpha_by_tags and len(places) + 1 == count:
@@ -156,9 +160,9 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, same_named: Sequence[Sequence[int]]) -> bool:
-        """Return whether the bands ``same_named``, whose names equal the model's, can come from the model's sensor.
+        """Return whether the input's bands with the indices ``same_named`` can come from the model's sensor.
 
-        Equal names of different sensors may mean different bands, such as B5 of Landsat and Sentinel-2.
+        Their names equal those of the model's bands, which is not enough: B5 of Landsat is not B5 of Sentinel-2.
         """
         own = set(possible_sensors(self.wanted))
         file_sensors = {bands.bands[place].sensor for places in same_named for place in places} - {None, OTHER_SENSOR}

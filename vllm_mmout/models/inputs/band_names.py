@@ -24,7 +24,7 @@ class InputBand:
     colour: str | None = None
     """Colour interpretation of the band in the file. It is used only if the band's names are meaningless."""
     source: Any = None
-    """Open file that holds the band, or its path or description if it is opened only when a band of it is chosen."""
+    """File that holds the band: an open file, or a path or description of a file to open when the band is chosen."""
     place: int = 0
     """Index (from 0) of the band in the file."""
     area: float = math.inf
@@ -44,25 +44,28 @@ class _BandMeaning:
     keys: frozenset[str]
     """Names of the band in the normalized spelling of `band_key`."""
     by_colour: bool = False
-    """True if ``common`` is derived from the band's colour interpretation instead of its names."""
+    """True if the meanings come from the band's colour interpretation in the file, since its names say nothing."""
 
     def fits(self, other: _BandMeaning) -> bool:
-        """Return whether two bands may be the same, by their common names or else by their own names."""
+        """Return whether two bands can be the same band: they share a common name, such as "red".
+
+        If the common name of one is unknown, they must share a name in the file or the model instead.
+        """
         if self.common and other.common:
             return bool(self.common & other.common)
         return bool(self.keys & other.keys)
 
     def is_near(self, other: _BandMeaning) -> bool:
-        """Return whether one of the two bands is broad near infrared and the other narrow near infrared."""
+        """Return whether this band is broad near infrared and ``other`` narrow near infrared, or the reverse."""
         return bool(self.common & NIR_BANDS and other.common & NIR_BANDS) and not self.common & other.common
 
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Possible meanings of the band names of a model and of an input, if their sensors are ``sensors``."""
+    """Possible meanings of the band names of a model and of an input, if they come from two assumed sensors."""
 
     sensors: tuple[str, str]
-    """Assumed sensors: that of the model's bands, then that of the input's bands. "" is an unknown sensor."""
+    """Assumed sensor of the model's bands, and assumed sensor of the input's bands. "" is an unknown sensor."""
     model_bands: tuple[_BandMeaning, ...]
     """Possible meanings of each band that the model takes, in the model's order."""
     input_bands: tuple[_BandMeaning, ...]
@@ -80,7 +83,7 @@ class NameMeanings:
         return places if len(set(places)) == len(places) else None
 
     def matches(self, number: int) -> list[int]:
-        """Return the indices of the input's bands that may be the model's band ``number`` (from 0)."""
+        """Return the indices of the input's bands that can serve as the model's band ``number`` (from 0)."""
         return self._matches(self.model_bands[number], 1)
 
     def _matches(self, model_band: _BandMeaning, count: int) -> list[int]:
@@ -97,7 +100,7 @@ class NameMeanings:
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether, by their names, the input's bands ``places`` cannot be the model's bands in this order.
+        """Return whether the names of the input's bands show that their order differs from the model's.
 
         ``places`` holds the indices of the input's bands that the model would get, date by date.
         """
@@ -124,7 +127,7 @@ class NameMeanings:
         return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
     def not_understood(self, places: Sequence[int]) -> list[int]:
-        """Return the indices among ``places`` of the input's bands whose names are not understood.
+        """Return the members of ``places``, indices of the input's bands, whose band names have no known meaning.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
@@ -143,7 +146,10 @@ class NameMeanings:
 
 
 def possible_meanings(band_names: Sequence[str], bands: Sequence[InputBand]) -> Iterator[NameMeanings]:
-    """Yield the possible meanings of the model's and the input's band names, for each pair of possible sensors."""
+    """Yield the possible meanings of the model's and the input's band names, once for each assumption about sensors.
+
+    Sensors matter because a name such as "B5" means a different band for each of them.
+    """
     model_names = [(name,) for name in band_names]
     input_names = [() if _are_only_numbered(bands) else band.names for band in bands]
     sensorless = [name for band, names in zip(bands, input_names, strict=True) if band.sensor is None for name in names]

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, OpenRaster
 
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
-"""Key of the metadata item that holds the acquisition date, if only the catalogue states it."""
+"""Key of a raster's metadata item for the acquisition date, if its catalogue states a date and its file does not."""
 _CORNER_TOLERANCE: Final = 0.01
-"""Tolerance, in pixels, when the raster's corners by the file's and by the catalogue's transform are compared."""
+"""Largest distance, in pixels, between a raster's corners by its file and by its catalogue that counts as equal."""
 _NUMBER_TOLERANCE: Final = 1e-6
-"""Relative tolerance when scales or offsets of the file and of the catalogue are compared."""
+"""Relative tolerance when the scales or offsets that a file and its catalogue state are compared."""
 _DAY: Final = timedelta(days=1)
 
 
@@ -28,10 +28,13 @@ class Opener(Protocol):
     """Interface that opens the documents and files named in a catalogue's records, such as STAC items."""
 
     def document(self, address: str) -> BinaryIO:
-        """Open a document of the catalogue at a path or an address. The caller closes it."""
+        """Open a document of a catalogue, such as a STAC item, at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Open a file of an input. Return a path, an address, or an open file that the raster made of it closes."""
+        """Return the data file at an address in a form to open as raster: a path, an address, or an open file.
+
+        An open file is closed together with the raster.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class StatedBand:
     names: tuple[str, ...]
     """Names of the band, such as "B04" and "red", the preferred first."""
     packing: Packing | None = None
-    """Scale and offset, or None if the catalogue states neither."""
+    """Scale and offset of the band as its catalogue states them, or None if it states neither."""
     nodata: float | None = None
 
 
@@ -70,7 +73,9 @@ class CataloguedFile:
     """Notes for the user about assumptions made when the catalogue was read."""
 
     def opened(self, open_one: Callable[[Any], OpenRaster]) -> OpenRaster:
-        """Open the file by ``open_one``, compare it with the catalogue, and add facts that only the catalogue states.
+        """Open the file by ``open_one``, and compare it with its description in a catalogue, such as a STAC item.
+
+        Facts that only the catalogue states, such as nodata, are added to the raster.
 
         Raises:
             InputError: the file cannot be read, or it contradicts the catalogue. The message has both statements.
@@ -106,14 +111,17 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the bands that the catalogue states. Raise InputError if the file has more or fewer, except alpha."""
+        """Return the bands by the file's catalogue. Raise InputError if the file has another number of bands.
+
+        The file may also have an alpha band at its end.
+        """
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
         raise self._differs("a number of bands of", count, raster.count)
 
     def _metadata(self, raster: OpenRaster) -> dict[str, str]:
-        """Return the metadata items of the file and the catalogue. Raise InputError if their dates do not agree."""
+        """Return the raster's metadata items, completed from its catalogue. Raise InputError if their dates differ."""
         metadata = {**raster.metadata, **dict(self.metadata)}
         if self.days is None:
             return metadata
@@ -126,7 +134,10 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Return the file's georeference, completed by a CRS or transform of the catalogue, or None if unchanged."""
+        """Return the raster's georeference, with the CRS or transform that only its catalogue states.
+
+        Return None if the catalogue adds nothing.
+        """
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
@@ -162,7 +173,7 @@ class CataloguedFile:
             ) from error
 
     def _nodata(self, raster: OpenRaster, bands: tuple[StatedBand, ...], noted: list[str]) -> float | None:
-        """Return the nodata value if only the catalogue states it, else None."""
+        """Return the nodata value in the raster's catalogue. Return None if the file has one, or both have none."""
         stated = {str(band.nodata): band.nodata for band in bands if band.nodata is not None}
         if not stated:
             return None
@@ -182,7 +193,10 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return the scale and offset of each band, or () if the catalogue states nothing that the file lacks."""
+        """Return the scale and offset of each band, where the catalogue completes the raster's file.
+
+        Return () if the catalogue adds nothing.
+        """
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):
@@ -210,7 +224,7 @@ class CataloguedInput:
 
 
 class _NoFiles:
-    """Opener that refuses to open anything. It is used for a record in an open file, which a client may have sent."""
+    """Opener that refuses to open any file that a STAC item names. Used for items whose sender is not trusted."""
 
     def document(self, address: str) -> BinaryIO:
         """Raise InputError."""
@@ -249,7 +263,10 @@ def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | Non
 
 
 def with_catalogued(data: Any, opener: Opener | None = None) -> Any:
-    """Return ``data`` with each catalogue record, also within lists, replaced by the input that it describes."""
+    """Replace each catalogue record in ``data``, such as a STAC item, by the input that it describes.
+
+    ``data`` is a record, a list with records in it, or any other data, which is returned unchanged.
+    """
     if isinstance(data, list | tuple):
         return [with_catalogued(part, opener) for part in data]
     if isinstance(data, CataloguedInput):

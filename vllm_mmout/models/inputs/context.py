@@ -59,7 +59,7 @@ class DummyData(NamedTuple):
 
 
 def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> Any:
-    """Call ``factory``, which the model registered for dummy data, and return the largest input in its result."""
+    """Return a model's largest input, for memory profiling. ``factory`` is the function registered to create it."""
     dummy = factory(context, context.model_config.max_model_len, {IMAGE: 1})
     for part in dummy if isinstance(dummy, tuple) else (dummy,):
         inputs = part.get("multi_modal_data", part) if isinstance(part, Mapping) else None
@@ -78,7 +78,10 @@ def processed(context: InputContext, processor: Callable[..., Any], data: Any) -
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """Return the maximum number of tokens of an input: ``registered``, or its result if it is a function."""
+    """Return the maximum number of tokens of an input of a model. ``registered`` is the number or a function of it.
+
+    A function is called with ``context``. Raise RegistrationError if the number is no integer from 0 on.
+    """
     value = registered(context) if callable(registered) else registered or 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RegistrationError(f"max tokens of {model} must be a number from 0 on, got {value!r}")

@@ -63,7 +63,7 @@ def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
 
 
 def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors of one request by keyword of ``forward``. Called in the worker."""
+    """Return a request's tensors by keyword of the model's ``forward``. ``values`` is the list that vLLM transports."""
     return {
         name: value
         for name, value in zip(keywords, values[: len(keywords)], strict=True)
@@ -72,5 +72,5 @@ def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[
 
 
 def tiles_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> int | None:
-    """Return the number of tiles in a request, or None if it holds a single input. Called in the worker."""
+    """Return the number of tiles that a request's tensors hold, or None if they hold a single input."""
     return int(values[-1].shape[1]) if len(values) > len(keywords) else None

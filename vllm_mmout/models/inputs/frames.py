@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class FilesOfDate:
-    """Files of one date in a folder that holds files of several dates."""
+    """Files of one date, such as a file per band, out of a folder with files of several dates."""
 
     folder: Path
     date: date
@@ -38,10 +38,10 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by the date in their names. If there are not ``count`` dates, return the files.
+    """Group the files of a folder by the date in their names, for a model that takes ``count`` dates.
 
-    If the names of the files have exactly ``count`` different days, the files of a day are one date, as in downloads of
-    HLS, which have a file for each band and date. Otherwise each file is a date.
+    HLS, for example, is downloaded as a file for each band and date. If the names do not have exactly ``count``
+    different days, return the files unchanged, as each file is then a date.
     """
     if len(files) <= count:
         return files
@@ -64,7 +64,7 @@ class Frame:
     name_date: date | None
     """Date in the name of the file or folder, else in the name of the folder's first file. None if both lack a date."""
     rough_date: date | None
-    """Date in the metadata or the names, where a month or a year counts as its first day. None if unknown."""
+    """Date in the metadata or the names. "2024-06" counts as the first day of June. None if unknown."""
     tiff_date: date | None
     """Date in the tag TIFFTAG_DATETIME, on which the file may have been written. None if it is not set."""
 

@@ -109,9 +109,9 @@ def is_named(data: Any) -> bool:
 
 
 def parts_of(data: Any) -> list[Any]:
-    """Return the parts of an input: the items of a list, or the files of a dict or of a catalogue's record.
+    """Return the items of a list, or the files of a dict of files or of a catalogue's record, such as a STAC item.
 
-    Other inputs give an empty list.
+    Any other input is a single file or array, for which the list is empty.
     """
     if isinstance(data, CataloguedInput):
         return [file.address for file in data.files]

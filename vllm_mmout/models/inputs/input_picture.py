@@ -40,7 +40,10 @@ def read_picture(open_input: Callable[[], MappedInput | RasterView]) -> Image | 
 
 
 def _shown_planes(bands: Sequence[str]) -> list[int]:
-    """Return the indices of the bands to draw: red, green and blue by name, else all three, else the first band."""
+    """Return the indices of the bands to draw: those named red, green and blue.
+
+    Without these, return all bands if there are three, else the first.
+    """
     by_name = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
     colours = [by_name.index(colour) for colour in _COLOURS if colour in by_name]
     return colours if len(colours) == 3 else [0, 1, 2] if len(bands) == 3 else [0]

@@ -199,7 +199,10 @@ def chosen_bands(raster: Raster, params: OutputParams) -> Raster:
 
 
 def _in_colours(raster: Raster, choice: BandChoice) -> Raster:
-    """Return the bands named red, green and blue, if there are three or more bands. Else return all bands."""
+    """Return a raster of the bands named red, green and blue. Return a raster of one or two bands unchanged.
+
+    If these names are not found among more than three bands, return the raster unchanged.
+    """
     if raster.bands < len(_COLOURS):
         return raster
     sensor, colours = sensor_of("", raster.metadata), raster.colours or (None,) * raster.bands
@@ -222,9 +225,9 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Open a file as PIL image or array, for input mappers written for vLLM's early releases.
+    """Read a file as PIL image or array, since vLLM's early releases did so before they called an input mapper.
 
-    Any other input is returned unchanged.
+    PIL images, tensors and dicts are returned unchanged.
     """
     if isinstance(data, np.ndarray):
         return native(data)
@@ -262,7 +265,9 @@ def _largest(size: Any) -> tuple[int, int]:
 _TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
 """Heights and widths of the test pictures of `keeps_extent`. Many processors crop only oblong pictures."""
 _EDGE_TOLERANCE = 0.015
-"""Tolerance for the edge values of a processed gradient from 0 to 1, in addition to half a pixel."""
+"""Tolerance of `keeps_extent`, which tests a processor with a gradient that runs from 0 to 1 across the picture.
+
+The values at the edges of the result may differ from 0 and 1 by this number and half a pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

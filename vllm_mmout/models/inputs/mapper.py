@@ -200,9 +200,10 @@ class RasterMapper:
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for several tiles, by keyword of ``forward``, or None if a subclass overrides ``tensors``.
+        """Convert several tiles at once to tensors, by keyword of ``forward``, with the tiles on axis 0.
 
-        ``planes`` are the pixels [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
+        ``planes`` are the pixels [tiles, bands * frames, height, width]. Return None if a subclass overrides `tensors`,
+        which must then be called for each tile.
         """
         if type(self).tensors is not RasterMapper.tensors:
             return None
@@ -226,7 +227,10 @@ class RasterMapper:
         return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of the tiles of a large input. ``asked`` is the request's tile size, or None."""
+        """Return the (height, width) of the tiles that a large input is cut into.
+
+        ``asked`` is the tile size in the request. If it is None, the model's tile size is used.
+        """
         if asked is not None and not self.fits((asked, asked)):
             sizes = f"{self.min_size} to {self.max_size} pixels"
             if self.multiple_of > 1:
@@ -236,9 +240,10 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the tile (height, width) for an input of ``size``, and the treatment of edges ("shift" or "pad").
+        """Return the (height, width) of the tiles for an input of ``size``, and the treatment of tiles at its edges.
 
-        An input that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
+        "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection. An input
+        that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
         """
         height, width = self.tile_sides(params.tile)
         if self.multiple_of == 1:

@@ -104,7 +104,7 @@ class ModelInputs:
 
     @property
     def opens_files(self) -> bool:
-        """True if a string in an input is the path of a file. An author's own mapper may take it for something else."""
+        """True if a string in an input is the path of a file. The model's own input mapper may read it otherwise."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
@@ -162,7 +162,10 @@ class ModelInputs:
 
     @property
     def takes_blocks(self) -> bool:
-        """True if an engine request may hold several tiles. Only models that need a single forward pass allow this."""
+        """True if one vLLM request may hold several tiles of a raster.
+
+        This is only possible for models that need a single forward pass per input.
+        """
         return self._adapted and self.kind is None
 
     def tiles(self, view: RasterView, planes: NDArray[Any]) -> Iterator[dict[str, Any]]:

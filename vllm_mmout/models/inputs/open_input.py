@@ -140,7 +140,11 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
 
 
 def _cloud_band(listed: BandList) -> tuple[InputBand, CloudCodes]:
-    """Return the band that marks clouds, the finest of several, and the meaning of its codes."""
+    """Return the band of an input that marks clouds, and the meaning of its codes.
+
+    If the band exists at several resolutions, return that with the smallest pixels. Raise InputError if the input has
+    no such band, or bands with different codes.
+    """
     coded = [(band, codes) for band in listed.bands if (codes := cloud_codes_of(band.names)) is not None]
     kinds = list(dict.fromkeys(codes.name for _, codes in coded))
     if len(kinds) != 1:
@@ -185,7 +189,10 @@ def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -
 
 
 def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> BandList:
-    """Return the bands that a record lists. Read the bands from the file if the record has one file and lists none."""
+    """Return the bands that a catalogue's record, such as a STAC item, lists.
+
+    If the record has one file and lists no bands, read them from the file.
+    """
     if len(data.files) == 1 and not data.files[0].bands:
         (file,) = data.files
         return _bands_of_one(file.address, f"the file of {data.name}", opened, lambda _: file.opened(open_one))
@@ -218,7 +225,10 @@ def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) ->
 
 
 def _bands_of_folder(files: Sequence[Path], folder: Path, open_one: _Opener, subject: str) -> BandList:
-    """Return the bands of files without an order. If a band exists at several resolutions, return only the finest."""
+    """Return the bands of all files in a folder. Drop a band that another file has with smaller pixels.
+
+    Requests can choose them only by name, since the files have no order.
+    """
     bands = _finest(_bands_of_files(files, folder, open_one))
     bands = [replace(band, colour=None) for band in bands]  # colours may belong to previews in a product
     return BandList(subject, tuple(bands), by_number=False)
@@ -239,7 +249,10 @@ def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> l
 
 
 def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[InputBand]:
-    """Return the names, sensor and colour of each band. ``names`` are the names of the band if there is only one."""
+    """Return the names, sensor and colour of each band of a file.
+
+    ``names`` are used for the only band of a file. Several bands are named by their descriptions.
+    """
     sensor = sensor_of(raster.name, raster.metadata)
     colours = raster.colours or (None,) * raster.count
     if raster.count == 1:

@@ -38,7 +38,10 @@ class ExpandedPrompt:
 
 
 class PictureInputs:
-    """Adapter of the functions that a generating model registers for pictures in prompts. It checks their results."""
+    """Caller of the functions that a generating model registers for pictures in prompts.
+
+    It raises an error if a function returns a result of the wrong form.
+    """
 
     def __init__(self, model: type, context: InputContext) -> None:
         self._model = model.__name__
@@ -72,9 +75,9 @@ class PictureInputs:
         _ = self._mapper
 
     def _check_text(self) -> None:
-        """Raise RegistrationError if the input processor changes prompts without pictures.
+        """Raise RegistrationError if the input processor changes a prompt without a picture.
 
-        vLLM would use such prompts unchanged, without a call of the processor.
+        vLLM does not call the processor for such a prompt, so the change would be lost.
         """
         if (processor := self._registered.input_processor) is None:
             return
@@ -123,7 +126,10 @@ class PictureInputs:
         return ExpandedPrompt(after, kept, places)
 
     def _processed(self, tokens: list[int], pictures: list[Any]) -> tuple[list[int], list[Any], Any]:
-        """Call the registered input processor. Return the tokens, pictures and token positions that it returns."""
+        """Pass a prompt's tokens and pictures to the model's registered input processor, and return its result.
+
+        The result is the new tokens, the new pictures, and the positions of the pictures' tokens, or None for these.
+        """
         if (processor := self._registered.input_processor) is None:
             return tokens, pictures, None
         data = pictures[0] if len(pictures) == 1 else list(pictures)

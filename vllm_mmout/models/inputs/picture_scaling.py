@@ -15,10 +15,10 @@ def picture_scaling(images: Any) -> tuple[str, ...]:
     means, stds = getattr(images, "image_mean", None), getattr(images, "image_std", None)
     if not getattr(images, "do_normalize", False) or means is None or stds is None:
         return (scale,) * _COLOURS
-    return tuple(f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(_each(means), _each(stds), strict=True))
+    return tuple(f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(_for_rgb(means), _for_rgb(stds), strict=True))
 
 
-def _each(numbers: float | Sequence[float]) -> Sequence[float]:
-    """Return a number for each colour from a single number or a list of one or three."""
+def _for_rgb(numbers: float | Sequence[float]) -> Sequence[float]:
+    """Return a list of three numbers, for red, green and blue. A single number is repeated."""
     listed = [numbers] if isinstance(numbers, int | float) else list(numbers)
     return listed * _COLOURS if len(listed) == 1 else listed

@@ -78,7 +78,9 @@ def derived_places(
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
 ) -> list[PicturePlaceholder]:
-    """Find the tokens of each picture by comparing the prompts ``before`` and ``after`` the input processor ran.
+    """Find the placeholder tokens of each picture in a prompt that an input processor has expanded.
+
+    The prompts ``before`` and ``after`` the expansion are compared.
 
     Args:
         before: the prompt with one image token for each picture.
@@ -121,7 +123,7 @@ def derived_places(
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, count: int) -> PicturePlaceholder:
-    """Return the placeholder of a prompt's only picture, which extends from the first image token to the last."""
+    """Return the range of tokens from the first image token to the last, for a prompt with a single picture."""
     if count > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {count} image tokens (id {token}) for one picture; write one image token for each picture"
@@ -153,7 +155,10 @@ def _is_run(tokens: Sequence[int], token: int) -> bool:
 
 
 def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return the only token that the expanded prompt has more often than the original prompt."""
+    """Return the token that an input processor added for pictures, by comparing the prompts before and after.
+
+    Raise InputError unless exactly one token occurs more often afterwards.
+    """
     grown = Counter(after) - Counter(before)
     if len(grown) == 1:
         return next(iter(grown))

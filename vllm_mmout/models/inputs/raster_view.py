@@ -68,10 +68,16 @@ class PlanesMapper(Protocol):
         """Return whether an input of ``size`` (height, width) is below the model's minimum and must be padded."""
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of the tiles of a large input. ``asked`` is the request's tile size, or None."""
+        """Return the (height, width) of the tiles that a large input is cut into.
+
+        ``asked`` is the tile size in the request. If it is None, the model's tile size is used.
+        """
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the tile (height, width) for an input of ``size``, and the treatment of edges ("shift" or "pad")."""
+        """Return the (height, width) of the tiles for an input of ``size``, and the treatment of tiles at its edges.
+
+        "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection.
+        """
 
     def whole(self, view: RasterView) -> MappedInput:
         """Convert an open input that fits in one forward pass to tensors."""
@@ -80,9 +86,10 @@ class PlanesMapper(Protocol):
         """Return the tensors for one window, by keyword of ``forward``. ``planes`` are its pixels."""
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors for several tiles, by keyword of ``forward``. None means to call `tensors` for each tile.
+        """Convert several tiles at once to tensors, by keyword of ``forward``, with the tiles on axis 0.
 
-        ``planes`` are the pixels [tiles, bands * frames, height, width]. The tensors have the tiles on axis 0.
+        ``planes`` are the pixels [tiles, bands * frames, height, width]. Return None if the mapper can only convert
+        one tile at a time.
         """
 
 
@@ -102,10 +109,10 @@ class Pixels:
 
 
 TilePixels: TypeAlias = "tuple[NDArray[Any], Sequence[NDArray[np.bool_] | None]]"
-"""Pixels [tiles, bands, height, width] of several tiles, 0 where nodata, and a validity mask [height, width] per tile.
+"""Pixels of several tiles, [tiles, bands, height, width], and for each tile a validity mask, [height, width], or None.
 
-Scale and offset are applied as the model needs them. Values beyond the raster's edge are undefined. A mask is False at
-nodata and outside the request's ``aoi``, or None if all pixels of the tile are valid."""
+Pixels are 0 where nodata. Scale and offset are applied as the model needs them. Values beyond the raster's edge are
+undefined. A mask is False at nodata and outside the request's ``aoi``, or None if all pixels of the tile are valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +124,11 @@ class RasterView:
     """Band numbers (from 1) in the raster, in the model's order."""
     params: OutputParams
     mapper: PlanesMapper
-    """Mapper that opened the view, and that converts its pixels to tensors."""
+    """Mapper that opened the raster, and that converts its pixels to tensors."""
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made in the choice of bands."""
     may_be_empty: bool = False
-    """True if an input for a single forward pass may lack valid pixels. Otherwise, such an input is refused."""
+    """True to accept an input without any valid pixel. False to raise InputError for it in a single forward pass."""
     window: Window = field(init=False)
     """Part of the raster that the request uses, as a window of the whole raster."""
     area: PlacedArea | None = field(init=False)
@@ -179,13 +186,16 @@ class RasterView:
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
-        """Yield the pixels of each window of this view. A file block that windows share is decoded only once."""
+        """Yield the pixels of each window. A block of the file that several windows overlap is decoded only once.
+
+        Windows are counted from the corner of the part that the request uses.
+        """
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows in batches. The array of a batch has its windows on axis 0.
+        """Yield the pixels of windows in batches of up to ``count`` tiles of ``size``, with the tiles on axis 0.
 
         Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """
@@ -214,7 +224,7 @@ class RasterView:
         return array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)]
 
     def in_input(self, window: Window) -> Window:
-        """Convert a window of this view to a window of the whole raster."""
+        """Convert a window of the part that the request uses to a window of the whole raster."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
@@ -243,7 +253,7 @@ class RasterView:
         return placed_area(area_of(self.params.aoi), self.raster.georeference, self.raster.size, self.raster.name)
 
     def _inside(self, valid: NDArray[np.bool_] | None, window: Window) -> NDArray[np.bool_] | None:
-        """Return ``valid``, the mask of a window, with False outside the area of interest. Pixels stay as they are."""
+        """Return a window's validity mask with False outside the request's area of interest. None means all valid."""
         if self.area is None:
             return valid
         inside = self.area.mask(window)
@@ -269,7 +279,10 @@ class RasterView:
         return has_numbers(self.params)
 
     def _per_plane(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """Return an option's value for each band and date as [planes, 1, 1], or a value for all as [1, 1, 1]."""
+        """Return a scale or offset in a shape to broadcast over pixels: [bands * dates, 1, 1], or [1, 1, 1] for one.
+
+        ``value`` is one number for all bands, or one for each band. None stands for ``default``.
+        """
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)

@@ -18,13 +18,13 @@ Sentence: TypeAlias = "Callable[[Packing, Sequence[Layer], OutputParams], str | 
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
-    """Return the scale and offset of a request, or None for each that it does not give as a number."""
+    """Return the scale and the offset of a request, each None unless the request gives it as a number."""
     scale = params.scale
     return None if isinstance(scale, str) else scale, params.offset
 
 
 def has_numbers(params: OutputParams) -> bool:
-    """Return whether the request gives scale or offset as a number."""
+    """Return whether the request gives a scale or an offset as a number. It may also give ``scale="file"``."""
     return numbers_of(params) != (None, None)
 
 
@@ -36,9 +36,9 @@ def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
     """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``.
 
-    If a file states a scale that is not applied, or the request needs one that the file does not state, a sentence is
-    added to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` may be given in place
-    of `assumption`, which makes this sentence.
+    If a file states a scale that is not applied, or the request needs one that the file does not state, a note is added
+    to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` returns the text of the
+    note, by default `assumption`.
     """
     rasters = {id(layer.raster): layer.raster for layer in layers}
     stated: dict[Packing, list[Layer]] = {}
@@ -70,13 +70,16 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def statement(packing: Packing, bands: Sequence[Layer]) -> str:
-    """Return the start of a note for the user, which names the files that state the scale and offset ``packing``."""
+    """Return the beginning of a note for the user: "FILES: scale S and offset O are stated by ..."."""
     scale, offset = f"scale {packing.scale:.9g}", f"offset {packing.offset:.9g}"
     return f"{_file_names(bands)}: {scale} and {offset} are stated by {packing.said_by}"
 
 
 def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-    """Return a note for the user if it is unclear whether a file's scale and offset must be applied, else None."""
+    """Return a note for the user if it is unclear whether a file's scale and offset must be applied, else None.
+
+    ``packing`` is the scale and offset that the file states for ``bands``.
+    """
     if not packing.told:
         if params.scale == FILE and bands[0].raster.dtype.kind in "iu":
             return f"{_file_names(bands)}: no scale or offset is stated; the numbers were taken as stored."

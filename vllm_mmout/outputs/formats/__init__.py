@@ -45,7 +45,8 @@ class Format:
     aliases: tuple[str, ...] = ()
     """Further names that select the format, besides ``name`` and ``suffixes``."""
     check: str | None = None
-    """Function that raises SaveError for a georeference that the format cannot express, as "module:function", or None.
+    """Function, as "module:function", that raises SaveError if the format cannot express a georeference, or None.
+
     The function is called with the georeference, this `Format`, and the suffix of another format to suggest."""
     extra: str | None = None
     """Name of the pip extra of this package that installs the dependencies of the format, or None."""
@@ -58,7 +59,7 @@ class Format:
 
     @property
     def picture(self) -> bool:
-        """True for picture formats. Every output that can be drawn can be saved in a picture format."""
+        """True for picture formats such as PNG. They can save every output that can be drawn."""
         return {"image", "structured"} <= self.writers.keys()
 
     @property
@@ -163,11 +164,14 @@ FORMATS: Mapping[str, Format] = {row.name: row for row in _ROWS}
 """All file formats by name, in the order shown to users."""
 
 SENT = {name: form for name, form in FORMATS.items() if not form.sound}
-"""Formats that the HTTP routes for images can send, by name. Sounds have a separate route."""
+"""Formats by name, without the sound formats. The HTTP routes for images can send results in these formats."""
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """Return the formats that can hold an output of the given kinds, as suffix -> name."""
+    """Return a dict, suffix -> name, of the formats for outputs of one of several kinds, such as "raster".
+
+    The format ``first`` comes first.
+    """
     rows = sorted(FORMATS.values(), key=lambda form: form.name != first)
     return {suffix: form.name for form in rows if form.writers.keys() & set(kinds) for suffix in form.suffixes}
 
@@ -182,7 +186,7 @@ def format_named(text: str) -> Format | None:
 
 
 def suffix_of(path: PurePath) -> str:
-    """Return the suffix of a file name in lower case, with both parts of a suffix such as ".zarr.zip"."""
+    """Return the suffix of a file name in lower case. A double suffix such as ".zarr.zip" is returned as a whole."""
     both = "".join(path.suffixes[-2:]).lower()
     return both if any(both in form.suffixes for form in FORMATS.values()) else path.suffix.lower()
 
@@ -193,7 +197,7 @@ def written_suffix(path: PurePath) -> str:
 
 
 def with_end(path: PathT, end: str, suffix: str | None = None) -> PathT:
-    """Return ``path`` with ``end`` inserted before its suffix. If ``suffix`` is given, it replaces the old suffix."""
+    """Return ``path`` with ``end`` inserted before its suffix. If ``suffix`` is not None, it replaces the old one."""
     old = written_suffix(path)
     return path.with_name(f"{path.name.removesuffix(old)}{end}{old if suffix is None else suffix}")
 

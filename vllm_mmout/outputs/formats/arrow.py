@@ -65,7 +65,7 @@ class ArrowPolygons:
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Number of rings that were added so far for the polygon that is still incomplete."""
+        """Number of rings in the batch so far that belong to its last, still incomplete polygon."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the record batches. An instance can be iterated only once."""
@@ -79,7 +79,10 @@ class ArrowPolygons:
             yield self._batch()
 
     def _add(self, polygons: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
-        """Append polygons, the last of them perhaps incomplete, to the batch. Yield each batch that becomes full."""
+        """Append polygons to the current record batch. Yield the batch each time it is full, and begin another.
+
+        The last polygon may be incomplete: the next call then adds its remaining rings.
+        """
         data = memoryview(points.astype("<f8").tobytes())
         traced, ring = self._traced, 0
         for position, (number, pixels, area, count) in enumerate(polygons.facts(), start=1):

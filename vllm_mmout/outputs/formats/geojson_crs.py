@@ -37,5 +37,5 @@ def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, 
 
 
 def crs_name(code: int) -> str:
-    """Return the URN of a coordinate system for the member ``crs``, given its EPSG code."""
+    """Return the URN of the coordinate system with an EPSG code, for the member ``crs`` of a GeoJSON document."""
     return _LON_LAT if code == 4326 else f"urn:ogc:def:crs:EPSG::{code}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIDE: Final = 512
 _READ_BYTES: Final = 2**26
-"""Number of bytes of a raster that are read at a time. A block of 512 x 512 pixels is read even if it is larger."""
+"""Maximum number of bytes of a raster that are read at a time, if these are more than 512 x 512 pixels."""
 
 
 def check(georeference: Georeference | None, form: Format, instead: str) -> None:

@@ -41,9 +41,9 @@ _TEXT_BYTES = 254
 _WORLD = 2 * math.pi * 6378137.0
 """Side length of the square world map of Web Mercator, in metres."""
 _UNITS = 4096
-"""Length of a vector tile's side in the unit of its coordinates, which are integers."""
+"""Extent of a vector tile: coordinates in the tile are integers from 0 to this number."""
 _UNITS_PER_PIXEL = 8
-"""Smallest length of a raster pixel's side in units of coordinates, at the finest zoom of its tiles."""
+"""Minimum side length of a raster pixel at the largest zoom, in units of a tile's integer coordinates."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
 """Number of polygons and of bytes above which GDAL leaves polygons out of a tile. A tile of the finest zoom has at most
 532 x 532 pixels, its border included, and thus fewer polygons."""
@@ -108,9 +108,10 @@ def _check_names(class_names: Sequence[str] | None) -> None:
 
 
 def _finest_zoom(raster: RasterOutput, system: Any) -> int:
-    """Return the smallest zoom that gives the side of a pixel `_UNITS_PER_PIXEL` or more units of coordinates.
+    """Return the largest zoom of vector tiles that a raster needs, so that rounding hardly moves its pixel corners.
 
-    Raise SaveError if the middle of the raster has no place on the map of Web Mercator.
+    At this zoom, the side of a pixel has `_UNITS_PER_PIXEL` or more units of a tile's coordinates. Raise SaveError if
+    the middle of the raster has no place on the map of Web Mercator.
     """
     from pyproj import Transformer
 

@@ -18,7 +18,7 @@ from vllm_mmout.geo import checked_xml
 from vllm_mmout.outputs.rendering import default_palette
 
 STYLE: Final = ".qml"
-"""Suffix of a style file. It takes the place of the raster's suffix."""
+"""Suffix of a QGIS style file. The style of ``NAME.tif`` is ``NAME.qml``."""
 _OWN_MARK: Final = b"<!-- written by vllm_mmout beside a raster of classes -->"
 """Comment that marks a style of this package. QGIS removes it when a user saves a style under the same name."""
 _HEAD_BYTES: Final = 1024

@@ -94,7 +94,10 @@ def as_pcm(samples: NDArray[np.float32]) -> bytes:
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return silence to append to an Opus file of ``frames`` frames, float32 [n, channels], or None if not Opus."""
+    """Return the silence to append to a sound of ``frames`` frames in the format ``name``, float32 [n, channels].
+
+    Return None unless the format is "opus". Without the silence, an Opus file ends with a click.
+    """
     return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
 
 

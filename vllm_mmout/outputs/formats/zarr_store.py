@@ -38,7 +38,7 @@ _SIDE: Final = 512
 _CHUNK_BYTES: Final = 2**23
 """Number of bytes of a chunk above which its bands are divided among several chunks."""
 _READ_BYTES: Final = 2**26
-"""Number of bytes of a raster that are read at a time. A chunk of all bands is read even if it is larger."""
+"""Maximum number of bytes of a raster that are read at a time, if these are more than one chunk of all bands."""
 _METADATA: Final = "zarr.json"
 _NAME: Final = "raster"
 _TIME: Final = "time"
@@ -85,7 +85,10 @@ def _write(
     target: Path | BinaryIO,
     form: Format,
 ) -> None:
-    """Write rasters along a time axis of ``days``, or a single raster without this axis if ``days`` is empty."""
+    """Write a raster of each day to a Zarr store, along a time axis. If ``days`` is empty, write one raster without it.
+
+    ``target`` is a folder, or a file for the zipped store.
+    """
     check(rasters[0].georeference, form, ".tif")
     like = next((raster for raster in rasters if raster.nodata is not None), rasters[0])
     grid = StoredGrid((like.height, like.width), like.crs, like.transform)
@@ -94,7 +97,7 @@ def _write(
 
         root = zarr.create_group(str(folder), attributes=dict(metadata))
         array = _create(root, like, grid, days)
-        for raster, at in zip(rasters, _planes(days), strict=True):
+        for raster, at in zip(rasters, _time_indices(days), strict=True):
             for window in _windows(grid.size, like.count * array.dtype.itemsize):
                 pixels = raster.read(window).astype(array.dtype, copy=False)
                 if raster.nodata != like.nodata and (pixels == like.nodata).any():
@@ -116,8 +119,8 @@ def _write(
             root.update_attributes({"multiscales": {"layout": layout}, "zarr_conventions": stated})
 
 
-def _planes(days: tuple[date, ...]) -> list[tuple[int, ...]]:
-    """Return the index of each raster along the time axis, or a single empty index without this axis."""
+def _time_indices(days: tuple[date, ...]) -> list[tuple[int, ...]]:
+    """Return the index of each day's raster on the time axis of a Zarr array, or [()] if the array lacks this axis."""
     return [(number,) for number in range(len(days))] or [()]
 
 
@@ -223,7 +226,7 @@ def _reduce(group: Any, output: RasterOutput, grid: StoredGrid, days: tuple[date
     """Write a raster with half as many rows and columns as the zarr array ``source``. Return the new array."""
     array = _create(group, output, grid, days)
     nearest = output.nearest or are_classes(output.dtype, output.class_names, output.palette)
-    for at in _planes(days):
+    for at in _time_indices(days):
         for window in _windows(grid.size, 4 * output.count * array.dtype.itemsize):
             rows, cols = (slice(2 * side.start, 2 * side.stop) for side in (window.rows, window.cols))
             pixels = source[(*at, slice(None), rows, cols)]
