@@ -27,9 +27,7 @@ class Savable:
     """Base class of results that can be written to a file or to bytes."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ()
-    """Kinds of output that this class belongs to, such as "raster", the most specific first.
-
-    A file format writes the output as the first of these kinds that it supports."""
+    """Kinds of output that the class belongs to, such as "raster". A file format uses the first that it supports."""
     takes_area: ClassVar[bool] = False
     """True if `placed` removes the parts of the result outside the request's area of interest, `Source.area`."""
     formats: ClassVar[dict[str, str]] = {}
@@ -144,9 +142,7 @@ class MediaOutput(Savable):
     """Assumptions made about the input, such as the scale of its values. Each sentence names the assumed value, and how
     to state another value."""
     input_picture: InputPicture | None = None
-    """Function that reads the input again, for figures with the input as background, and returns a picture of it.
-
-    None if the input can be read only once."""
+    """Function that reads the input again and returns a picture of it. None if the input can be read only once."""
 
 
 def unknown_suffix(target: PurePath, formats: Iterable[str], hint: str = "") -> SaveError:
@@ -185,9 +181,7 @@ class Source:
     """
 
     size: tuple[int, int] | None = None
-    """(height, width) of the user's input in pixels. None for an input without pixels, such as a text.
-
-    The default is the shape of ``valid``."""
+    """(height, width) of the user's input in pixels, by default as in ``valid``. None for an input without pixels."""
     seen: tuple[int, int] | None = None
     """(height, width) of the input after it was resized for the model. None if it was not resized."""
     georeference: Georeference | None = None
@@ -201,9 +195,7 @@ class Source:
     picture: Callable[[], Image] | None = None
     """Function that returns the input as an RGB picture of the input's size, over which outputs are drawn."""
     input_picture: InputPicture | None = None
-    """Function that reads the input again, for figures of the output, and returns a picture of it. None if it cannot.
-
-    `lay` copies the function to the output."""
+    """Function that reads the input again and returns a picture of it, for figures of the output. May be None."""
     assumed: tuple[str, ...] = ()
     """Assumptions made when the input was read, one sentence each. The output states them, too."""
 
@@ -233,8 +225,7 @@ class Source:
     def lay(self, output: Any) -> Any:
         """Return a model's output with the size, mask and georeference of this input.
 
-        The output also gets the assumptions made about the input. An output without a method ``placed`` gets nothing
-        else.
+        An output without a method ``placed`` only gets the assumptions that were made about the input.
 
         Raises OptionError if the request has an area of interest, to which the output cannot be cut.
         """
@@ -274,10 +265,7 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata for a result: the items ``source`` of its input, overridden by the result's items ``own``.
-
-    Tags that describe the input's file are left out.
-    """
+    """Return the metadata items ``own`` of a result, completed by those of its input, except tags about its file."""
     return {**{name: text for name, text in source.items() if name not in _INPUT_FILE_TAGS}, **own}
 
 

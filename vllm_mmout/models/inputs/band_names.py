@@ -127,7 +127,7 @@ class NameMeanings:
         return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
     def not_understood(self, places: Sequence[int]) -> list[int]:
-        """Return the members of ``places``, indices of the input's bands, whose band names have no known meaning.
+        """Return the members of ``places``, indices of the input's bands, whose band names are not understood.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """

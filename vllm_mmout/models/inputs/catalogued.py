@@ -31,10 +31,7 @@ class Opener(Protocol):
         """Open a document of a catalogue, such as a STAC item, at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Return the data file at an address in a form to open as raster: a path, an address, or an open file.
-
-        An open file is closed together with the raster.
-        """
+        """Return the file at an address as path, address or open file. Its raster closes an open file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +108,7 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the bands by the file's catalogue. Raise InputError if the file has another number of bands.
-
-        The file may also have an alpha band at its end.
-        """
+        """Return the bands that the catalogue states. Raise InputError if the file has more or fewer, besides alpha."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
@@ -134,10 +128,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Return the raster's georeference, with the CRS or transform that only its catalogue states.
-
-        Return None if the catalogue adds nothing.
-        """
+        """Return the raster's georeference with the CRS or transform of its catalogue, or None if this adds nothing."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
@@ -193,10 +184,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return the scale and offset of each band, where the catalogue completes the raster's file.
-
-        Return () if the catalogue adds nothing.
-        """
+        """Return the scale and offset of each band by file and catalogue, or () if the catalogue adds nothing."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):

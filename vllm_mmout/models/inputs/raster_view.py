@@ -68,10 +68,7 @@ class PlanesMapper(Protocol):
         """Return whether an input of ``size`` (height, width) is below the model's minimum and must be padded."""
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of the tiles that a large input is cut into.
-
-        ``asked`` is the tile size in the request. If it is None, the model's tile size is used.
-        """
+        """Return the (height, width) of the tiles of a large input, from the tile size in the request, if any."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
         """Return the (height, width) of the tiles for an input of ``size``, and the treatment of tiles at its edges.
@@ -186,10 +183,7 @@ class RasterView:
         return pixels
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Pixels]:
-        """Yield the pixels of each window. A block of the file that several windows overlap is decoded only once.
-
-        Windows are counted from the corner of the part that the request uses.
-        """
+        """Yield the pixels of each window. A file block that several windows overlap is decoded only once."""
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
