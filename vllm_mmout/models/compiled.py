@@ -66,8 +66,8 @@ class CompiledForward:
         self.sizes = (*(1 << power for power in range(6) if 1 << power < largest), largest)
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """Dtypes that the model was compiled for. None if only a submodule is compiled, whose caller converts the
-        dtypes."""
+        """Input dtypes that the model was compiled for. None if only a submodule is compiled, since the rest of the
+        model converts its inputs."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
@@ -155,7 +155,7 @@ class CompiledForward:
         return max(found, key=itemgetter(0))
 
     def _check(self, batch: Inputs, expected: Raw) -> None:
-        """Run a batch until it is compiled and captured. Raise ModelError if the output differs from eager mode."""
+        """Run a batch until it is compiled. Raise ModelError if the output differs from that of eager mode."""
         for _ in range(3):  # the second run records CUDA graphs
             _check_close(self._batch(batch), expected)
 

@@ -184,9 +184,9 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the name of an extension package that can serve a model folder once the user asks for it, or None.
+    """Return the name of an extension package that can serve a model folder if the user selects it, or None.
 
-    The user asks by giving this name as output processor. Error messages suggest it.
+    The user selects it by giving this name as output processor. Error messages suggest it.
     """
     for wing in wings():
         take = wing.load("folders")

@@ -206,7 +206,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             self._forward = forward.run
 
     def _dummy(self) -> dict[str, torch.Tensor] | None:
-        """Return the tensors of an input of the maximum size, without the batch axis, or None if it is unknown."""
+        """Return the tensors of an input of maximum size, without the batch axis, or None if the size is unknown."""
         inputs = inputs_of(self._model_config)
         if (dummy := inputs.dummy()) is None:
             return None
@@ -287,7 +287,7 @@ class PlainPooler(IdentityPooler):
 
 
 def plain(outcome: RequestOutcome) -> torch.Tensor:
-    """Return the tensor to send for a request without an output processor: the model's output, or its first tensor.
+    """Return a request's raw output as one tensor. If the model returned several tensors, return the first.
 
     If the model failed for the request, return an empty tensor.
     """

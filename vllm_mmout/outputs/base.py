@@ -189,7 +189,7 @@ class Source:
     valid: NDArray[np.bool_] | None = None
     """Mask, bool [height, width], False where the input lacks data. None if all pixels are valid."""
     area: PlacedArea | None = None
-    """Area of interest on the input's pixels, or None. ``valid`` is False outside the area."""
+    """The request's area of interest in pixels of the input, or None. ``valid`` is False outside the area."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
@@ -265,7 +265,7 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata items ``own`` of a result, completed by those of its input, except tags about its file."""
+    """Merge an input's metadata ``source`` and its result's, ``own``, which takes precedence. Drop tags about files."""
     return {**{name: text for name, text in source.items() if name not in _INPUT_FILE_TAGS}, **own}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.raster import RasterOutput
 
 FULL_WIDTH: Final = "MMOUT_FULL_WIDTH"
-"""Name of the item, in a preview's GeoTIFF, that holds the width of the whole raster in pixels."""
+"""Key of a metadata item in the GeoTIFF of a preview: the width of the whole raster in pixels."""
 _STRIP = 64
 """Number of rows coloured at a time. Colouring needs temporary arrays several times the size of the rows."""
 
@@ -214,7 +214,7 @@ class PartialImage:
 
 
 class GrowingImage(ImageOutput):
-    """Preview of a raster whose tiles are not all joined yet, as RGBA, with the place of the raster.
+    """Preview of a raster that is not complete yet, as RGBA picture with the georeference of the raster.
 
     Args:
         array: uint8 [height, width, 4].
@@ -253,7 +253,7 @@ class GrowingImage(ImageOutput):
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return which pixels of a preview show a part of its raster, along one axis, and which raster pixels they show.
+    """Return the preview pixels that show a part of the raster, along one axis, and the raster pixels they show.
 
     Each preview pixel shows a single raster pixel, whose index is in ``middles``. The part has ``length`` raster pixels
     from index ``start`` on, from which the raster pixels in the result are counted.

@@ -188,7 +188,7 @@ class _PreviewAxis:
         return cls(edges[:-1], edges[1:])
 
     def groups(self, block: int) -> list[slice]:
-        """Return slices of the preview pixels, such that each slice covers about ``block`` raster pixels of the axis.
+        """Divide the pixels of a preview's axis into slices that each cover about ``block`` raster pixels.
 
         The raster is divided into blocks, and a preview pixel belongs to the first block that it covers.
         """
@@ -197,7 +197,10 @@ class _PreviewAxis:
 
 
 def _blocks(source: PreviewSource, rows: _PreviewAxis, cols: _PreviewAxis) -> Iterator[tuple[slice, slice, Raster]]:
-    """Read a raster block by block. Yield the slices of columns and rows of the preview, and the pixels they cover."""
+    """Read a raster block by block, to make a preview of it.
+
+    Yield the columns and the rows of the preview that a block covers, as slices, and the pixels of the block.
+    """
     block = block_limit(source.count)
     for down in rows.groups(block):
         row, end = int(rows.first[down.start]), int(rows.end[down.stop - 1])

@@ -41,7 +41,7 @@ class FeatureCounts:
         self.area_m2: defaultdict[int, float] = defaultdict(float)
 
     def add(self, values: NDArray[np.unsignedinteger], area: float) -> None:
-        """Count pixels of the class ids ``values``. Each pixel covers ``area`` square metres."""
+        """Add pixels with the class ids ``values`` to the counts. Each pixel covers ``area`` square metres."""
         counts = np.bincount(values)
         for number in np.flatnonzero(counts).tolist():
             self.pixels[number] += int(counts[number])
@@ -76,9 +76,9 @@ def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts
 def _by_pixel_area(
     values: NDArray[Any], inside: NDArray[np.bool_], areas: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_], float]]:
-    """Divide pixels into groups of equal area on the ground: the whole array, or single rows if their areas differ.
+    """Yield pixels with the area of a pixel on the ground, all at once if the area is equal everywhere, else by rows.
 
-    Yield the values of each group, its mask, and the area of a pixel, which is 0 if it is unknown.
+    Each item is the values, their mask, and the area, which is 0 if it is unknown.
     """
     if areas is None or (areas == areas[0]).all():
         yield values, inside, 0.0 if areas is None else float(areas[0])

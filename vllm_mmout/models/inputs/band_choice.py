@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LISTED = 40
 """Maximum number of bands that an error message lists."""
 _ALIKE_LISTED = 10
-"""Maximum number of bands that the error message about a name lists if several bands have the name."""
+"""Maximum number of bands to list in the error message for a band name that several bands have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class BandList:
     """True if only TIFF tags mark the band as alpha. GDAL tags any fourth uint8 band in this way."""
 
     def find(self, name: str) -> list[int]:
-        """Return the indices of the bands called ``name``. If none is found, ignore case, then leading zeros (B02)."""
+        """Return the indices of the bands called ``name``. If there is none, case and leading zeros are ignored."""
         for form in (str, str.casefold, band_key):
             places = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
             if places:
@@ -127,7 +127,7 @@ class BandChoice:
         return self._in_order(bands, meanings, dates, doubtful=any(by_name))
 
     def _in_order(self, bands: BandList, meanings: Sequence[NameMeanings], dates: int, *, doubtful: bool) -> list[int]:
-        """Return the indices of the bands to use if neither the request nor the band names tell them.
+        """Return the indices of the bands to use if neither the request nor the band names choose bands.
 
         They are taken in the input's order. Raise InputError if the names of bands contradict this order. ``doubtful``
         is True if names identify the bands for some sensors only.

@@ -44,10 +44,10 @@ class _BandMeaning:
     keys: frozenset[str]
     """Names of the band in the normalized spelling of `band_key`."""
     by_colour: bool = False
-    """True if the meanings come from the band's colour interpretation in the file, since its names say nothing."""
+    """True if the band's meaning comes from its colour interpretation in the file, since its names have none."""
 
     def fits(self, other: _BandMeaning) -> bool:
-        """Return whether two bands can be the same band: they share a common name, such as "red".
+        """Return whether this band and ``other`` share a common name such as "red", and so can be the same band.
 
         If the common name of one is unknown, they must share a name in the file or the model instead.
         """
@@ -62,7 +62,7 @@ class _BandMeaning:
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Possible meanings of the band names of a model and of an input, if they come from two assumed sensors."""
+    """Possible meanings of the band names of a model and of an input, under an assumption about their sensors."""
 
     sensors: tuple[str, str]
     """Assumed sensor of the model's bands, and assumed sensor of the input's bands. "" is an unknown sensor."""
@@ -127,7 +127,7 @@ class NameMeanings:
         return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
     def not_understood(self, places: Sequence[int]) -> list[int]:
-        """Return the members of ``places``, indices of the input's bands, whose band names are not understood.
+        """Return the indices in ``places`` of the input's bands whose names have an unknown meaning.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
@@ -146,7 +146,7 @@ class NameMeanings:
 
 
 def possible_meanings(band_names: Sequence[str], bands: Sequence[InputBand]) -> Iterator[NameMeanings]:
-    """Yield the possible meanings of the model's and the input's band names, once for each assumption about sensors.
+    """Yield the possible meanings of the model's and the input's band names, for each sensor they may come from.
 
     Sensors matter because a name such as "B5" means a different band for each of them.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
 """Key of a raster's metadata item for the acquisition date, if its catalogue states a date and its file does not."""
 _CORNER_TOLERANCE: Final = 0.01
-"""Largest distance, in pixels, between a raster's corners by its file and by its catalogue that counts as equal."""
+"""Maximum distance, in pixels, between a raster's corners by its file and by its catalogue if they agree."""
 _NUMBER_TOLERANCE: Final = 1e-6
 """Relative tolerance when the scales or offsets that a file and its catalogue state are compared."""
 _DAY: Final = timedelta(days=1)
@@ -31,7 +31,7 @@ class Opener(Protocol):
         """Open a document of a catalogue, such as a STAC item, at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Return the file at an address as path, address or open file. Its raster closes an open file."""
+        """Return the file at an address as path, address or open file. Closing its raster closes the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the bands that the catalogue states. Raise InputError if the file has more or fewer, besides alpha."""
+        """Return the file's bands by its catalogue. Raise InputError if the file has more or fewer, besides alpha."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands

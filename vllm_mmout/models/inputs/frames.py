@@ -70,7 +70,7 @@ class Frame:
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:
-        """Create the frame of the bands ``layers``, with dates from the names and the metadata of their files."""
+        """Create a `Frame` from the bands ``layers`` of one date, which the files' names and metadata tell."""
         raster = layers[0].raster
         inside = PurePath(raster.name).name
         name = data.name if isinstance(data, Path | FilesOfDate | CataloguedInput) else inside

@@ -225,7 +225,7 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Read a file as PIL image or array, since vLLM's early releases did so before they called an input mapper.
+    """Read a file as PIL image or array, the types that input mappers got from vLLM's early releases.
 
     PIL images, tensors and dicts are returned unchanged.
     """

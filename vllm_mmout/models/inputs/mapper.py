@@ -227,10 +227,7 @@ class RasterMapper:
         return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of the tiles that a large input is cut into.
-
-        ``asked`` is the tile size in the request. If it is None, the model's tile size is used.
-        """
+        """Return the (height, width) of a large input's tiles. ``asked`` is the tile size in the request, or None."""
         if asked is not None and not self.fits((asked, asked)):
             sizes = f"{self.min_size} to {self.max_size} pixels"
             if self.multiple_of > 1:

@@ -104,7 +104,7 @@ class ModelInputs:
 
     @property
     def opens_files(self) -> bool:
-        """True if a string in an input is the path of a file. The model's own input mapper may read it otherwise."""
+        """True if a string in an input is a file path. False if only the model's own input mapper can interpret it."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)

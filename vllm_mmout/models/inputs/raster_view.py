@@ -68,7 +68,7 @@ class PlanesMapper(Protocol):
         """Return whether an input of ``size`` (height, width) is below the model's minimum and must be padded."""
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of the tiles of a large input, from the tile size in the request, if any."""
+        """Return the (height, width) of a large input's tiles. ``asked`` is the tile size in the request, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
         """Return the (height, width) of the tiles for an input of ``size``, and the treatment of tiles at its edges.
@@ -125,11 +125,11 @@ class RasterView:
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made in the choice of bands."""
     may_be_empty: bool = False
-    """True to accept an input without any valid pixel. False to raise InputError for it in a single forward pass."""
+    """True to accept an input without any valid pixel. False to refuse it if it needs only one forward pass."""
     window: Window = field(init=False)
     """Part of the raster that the request uses, as a window of the whole raster."""
     area: PlacedArea | None = field(init=False)
-    """The request's area of interest, on the pixels of ``window``, or None."""
+    """The request's area of interest in pixels, counted from the corner of ``window``, or None."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
@@ -222,7 +222,7 @@ class RasterView:
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Return whether ``other`` seems to show the same, unchanged file: size, bands, dtype and metadata agree."""
+        """Return whether the file of ``other`` has equal size, bands, dtype and metadata, and so is likely the same."""
 
         def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster
@@ -273,7 +273,7 @@ class RasterView:
         return has_numbers(self.params)
 
     def _per_plane(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """Return a scale or offset in a shape to broadcast over pixels: [bands * dates, 1, 1], or [1, 1, 1] for one.
+        """Return a scale or offset as array [bands * dates, 1, 1] to broadcast over pixels, or [1, 1, 1] for one value.
 
         ``value`` is one number for all bands, or one for each band. None stands for ``default``.
         """

@@ -24,7 +24,7 @@ def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
 
 
 def has_numbers(params: OutputParams) -> bool:
-    """Return whether the request gives a scale or an offset as a number. It may also give ``scale="file"``."""
+    """Return whether the request gives a scale or an offset as a number."""
     return numbers_of(params) != (None, None)
 
 

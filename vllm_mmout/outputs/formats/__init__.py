@@ -168,7 +168,7 @@ SENT = {name: form for name, form in FORMATS.items() if not form.sound}
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """Return a dict, suffix -> name, of the formats for outputs of one of several kinds, such as "raster".
+    """Return the file formats, as suffix -> name, that can store one of the given kinds of output, such as "raster".
 
     The format ``first`` comes first.
     """

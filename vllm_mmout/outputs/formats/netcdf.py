@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIDE: Final = 512
 _READ_BYTES: Final = 2**26
-"""Maximum number of bytes of a raster that are read at a time, if these are more than 512 x 512 pixels."""
+"""Maximum number of bytes of a raster to read at a time, unless a single block of 512 x 512 pixels is larger."""
 
 
 def check(georeference: Georeference | None, form: Format, instead: str) -> None:

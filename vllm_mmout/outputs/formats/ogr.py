@@ -98,7 +98,7 @@ def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None
 
 
 def _check_names(class_names: Sequence[str] | None) -> None:
-    """Raise SaveError if a Shapefile would cut the name of a class."""
+    """Raise SaveError if the name of a class is too long for a Shapefile."""
     for name in class_names or ():
         if len(name.encode()) > _TEXT_BYTES:
             raise SaveError(

@@ -53,7 +53,10 @@ def qgis_style(class_names: Sequence[str] | None, palette: NDArray[np.uint8] | N
 
 
 def is_own_style(path: Path) -> bool:
-    """Return whether a file can be replaced: it is missing, or a style of this package that no user has changed."""
+    """Return whether a style file may be overwritten.
+
+    It may if it is missing, or if it was written by this package and no user has saved it since.
+    """
     try:
         with path.open("rb") as file:
             return _OWN_MARK in file.read(_HEAD_BYTES)

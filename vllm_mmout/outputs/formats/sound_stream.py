@@ -71,7 +71,10 @@ class SoundStream:
 
 
 class _StreamBuffer:
-    """In-memory file. `take` removes the bytes written so far, and later changes of removed bytes are ignored."""
+    """In-memory file that an encoder writes to, and whose bytes are taken out in between.
+
+    If the encoder seeks back and changes bytes that `take` has returned already, the change is ignored.
+    """
 
     def __init__(self) -> None:
         self._taken = 0

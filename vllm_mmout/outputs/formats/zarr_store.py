@@ -38,7 +38,7 @@ _SIDE: Final = 512
 _CHUNK_BYTES: Final = 2**23
 """Number of bytes of a chunk above which its bands are divided among several chunks."""
 _READ_BYTES: Final = 2**26
-"""Maximum number of bytes of a raster that are read at a time, if these are more than one chunk of all bands."""
+"""Maximum number of bytes of a raster to read at a time, unless a single chunk of all bands is larger."""
 _METADATA: Final = "zarr.json"
 _NAME: Final = "raster"
 _TIME: Final = "time"
