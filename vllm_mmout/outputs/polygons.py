@@ -88,7 +88,7 @@ class PolygonsOutput(MediaOutput):
         return classes.figure(title=title, picture=picture, opacity=opacity)
 
     def features(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the polygons as GeoJSON features (dicts), sorted by their lowest row in the raster.
+        """Iterate over the polygons as GeoJSON features (dicts), ordered by the last raster row of each polygon.
 
         Coordinates are in the raster's coordinate system, or columns and rows from its upper left corner if the raster
         has no transform.
