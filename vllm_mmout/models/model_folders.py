@@ -152,7 +152,7 @@ class ModelFamily(Protocol):
     """Interface that extension packages implement to support model folders of certain architectures."""
 
     def serves(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a model folder with this ``config.json`` belongs to the family."""
+        """Return whether a model folder with this ``config.json`` can be served by this `ModelFamily`."""
 
     def completed(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return a ``config.json`` with the output processor and its options, which the model folder may leave out.

@@ -1,4 +1,4 @@
-"""Make previews of a raster while the results of its tiles are joined."""
+"""Make previews of a raster while its tiles are computed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PreviewRequest:
 
 
 class PartialImages:
-    """Maker of previews (`PartialImage`) of a raster while its tiles are joined.
+    """Maker of previews (`PartialImage`) of a raster while its tiles are computed.
 
     Each finished tile is added to a picture of reduced size. A preview is a copy of this picture.
 
@@ -179,7 +179,7 @@ class PartialImages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialImage:
-    """Preview of a raster whose tiles are not all joined yet."""
+    """Preview of a raster that is not complete yet."""
 
     tiles: int
     """Number of tiles that the preview shows."""

@@ -116,7 +116,7 @@ def _picture_of_file(path: str | PurePath) -> Image:
 
 
 def _bands_of_file(raster: OpenRaster) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the bands to draw, by their names or colours."""
+    """Return the numbers (from 1) of the bands to draw, by their names or their colour interpretation."""
     stated = raster.colours or (None,) * raster.count
     numbers = [number for number in range(1, raster.count + 1) if number != raster.alpha]
     names = [raster.descriptions[number - 1] or stated[number - 1] or "" for number in numbers]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _STYLE_BYTES: Final = 1 << 24
-"""Maximum number of bytes of a style file that are read. 65536 classes take half."""
+"""Maximum number of bytes of a style file that are read. It is twice the size of a style of 65536 classes."""
 _ENTRY: Final = re.compile(r'<paletteEntry\b(?=[^<>]*?\bvalue="(\d{1,5})")(?=[^<>]*?\bcolor="#([0-9a-fA-F]{6})")')
 """Class number and colour in an entry of a QGIS style."""
 

@@ -196,7 +196,7 @@ class RasterMapper:
         return {self.keyword: with_frames(planes, self.num_frames)}
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``."""
+        """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'."""
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:

@@ -59,7 +59,7 @@ class PlanesMapper(Protocol):
         """Input sizes that fit in one forward pass, as text for error messages."""
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``."""
+        """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'."""
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether an input of ``size`` (height, width) fits in one forward pass."""
@@ -101,7 +101,7 @@ class Pixels:
 
     @property
     def observed(self) -> bool:
-        """Whether any pixel of the window is valid."""
+        """True if any pixel of the window is valid."""
         return self.valid is None or bool(self.valid.any())
 
 

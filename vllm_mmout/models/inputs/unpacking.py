@@ -34,7 +34,7 @@ def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
-    """Apply the scale and offset in ``params``, else in the files, to the bands ``layers``.
+    """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'.
 
     If a file states a scale that is not applied, or the request needs one that the file does not state, a note is added
     to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` returns the text of the

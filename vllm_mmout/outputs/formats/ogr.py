@@ -45,8 +45,9 @@ _UNITS = 4096
 _UNITS_PER_PIXEL = 8
 """Minimum side length of a raster pixel at the largest zoom, in units of a tile's integer coordinates."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
-"""Number of polygons and of bytes above which GDAL leaves polygons out of a tile. A tile of the finest zoom has at most
-532 x 532 pixels, its border included, and thus fewer polygons."""
+"""Maximum number of polygons and of bytes in a vector tile. GDAL drops the polygons that exceed it.
+
+A tile of the largest zoom has at most 532 x 532 pixels, its border included, and thus fewer polygons."""
 _FINEST = 22
 """Largest zoom of tiles that GDAL writes."""
 _CHILD = """
