@@ -37,8 +37,8 @@ class OutputProcessor:
     of output."""
 
     products: ClassVar[tuple[str, ...]] = ()
-    """Kinds of output that a request may ask for together: the default kind, and the kinds that `product` makes of it.
-    Empty if a request may ask for one kind only."""
+    """Kinds of output that one request may ask for together: the default kind, and the kinds that the method `product`
+    converts it to. Empty if a request may ask for one kind only."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
@@ -59,7 +59,7 @@ class OutputProcessor:
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes that the model can find, in its order. Empty if there are none, or their names are unknown."""
+        """Classes that the model can find, by ascending id. Empty if there are none, or their names are unknown."""
         return ()
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:
@@ -150,7 +150,7 @@ class OutputProcessor:
         return first.output
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for running each scene of a mosaic. A result with these options must be a raster.
+        """Return the options for computing one scene of a mosaic, so that its result is a raster.
 
         The default returns ``params``. Raises OptionError if results of this processor cannot be joined to one map.
         """
@@ -172,7 +172,7 @@ class OutputProcessor:
         return None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
-        """Convert the joined raster of a mosaic to the requested kind of output. The default returns the raster.
+        """Convert the joined raster of a mosaic to the requested kind of output. By default, return it unchanged.
 
         ``area`` is the area of interest, to which the raster is masked already, or None.
         """
@@ -221,7 +221,10 @@ def formats_for(processor: OutputProcessor, params: OutputParams) -> Mapping[str
 
 
 def check_output(name: str, processor: OutputProcessor, output: str | tuple[str, ...] | None) -> None:
-    """Raise OptionError if the processor ``name`` lacks a requested kind of output, or cannot return all in one run."""
+    """Raise OptionError if the processor ``name`` cannot return the kinds of output that a request asks for.
+
+    It may lack a kind, or be unable to return several kinds for one request.
+    """
     if output is None:
         return
     kinds = output if isinstance(output, tuple) else (output,)
@@ -251,13 +254,16 @@ class OwnInputsProcessor(OutputProcessor):
         """Import the modules that the processor needs. Called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """Return the processor to use once the engine runs, by default this object. ``renderer`` renders prompts."""
+        """Return the processor that serves requests after the start of the engine, by default this processor.
+
+        ``renderer`` is the engine's renderer of prompts.
+        """
         return self
 
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
-        """Return a `vllm_mmout.engine.scene.run.Run` that splits the user's request into requests to the engine.
+        """Return an object that splits a user's request into requests to the engine.
 
-        The returned object is not started.
+        The object is a `vllm_mmout.engine.scene.run.Run`, which is not started yet.
 
         Args:
             pick: name under which the engine holds this processor.

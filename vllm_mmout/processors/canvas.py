@@ -32,8 +32,9 @@ class Canvas:
         self._fill = _checked_nodata(self._dtype, like.nodata)
         self._masked = False
         self._taken = False
-        self._open: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps each unfinished block (row, column) to its pixels and the number of pixels that have not arrived."""
+        self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
+        """Maps each unfinished GeoTIFF block, as (row, column), to its pixels and the number of pixels that have not
+        arrived."""
         height, width = size
         classes = are_classes(like.dtype, like.class_names, like.palette)
         self._blocks = GeoTiffBlocks(
@@ -74,13 +75,16 @@ class Canvas:
 
     def discard(self) -> None:
         """Delete the unfinished file, and free its pixels in memory."""
-        self._open.clear()
+        self._unfinished.clear()
         self._blocks.discard()
 
     def _overlapped_blocks(
         self, row: int, col: int, height: int, width: int
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-        """Yield ((row, column), slices within the block, slices within the rectangle) of each overlapped block."""
+        """Yield each GeoTIFF block, as (row, column), that a rectangle of pixels overlaps, and where.
+
+        Each item is ((row, column), slices within the block, slices within the rectangle).
+        """
         for block_row, there_rows, here_rows in _blocks_along(row, height, self._blocks.block):
             for block_col, there_cols, here_cols in _blocks_along(col, width, self._blocks.block):
                 yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
@@ -93,7 +97,7 @@ class Canvas:
         if hidden is None and pixels.shape[1:] == (rows, cols):
             self._blocks.write(*block, pixels)
             return
-        waiting, missing = self._open.pop(block, None) or (
+        waiting, missing = self._unfinished.pop(block, None) or (
             np.empty((self._like.count, rows, cols), self._dtype),
             rows * cols,
         )
@@ -103,14 +107,14 @@ class Canvas:
             np.copyto(target, self._fill_value(), where=hidden)
         missing -= pixels.shape[1] * pixels.shape[2]
         if missing:
-            self._open[block] = waiting, missing
+            self._unfinished[block] = waiting, missing
         else:
             self._blocks.write(*block, waiting)
 
     def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
-        """Raise DecodeError if pixels are masked, and a valid pixel has the default nodata value.
+        """Raise DecodeError if a valid pixel has the value that pixels masked by ``hidden`` get.
 
-        The pixels of earlier calls count too.
+        Only the default nodata value is checked. The pixels of earlier calls count too.
         """
         if hidden is not None:
             self._masked = True
@@ -122,7 +126,7 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster. If the tiles have none, it is a default once a pixel is masked, else None."""
+        """Nodata value of the raster: the tiles' value, else a default if pixels are masked, else None."""
         if self._like.nodata is None and self._masked:
             return self._fill_value().item()  # type: ignore[no-any-return]
         return self._like.nodata
@@ -138,14 +142,17 @@ class Canvas:
 
 
 def _blocks_along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield (index, slice within the block, slice within the range) of each block that a range of an axis overlaps."""
+    """Yield the blocks of ``side`` pixels that ``length`` pixels from ``start`` overlap, along one axis.
+
+    Each item is (index of the block, slice within the block, slice within the ``length`` pixels).
+    """
     for block in range(start // side, (start + length - 1) // side + 1):
         first, last = max(start, block * side), min(start + length, (block + 1) * side)
         yield block, slice(first - block * side, last - block * side), slice(first - start, last - start)
 
 
 def _checked_nodata(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
-    """Convert ``nodata`` to a dtype, or return a default if it is None. Raise DecodeError if it does not fit."""
+    """Convert ``nodata`` to a dtype, or return a default for None. Raise DecodeError if the dtype cannot hold it."""
     value: np.generic
     if nodata is None:
         value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)

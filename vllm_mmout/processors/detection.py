@@ -34,9 +34,10 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Number of boxes that the worker sends per box of ``max_detections``, since overlapping boxes are later removed."""
+"""Number of boxes that the worker sends for each box of the limit ``max_detections``, since non-maximum suppression
+removes boxes later."""
 _MAX_SENT = 1000
-"""Number of boxes that the worker sends for an input if ``max_detections`` is not set."""
+"""Maximum number of boxes that the worker sends for an input if ``max_detections`` is not set."""
 
 _SAME_OBJECT_IOU = 0.5
 """Default intersection over union above which boxes from two tiles count as the same object."""
@@ -186,7 +187,10 @@ class DetectionProcessor(OutputProcessor):
         return joined_boxes(parts, threshold, self._most)
 
     def _from_queries(self, output: dict[str, torch.Tensor]) -> _Candidates:
-        """Return the best class of each query if the option ``no_object`` is set, else every class of each query."""
+        """Return the detections of a DETR model: for each object query, its best class or all its classes.
+
+        The option ``no_object`` selects the best class only.
+        """
         import torch
 
         logits, boxes = output["logits"], output["pred_boxes"]
@@ -209,11 +213,11 @@ class DetectionProcessor(OutputProcessor):
 
 class _Candidates(NamedTuple):
     scores: torch.Tensor
-    """Scores of the candidates, float32 [n, candidates]."""
+    """Score of each candidate detection, float32 [n, candidates]."""
     labels: torch.Tensor
-    """Class ids, integers [n, candidates]."""
+    """Class id of each candidate detection, integers [n, candidates]."""
     box_indices: torch.Tensor
-    """Index of each candidate's box in ``boxes``, int64 [n, candidates]."""
+    """Index into ``boxes`` of each candidate detection, int64 [n, candidates]. Several may share a box."""
     boxes: torch.Tensor
     """Boxes in the model's format, floating point [n, boxes, 4]."""
 

@@ -43,14 +43,16 @@ _NODATA = -128  # of int8
 _MOST = 127
 """Largest absolute value in rasters of int8, where -128 is nodata."""
 _STEPS = 4
-"""Number of different scales for each doubling: the scale of a pixel is 2 ** (exponent / 4)."""
+"""Number of scales between one power of 2 and the next. The scale of a pixel is 2 ** (exponent / 4)."""
 SCALE_BAND: Final = "scale_exponent"
-"""Name of the last band of int8 rasters if each pixel has its own scale. The band has the scales' exponents."""
+"""Name of the last band of int8 rasters whose pixels have different scales. Its values are the exponents of the
+scales."""
 PATCH_ITEM: Final = "MMOUT_PATCH_SIZE"
 DATES_ITEM: Final = "MMOUT_EMBEDDING_DATES"
-"""Name of the metadata item that tells how the vectors of several dates were combined."""
+"""Name of the raster's metadata item that tells how the embeddings of several dates were combined."""
 SCALE_ITEM: Final = "MMOUT_EMBEDDING_SCALE"
-"""Name of the metadata item with the formula that converts int8 pixels to vectors, if each has its own scale."""
+"""Name of the raster's metadata item with the formula that converts int8 values to embeddings, if pixels have different
+scales."""
 _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} is the last band"
 
 
@@ -120,15 +122,16 @@ class EmbeddingGridProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor. Facts about the tokens come from ``config.json`` unless options set them."""
+        """Create the processor. Options about tokens that are not set default to values in ``config.json``."""
         names = ("patch_size", "prefix_tokens", "token_dates")
         known = {name: config[name] for name in names if config.get(name) is not None}
         return cls(**{**known, **options})
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Arrange the vectors on the grid of patches, [n, bands, rows, columns], in the dtype to be stored.
+        """Arrange the embedding vectors of all patches as rasters [n, bands, rows, columns].
 
-        Raises ReduceError if the output has a wrong shape or dtype, or a component does not fit the dtype.
+        The rasters have the dtype of the option ``dtype``. Raises ReduceError if the output has a wrong shape or dtype,
+        or a component does not fit the dtype.
         """
         import torch
 
@@ -179,7 +182,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return super().assemble(parts, params)
 
     def _grids(self, output: Raw) -> torch.Tensor:
-        """Return the vectors of all requests as [n, dates, dim, rows, columns]."""
+        """Return the embedding vectors of all patches and requests as [n, dates, dim, rows, columns]."""
         features = tensor_named(output, self._tensor, _TAKES, default=_HIDDEN)
         if features.ndim not in (_TOKENS, _MAP) or not features.is_floating_point() or 0 in features.shape[1:]:
             pooled = (
@@ -209,7 +212,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return rows.reshape(*rows.shape[:3], side, side)
 
     def _stored(self, grid: torch.Tensor) -> torch.Tensor:
-        """Convert the vectors [dates, dim, rows, columns] of one request to the bands to be stored."""
+        """Convert the embedding vectors [dates, dim, rows, columns] of one request to bands of the result."""
         import torch
 
         vectors = grid.to(torch.float32).contiguous()
@@ -226,7 +229,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return halved(vectors) if self._dtype == "float16" else vectors
 
     def _pixel_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Quantise each pixel with its own scale. Return [dim + 1, rows, columns], whose last band is the exponent."""
+        """Quantise each pixel with its own scale. Return [dim + 1, rows, columns], with the exponents as last band."""
         import torch
 
         largest = vectors.masked_fill(invalid, 0).abs().amax(dim=0)
@@ -241,7 +244,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return torch.cat([steps, exponent.unsqueeze(0)])
 
     def _band_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Quantise each band [dim, rows, columns] with its scale in the option ``scale``."""
+        """Quantise each band of ``vectors`` [dim, rows, columns] by its scale in the option ``scale``."""
         import torch
 
         scale = torch.tensor(self._scale, dtype=torch.float32, device=vectors.device).reshape(-1, 1, 1)
@@ -275,7 +278,10 @@ def _checked_patch(patch_size: object) -> int:
 
 
 def _checked_count(name: str, count: object, *, least: int) -> int:
-    """Return an option that is a number of at least ``least``, which is also its default."""
+    """Return the value ``count`` of the option ``name``, or its default, which is also its minimum.
+
+    Raise OptionError if it is not an integer, or is below the minimum.
+    """
     if count is None:
         return least
     if isinstance(count, bool) or not isinstance(count, int) or count < least:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
-"""Function that computes the final values of a rectangle from joined values, such as class ids from probabilities.
-
-The function must compute each pixel independently, since rectangles may have any size."""
+"""Function that computes the final pixels of a joined raster, such as class ids, from values averaged over overlapping
+tiles, such as probabilities. It must compute each pixel independently, since it is called with rectangles of any
+size."""
 
 
 def mosaic(
@@ -68,7 +68,8 @@ class _Joining:
 
     _plan: Plan
     _like: RasterOutput
-    """Raster of one pixel from the first tile with an output. All tiles must have the same bands, dtype and nodata."""
+    """One pixel of the first tile that has valid pixels, as a template: all tiles must have its bands, dtype and
+    nodata."""
     _metadata: dict[str, str]
     """Metadata items that are equal in all tiles so far."""
     _finished_metadata: dict[str, str]
@@ -91,7 +92,7 @@ class _Joining:
         self._growing = growing
         self._came = bytearray(len(grid))
         self._empty = array("q")
-        """Indices of tiles without an output that arrived before any tile with an output."""
+        """Indices of the tiles without valid pixels that arrived before any tile with valid pixels."""
         self._canvas: Canvas | None = None
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
@@ -108,7 +109,10 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add the tiles of one engine request. Tiles without overlap and without masked pixels are written at once."""
+        """Add the tiles of one engine request, and write neighbouring tiles together where possible.
+
+        Tiles without overlap and without masked pixels are written at once.
+        """
         if tiles.array.shape[2:] != self._plan.output_size:
             self._add(block[0])  # raises the error
         check_alike(self._like, tiles.like)
@@ -130,9 +134,10 @@ class _Joining:
             start += count
 
     def _strip(self, parts: Sequence[Part], start: int) -> tuple[int, Cell] | None:
-        """Return the number of parts from ``start`` whose pixels lie side by side, and the rectangle of the first.
+        """Count the tiles from index ``start`` on that lie side by side and can be written together.
 
-        Return None if part ``start`` has masked pixels or overlaps another tile.
+        Return (count, rectangle of the first tile), or None if the tile at ``start`` has masked pixels or overlaps
+        another tile.
         """
         plan, first = self._plan, parts[start]
         cell = None if first.valid is not None else plan.only_cell(first.index)
@@ -186,7 +191,7 @@ class _Joining:
             self._canvas.discard()
 
     def _begin(self, output: RasterOutput) -> Canvas:
-        """Create the canvas from the first tile that has an output, and add the empty tiles that arrived before."""
+        """Create the canvas from the first tile with valid pixels. Then fill in earlier tiles, which have none."""
         shape = self._blend if output.dtype.kind == "f" else "none"
         self._plan = Plan.make(self._grid, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)
@@ -221,7 +226,7 @@ class _Joining:
                 self._wait(canvas, cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
 
     def _mask_of_result(self, valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-        """Resize a tile's mask to ``size``. A pixel that covers a patch of the mask is valid if any of the patch is."""
+        """Resize a tile's mask to ``size``. An output pixel is valid if any of its input pixels is valid."""
         patch = self._grid.patch
         if patch == 1:
             return resized_mask(valid, size)

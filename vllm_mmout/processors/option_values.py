@@ -54,7 +54,7 @@ class Labels:
         return tuple(ModelClass(number, names[number]) for number in sorted(names))
 
     def check_count(self, classes: int) -> None:
-        """Raise ReduceError if ``class_names`` was set, and its length is not the model's number of classes."""
+        """Raise ReduceError if ``class_names`` is set, and has another length than the model has ``classes``."""
         if self.names is not None and len(self.names) != classes:
             raise ReduceError(
                 f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
@@ -75,9 +75,9 @@ class Labels:
 
 
 def checked_names(names: object, option: str = "class_names", named: str = "class") -> tuple[str, ...]:
-    """Return the list of names in ``option`` as a tuple. Raise OptionError if a name is empty or occurs twice.
+    """Return ``names`` as a tuple. Raise OptionError if a name is empty or occurs twice.
 
-    ``named`` is the word for an item in messages, such as "class".
+    ``option`` is the name of the option, and ``named`` the word for an item, such as "class", in messages.
     """
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise OptionError(f"{option} must be a list of names, one a {named}, got {names!r}")

@@ -20,19 +20,19 @@ class Part:
     index: int
     """Index of the part within the user's request, from 0."""
     window: Window | None
-    """Window of the part in pixels of the input. If the request has a ``window``, it is relative to that window. None
-    if the input is not a raster."""
+    """Window of the part in pixels of the input, or in pixels of the request's option ``window`` if it is set. None if
+    the input is not a raster."""
     output: Any
     """Return value of ``decode``. None if the part was not sent to the model, because it lacks valid pixels."""
     valid: NDArray[np.bool_] | None = None
-    """Validity mask of the part, bool [height, width]. None if all pixels are valid."""
+    """Validity mask of the tile, bool [height, width]. None if all pixels are valid."""
 
 
 class PartBlock(Sequence[Part]):
     """Sequence of the parts of one engine request. A `Part` is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Store ``parts``, whose ``output`` is None, and their ``outputs`` in the same order."""
+        """Store ``outputs``, one for each of ``parts``, whose own attribute ``output`` is None."""
         self.parts = parts
         self.outputs = outputs
 

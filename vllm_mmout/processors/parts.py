@@ -56,12 +56,12 @@ class Parts(Iterator[Part]):
     def mosaic(
         self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
     ) -> RasterOutput:
-        """Join the tiles of a raster into a `StoredRaster` on disk with the georeference of the scene.
+        """Join the tiles of a scene into a `StoredRaster` on disk, and convert its pixels by ``finish``.
 
-        If tiles overlap, the memory needed grows with a side of the scene, not with its area. ``params`` say how the
-        tiles are blended. ``finish`` turns joined values into the result, pixel by pixel, on rectangles of any size:
-        averaged probabilities into classes, for example. Raises DecodeError if an output is not a raster, or if the
-        tiles do not fit together.
+        The raster has the georeference of the scene. If tiles overlap, the memory needed grows with a side of the
+        scene, not with its area. ``params`` say how the tiles are blended. ``finish`` turns joined values into the
+        result, pixel by pixel, on rectangles of any size: averaged probabilities into classes, for example. Raises
+        DecodeError if an output is not a raster, or if the tiles do not fit together.
         """
         from vllm_mmout.processors.mosaic import mosaic
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """Return a tensor, or the only tensor of a dict. Else raise ``error``, whose message begins with ``takes``."""
+    """Return ``raw``, or its single tensor if it is a dict. Raise ``error`` for a dict of another length.
+
+    The message begins with ``takes``, which says what the caller accepts.
+    """
     if not isinstance(raw, dict):
         return raw
     if len(raw) != 1:
@@ -36,9 +39,9 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Call ``call`` with one or more raw outputs. If these are dicts, call it with the tensors of each key.
+    """Apply ``call`` to tensors, or to the tensors of each key if ``alike`` are dicts.
 
-    All raw outputs must be tensors, or dicts with the same names.
+    All of ``alike`` must be tensors, or dicts with the same keys.
     """
     first = alike[0]
     if isinstance(first, dict):
@@ -59,7 +62,7 @@ def queue_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def checked_group(raw: object, count: int, giver: str, error: type[MMOutError]) -> Raw:
-    """Check that ``giver`` returned a tensor, or dict of tensors, of length ``count`` on axis 0, or raise ``error``.
+    """Raise ``error`` unless ``raw`` is a tensor or dict of tensors with length ``count`` on axis 0.
 
     Return ``raw``. Messages call the function that returned it ``giver``.
     """
@@ -98,13 +101,16 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return the DecodeError for output of a subclass's ``reduce`` that does not have the form ``what``."""
+    """Return a DecodeError for a result of a subclass's ``reduce`` that is not ``what``, the expected form.
+
+    The cause is a subclass that overrides ``reduce``, but not ``decode``.
+    """
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """Return the kind of output that a request selects, by default the processor's first. A single kind is called "".
+    """Return the kind of output that a request selects: by default the processor's first, or "" if it has no kinds.
 
     Raise OptionError if the processor does not have it.
     """

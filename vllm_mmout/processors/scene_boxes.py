@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Fraction of a box at a tile's edge. If another box covers more of it, the box at the edge is dropped."""
+"""Maximum fraction of a box at its tile's edge that may be inside a box of another tile. Above it, the box at the edge
+is dropped as a duplicate."""
 _MARGIN = 0.05
-"""Maximum gap between a box and an edge of its tile that counts as touching: this fraction of the box's side, or 1
-pixel if that is larger."""
+"""Maximum distance between a box and an edge of its tile for the box to count as cut off there: this fraction of the
+box's side, at least 1 pixel."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
@@ -62,7 +63,7 @@ def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> Detect
 
 
 class _SceneBoxes:
-    """Arrays of all boxes detected so far, since a scene may have hundreds of thousands."""
+    """Boxes detected in all tiles so far, kept in flat arrays because there may be hundreds of thousands."""
 
     def __init__(self, grid: TileGrid) -> None:
         self._grid = grid
@@ -119,7 +120,7 @@ class _SceneBoxes:
         return any(touches and edge != end for touches, edge, end in zip(touched, edges, scene, strict=True))
 
     def best(self, iou_threshold: float) -> list[Detection]:
-        """Return each object once, sorted by falling score."""
+        """Return the detections without duplicates from overlapping tiles, the highest score first."""
         from vllm_mmout.outputs import Detection
 
         tiles, kinds, cut, scores = (
@@ -134,14 +135,14 @@ class _SceneBoxes:
         kept = []
         for place in order.tolist():
             cells = near.cells(int(kinds[place]), boxes[place])
-            others = near.kept(cells)
+            others = near.boxes_in(cells)
             others = others[tiles[others] != tiles[place]]
             if len(others):
                 overlaps, held = _overlaps(boxes[place], boxes[others])
                 if (overlaps > iou_threshold).any() or (cut[place] and (held > _CONTAINED).any()):
                     continue
             kept.append(place)
-            near.keep(place, cells)
+            near.add(place, cells)
         kept.sort(key=lambda place: (-scores[place], tiles[place], place))
         names = list(self._numbers)
         return [
@@ -164,17 +165,21 @@ class _BoxIndex:
         left, top, right, bottom = (box // self._side).astype(int).tolist()
         return [(kind, row, col) for row in range(top, bottom + 1) for col in range(left, right + 1)]
 
-    def keep(self, number: int, cells: list[tuple[int, int, int]]) -> None:
+    def add(self, number: int, cells: list[tuple[int, int, int]]) -> None:
         for cell in cells:
             self._boxes[cell].append(number)
 
-    def kept(self, cells: list[tuple[int, int, int]]) -> NDArray[np.intp]:
-        """Return the indices of all boxes that were added to any of the cells."""
+    def boxes_in(self, cells: list[tuple[int, int, int]]) -> NDArray[np.intp]:
+        """Return the indices of the boxes that were added to any of these cells of the grid."""
         return np.array(list({number for cell in cells for number in self._boxes.get(cell, ())}), np.intp)
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range of box centres, along an axis, that the tile at ``start`` keeps. Neighbours keep the others."""
+    """Return (lowest, highest) centre, along one axis, of the boxes that the tile at ``start`` may keep.
+
+    Boxes with other centres are left to the neighbouring tiles. ``starts`` are the positions of all tiles, and ``tile``
+    is their length.
+    """
     number = starts.index(start)
     first, last = -math.inf, math.inf
     if number:
@@ -185,7 +190,7 @@ def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float
 
 
 def _overlaps(box: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the intersection over union of ``box`` with each of ``boxes``, and the fraction of ``box`` inside each.
+    """Return how ``box`` overlaps each of ``boxes``, as intersection over union and as fraction of ``box``.
 
     Touching boxes without an area count as equal: both values are 1.
     """

@@ -171,14 +171,14 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic. With ``mosaic="confident"``, scenes give probabilities."""
+        """Return the options for computing one scene of a mosaic: as probabilities if ``mosaic`` is "confident"."""
         output = asked_output(self, self.name, params)
         if params.mosaic == "confident":
             return msgspec.structs.replace(params, output="probabilities")
         return msgspec.structs.replace(params, output="classes") if output in _VECTORS else params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return a function that converts joined probabilities to the requested output, or None if not needed."""
+        """Return a function that converts a mosaic of probabilities to the requested output, or None if not needed."""
         return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
@@ -192,7 +192,7 @@ class SegmentationProcessor(OutputProcessor):
         return self._finished_confidence if output == "confidence" else self._finished_classes
 
     def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
-        """Return the polygons or the areas of a finished raster of classes, or the raster itself."""
+        """Convert ``output``, a finished raster of classes, to "polygons" or "areas", or return it for other kinds."""
         if kind == "areas":
             from vllm_mmout.outputs import AreasOutput
 
@@ -247,7 +247,7 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return the palette, or a default colour for each class. Without class names, colour ``most`` classes."""
+        """Return the palette if it is set, else a default colour for each class name, or else ``most`` colours."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
