@@ -140,7 +140,7 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """Return a value, in the spelling of its choice. Raise OptionError if it is not a choice or out of bounds."""
+        """Return ``value``, spelt as the choice that it equals. Raise OptionError if it is invalid or out of bounds."""
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 LONGEST_PAUSE_S: Final = 30.0
-"""Maximum pause between two attempts, in seconds. If the server asks for a longer pause, that is used."""
+"""Maximum pause between two attempts in seconds, unless the server asks for a longer pause."""
 
 
 class BrokenError(Exception):

@@ -16,7 +16,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Measure the time spent inside the context, and add it to the total."""
+        """Measure the time spent inside the context, and add it to the total of the stopwatch."""
         start = time.monotonic()
         try:
             yield

@@ -38,11 +38,8 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """Import path of a sequence of the vLLM internals that the extension package wraps or uses.
-
-    Each item is an `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of
-    a module.
-    """
+    """Import path of a sequence that lists the vLLM internals that the extension package wraps or uses. Each item is an
+    `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of a module."""
     engine: str = ""
     """Import path of a module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine
     starts. ``bound`` is True if the model has an output processor. ``bind_async_llm`` and ``bind_llm`` prepare such an
@@ -83,11 +80,14 @@ class Wing:
     routes: str = ""
     """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
     results: str = ""
-    """Import path of a `serving.result_addresses.ResultAddress`: where this package serves results. Other extension
-    packages serve map tiles and STAC items of these results below the same address."""
+    """Import path of a `serving.result_addresses.ResultAddress`, the URL path at which the extension package serves
+    results. Other extension packages serve map tiles and STAC items of these results below the same path."""
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import the object that the field ``point`` names, or its entry ``key`` if it is a mapping, or return None."""
+        """Import and return the object that the field ``point`` names, or None if the field is empty.
+
+        If the field is a mapping, its entry ``key`` is used.
+        """
         path = getattr(self, point)
         if isinstance(path, Mapping):
             path = path.get(key)
@@ -115,9 +115,10 @@ def failures() -> Mapping[str, str]:
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """Yield the object that each extension package names in the `Wing` field ``point``, or in its entry ``key``.
+    """Import and yield the object that each extension package names in the field ``point`` of its `Wing`.
 
-    Packages without such an object are skipped. Each object is imported just before it is yielded.
+    If the field is a mapping, its entry ``key`` is used. Packages without such an object are skipped. Each object is
+    imported just before it is yielded.
     """
     for wing in wings():
         extension = wing.load(point, key)

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_scene(folder: Path) -> Path:
-    """Write the demo's scene to ``folder``. Raise SaveError if the folder has maps, but no demo scene."""
+    """Write the demo's scene to ``folder``. Raise SaveError if the folder has maps that the demo did not write."""
     from vllm_mmout.models.embedded.scene import embedded_scene
 
     path = folder / SCENE

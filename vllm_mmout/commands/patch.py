@@ -23,7 +23,8 @@ from vllm_mmout.errors import MMOutError, OptionError
 from vllm_mmout.geo import atomic_file
 
 FOLDERS = (Path(__file__).parents[2] / "patches", Path(sys.prefix) / "share/vllm-mmout/patches")
-"""Folders where the patches may be: beside the package in a source checkout, or where the wheel installs them."""
+"""Folders where the patches of vLLM may be: beside the package in a source checkout, or where the wheel installs
+them."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -116,7 +117,7 @@ def _hash(file: Path) -> str:
 
 
 def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
-    """Raise an error unless git can apply the patches in ``series``, and the folders of ``names`` are writable."""
+    """Raise an error if git cannot apply the patches ``series``, or a folder of the files ``names`` is read-only."""
     with _patched(sources, names, series, patched=True):
         pass
     for folder in {(sources / name).parent for name in names}:
@@ -125,7 +126,7 @@ def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
 
 
 def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> None:
-    """Apply or revert the patches on copies of the files, and replace the files only if all patches succeeded."""
+    """Apply or revert patches on copies of the files ``names``. Replace the files only if all patches succeeded."""
     with _patched(sources, names, series, patched=patched) as folder:
         for file in names:
             with atomic_file(sources / file) as part:
@@ -134,7 +135,7 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
 
 @contextmanager
 def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
-    """Yield a temporary folder with copies of the files, after the patches were applied to them or reverted."""
+    """Copy the files ``names`` to a temporary folder, apply or revert the patches there, and yield the folder."""
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)
         for file in names:

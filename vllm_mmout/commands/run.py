@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequence[RunInput]) -> int:
-    """Run the model on the inputs ``listed`` with the options ``chosen``, and return the exit status.
+    """Run the model on the inputs ``listed`` with the request options ``chosen``, and return the exit status.
 
     If an input fails, its error is printed, and the next input is processed.
     """

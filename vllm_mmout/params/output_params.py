@@ -169,7 +169,7 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
 
     @property
     def of_run(self) -> OutputParams:
-        """Options for running the model. If several kinds of output are requested, it runs for the default kind."""
+        """Options for running the model. Several kinds of output are replaced by the default kind."""
         return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
 
     def of_part(self, **changes: Any) -> OutputParams:

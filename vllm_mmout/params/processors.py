@@ -56,7 +56,7 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names of the requested results if the request asks for several, else empty."""
+        """Names of the results if the request asks for several processors or kinds of output, else empty."""
         return next((names for names in (self.processor, self.output) if isinstance(names, tuple)), ())
 
 

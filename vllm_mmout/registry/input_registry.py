@@ -162,7 +162,10 @@ class InputRegistry:
         return self._decorator("input_processor", _callable(processor, "an input processor"))
 
     def registered(self, model: type) -> InputRegistration:
-        """Return what decorators registered for ``model``. A missing entry is inherited from the nearest base class."""
+        """Return the functions and values that decorators registered for ``model`` or its base classes.
+
+        The nearest class that has a function or value sets it.
+        """
         registrations: dict[str, Any] = {}
         for base in reversed(model.__mro__):
             registrations.update(vars(base).get(REGISTERED, {}))

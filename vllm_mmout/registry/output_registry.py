@@ -26,9 +26,9 @@ class EngineFunctions:
     """Functions of `vllm_mmout.engine` that `OutputRegistry` calls. They are set when vLLM loads the plugin."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Implementation of `OutputRegistry.create_output_processor`."""
+    """Function that `OutputRegistry.create_output_processor` calls."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Implementation of `OutputRegistry.output_router`."""
+    """Function that `OutputRegistry.output_router` calls."""
 
 
 class OutputRegistry:
@@ -47,7 +47,7 @@ class OutputRegistry:
 
     @classmethod
     def connect(cls, engine: EngineFunctions) -> None:
-        """Set the functions of the engine code that all registries call. The vLLM plugin calls this."""
+        """Set the functions of `vllm_mmout.engine` that all registries call. The vLLM plugin calls this."""
         cls._engine = engine
 
     def register_output_processor(

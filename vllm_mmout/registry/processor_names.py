@@ -73,7 +73,7 @@ class InstalledProcessors:
 
 
 def _add(tables: dict[str, list[Registration]], new: Registration) -> None:
-    """Add a registration to ``tables[new.name]``, unless that list already has the same class."""
+    """Add a registration to the list ``tables[new.name]``, unless the list has the same class already."""
     rivals = tables.setdefault(new.name, [])
     if not any(new.same_target(old) for old in rivals):
         rivals.append(new)

@@ -186,7 +186,7 @@ class ModelRegistrations:
 
     @property
     def first(self) -> Mapping[str, Registration]:
-        """Output processors by name, to use if the configuration does not name any.
+        """Output processors of a model whose configuration does not name any processors, by name.
 
         Registrations on the model's class apply only if its architecture has none.
         """
@@ -194,14 +194,17 @@ class ModelRegistrations:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registered output processors by name. A name of the architecture overrides the same name of the class."""
+        """All registered output processors by name. Processors of the architecture override those of the class."""
         return {**self._on_class, **self._by_architecture}
 
 
 def find_all(
     wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Return the classes of the ``wanted`` processors by name. The model's registrations ``own`` are searched first."""
+    """Return the classes of the ``wanted`` processors by name. The model's own registrations are searched first.
+
+    ``source`` is the configuration that names the processors, for messages.
+    """
     processors: dict[str, type[OutputProcessor]] = {}
     for choice in wanted:
         explicit = is_target(choice.name)
@@ -261,7 +264,7 @@ def accepted_options(processor: type[OutputProcessor]) -> AcceptedOptions:
 def check_options(
     options: Mapping[str, Any], acceptances: Mapping[str, AcceptedOptions], settings: Collection[str], source: str
 ) -> None:
-    """Raise OptionError for an option that neither a processor nor the engine (``settings``) accepts."""
+    """Raise OptionError for an option that no processor accepts and that is not one of the engine's ``settings``."""
     for option in options:
         if option in settings or any(accepted.takes(option) for accepted in acceptances.values()):
             continue
@@ -279,7 +282,7 @@ def options_by_processor(
     settings: Collection[str],
     own_options: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the options of each processor: its entry in ``own_options``, and the ``options`` that it accepts.
+    """Return the options of each processor: the ``options`` that it accepts, and its entry in ``own_options``.
 
     Settings of the engine are left out. Raises OptionError if a required option is missing.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 PATHS: Final = (CHAT, f"{CHAT}/batch")
 TEXT: Final = "text"
-"""Only modality of vLLM's own answers to chats."""
+"""Value of the field ``modalities`` for answers in text, the only answers that vLLM itself gives to chats."""
 
 
 def attach(app: FastAPI) -> None:

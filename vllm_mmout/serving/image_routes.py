@@ -131,7 +131,7 @@ async def answered(
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Return the server's service. The request counts as running until ``held`` is closed."""
+    """Return the server's service, a ``kind``, and count the request as running until ``held`` is closed."""
     try:
         service = service_of(request, kind)
         take_place(request, held)
@@ -159,7 +159,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the server's service if it is a ``kind``. Else raise an ApiError: the route is for other models."""
+    """Return the server's service. Raise an ApiError if it is not a ``kind``: the route is for other models."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service

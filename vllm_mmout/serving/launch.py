@@ -22,7 +22,7 @@ from vllm_mmout.wing import extensions
 GENERAL_PLUGIN: Final = "vllm_mmout"
 """Name of this package's entry point among vLLM's general plugins. All processes of the engine load it."""
 TASK: Final = "--task"
-"""Flag of older vLLM releases. If the installed vLLM lacks it, it is ignored with a warning."""
+"""Flag of ``vllm serve`` in older releases. If the installed vLLM lacks it, this package ignores it with a warning."""
 _TASK: Final = f"{PREFIX}task"
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
 _log = logging.getLogger("vllm.mmout")
@@ -67,7 +67,7 @@ def _switched_on() -> Iterator[None]:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Any, argparse.Namespace]:
-    """Return vLLM's object for the command ``serve``, and the parsed arguments."""
+    """Parse the arguments of ``serve`` with vLLM's parser. Return vLLM's command object and the parsed arguments."""
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

@@ -41,8 +41,8 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Maximum size in bytes of a body that is read to look for ``data`` although the API key is missing or the server is
-full."""
+"""Maximum size in bytes of a body that is read to look for the field ``data`` if the API key is missing or the server
+is full."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
@@ -70,17 +70,17 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
             return await _without_key(request, state.mmout, vllm_route)
 
         async def work(service: ForwardService, held: AsyncExitStack) -> Response:
-            return await _answer_ours(request, service, held, vllm_route, answer)
+            return await _answer_data(request, service, held, vllm_route, answer)
 
         return await answered(request, ForwardService, work, placed=False)
 
     app.add_api_route(PATH, pooling, methods=["POST"], openapi_extra=openapi.POOLED)
 
 
-async def _answer_ours(
+async def _answer_data(
     request: Request, service: ForwardService, held: AsyncExitStack, vllm_route: APIRoute, answer: PluginAnswer
 ) -> Response:
-    """Call ``answer`` for a request with ``data``. Forward any other request to ``vllm_route``."""
+    """Call ``answer`` if the body of a request has the field ``data``. Otherwise forward it to ``vllm_route``."""
     body, full = await _read(request, service, held)
     given = await _body_with_data(body)
     if given is None:
@@ -119,10 +119,10 @@ async def _body_with_data(body: bytearray) -> dict[str, Any] | None:
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> tuple[bytearray, ApiError | None]:
-    """Count a request against the limit of concurrent requests, and read its body. Return (body, None).
+    """Read the body of a request. Return (body, None), or (body, 429 error) if too many requests are running.
 
-    If the limit is reached, return (body, 429 error), because vLLM's route may answer the request. The body must then
-    have at most `_SMALL` bytes. For a larger body, raise the 429 error.
+    The request counts as running until ``held`` is closed. The error is returned because vLLM's route may answer the
+    request. The body must then have at most `_SMALL` bytes. For a larger body, the error is raised.
     """
     try:
         take_place(request, held)

@@ -1,4 +1,4 @@
-"""Addresses of results on the server, below which extension packages serve other forms of them, such as map tiles."""
+"""URL paths of results. Extension packages serve other forms of a result, such as map tiles, below its path."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFile:
-    """GeoTIFF of a result on the server, or of a picture of a growing result."""
+    """GeoTIFF file of a result on the server, or a preview of a result that is still being computed."""
 
     path: Path
     growing: bool = False
-    """True for a picture of a result whose tiles are not all joined yet. Newer pictures replace it, and it is deleted
-    when the result is complete."""
+    """True if the file is a preview of a result whose tiles are not all joined yet. Newer previews replace it, and it
+    is deleted when the result is complete."""
     ttl: float = 0.0
     """Number of seconds that the server keeps the result."""
 
     @property
     def name(self) -> str:
-        """Name of the content of a complete result. It never names other content."""
+        """File name of the result. If the result is complete, no other content ever has the same name."""
         return self.path.name
 
 
@@ -45,14 +45,14 @@ class FinishedResult:
     """Client's name for the input, such as "scene.tif"."""
     file: ResultFile
     address: str
-    """Path of the result's address, such as "/v1/scenes/scene_x"."""
+    """Path of the result's URL, such as "/v1/scenes/scene_x"."""
     query: str = ""
-    """Query that chooses the result among several at the address, such as "processor=classes"."""
+    """URL query that chooses this result, such as "processor=classes", if several results have the same path."""
     preview: str | None
     """Path and query of the preview as PNG, or None if the server has none."""
 
     def below(self, end: str) -> str:
-        """Return the path and query of the URL ``end`` below the result's address."""
+        """Return path and query of a URL: the result's path, then ``end``, such as "/content", then its query."""
         return f"{self.address}{end}{'?' * bool(self.query)}{self.query}"
 
 
@@ -62,23 +62,27 @@ class _Find(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """Address of results on the server. An extension package adds its own by the field ``results`` of its `Wing`."""
+    """URL path of results on the server. Extension packages add more paths by the field ``results`` of `Wing`."""
 
     path: str
-    """Path of the URLs with parameters in braces, such as "/v1/scenes/{scene_id}"."""
+    """URL path with parameters in braces, such as "/v1/scenes/{scene_id}"."""
     find: _Find
-    """Function that returns the GeoTIFF that a request's path and query name. With ``growing`` it may return the
-    picture of a result that is not complete. It raises ApiError if the result is missing or has another format."""
+    """Function that returns the GeoTIFF that the URL of a request names. With ``growing=True`` it may return a preview
+    of a result that is still being computed. It raises ApiError if the result is missing or is not a GeoTIFF."""
     query: Sequence[str] = ()
-    """Names of the query parameters that choose one of several results."""
+    """Names of the query parameters that choose one of several results with the same path."""
     finished: Callable[[Request], Awaitable[FinishedResult]] | None = None
-    """Function that returns the complete result that a request's path and query name, whose content is sent at
-    ``/content`` below the address. None if the server does not list the results."""
+    """Function that returns the complete result that the URL of a request names. The file of the result is sent at the
+    path of the URL plus ``/content``. None if the server cannot list the results."""
     newest: Callable[[Request, int], Awaitable[Sequence[FinishedResult]]] | None = None
-    """Function that returns the complete results, newest first, up to a number of them, or None like ``finished``."""
+    """Function ``(request, count)`` that returns up to ``count`` complete results, the newest first. None if the server
+    cannot list the results."""
 
     def url(self, request: Request, end: str) -> str:
-        """Return the URL ``end`` below the result that ``request`` names, with its query parameters for a result."""
+        """Return the URL of the result that ``request`` names, with ``end``, such as "/content", added to the path.
+
+        Query parameters of the request that choose the result are kept.
+        """
         chosen = {name: request.query_params[name] for name in self.query if name in request.query_params}
         place = absolute_url(request, self.path.format(**request.path_params)) + end
         return f"{place}?{urlencode(chosen)}" if chosen else place
@@ -90,7 +94,7 @@ def absolute_url(request: Request, path: str) -> str:
 
 
 async def _stored(request: Request, *, growing: bool = False) -> ResultFile:
-    """Return the GeoTIFF among the stored results that a request's path names."""
+    """Return the stored result that the path of a request names. It must be a GeoTIFF."""
     del growing
     store, name = store_of(request), str(request.path_params["name"])
 
@@ -116,5 +120,5 @@ STORED: Final = ResultAddress("/v1/images/results/{name}", _stored)
 
 
 def result_addresses() -> tuple[ResultAddress, ...]:
-    """Return the address of stored results and the addresses that extension packages add."""
+    """Return the URL path of stored results, and the paths of results that extension packages add."""
     return (STORED, *extensions("results"))

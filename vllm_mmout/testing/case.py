@@ -64,7 +64,7 @@ class Case:
 
     @cached_property
     def alone(self) -> list[Any]:
-        """Result of each request when new instances process it alone: an output object, or `Refused`."""
+        """Result of each request if a new processor processes it alone: an output object, or `Refused`."""
         return [
             self.decode(self.make(), packed)
             for row in range(self.count)
@@ -118,7 +118,7 @@ def packed(reduced: Any, count: int) -> torch.Tensor:
 
 
 def unpacked(sent: torch.Tensor) -> Raw:
-    """Deserialise the uint8 [bytes] of a request into the input of ``decode``, without a copy."""
+    """Deserialise ``sent``, the uint8 [bytes] of a request, into the input of ``decode``, without a copy."""
     picks = wire.unpack(sent)
     assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: `packed` never packs a failure
     return picks[_NAME]
@@ -177,7 +177,10 @@ def _without(axis: int, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_answered(outcomes: Iterable[Any], where: str) -> None:
-    """Raise BrokenPromiseError unless each request got an output or failed with an `MMOutError`."""
+    """Raise BrokenPromiseError unless the outcome of each request is an output or an `MMOutError`.
+
+    ``where`` is added to the name of the failed method in the message.
+    """
     for request, outcome in enumerate(outcomes):
         if outcome is None:
             raise BrokenPromiseError(
@@ -207,7 +210,7 @@ def compare_sent(
 
 
 def stop_lines(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 line numbers below ``lines``. A test for data races pauses a call at these lines.
+    """Return about 8 of the numbers below ``lines``: the lines at which a test for data races pauses a call.
 
     The numbers vary with ``sent``, the output of ``reduce``.
     """

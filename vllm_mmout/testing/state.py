@@ -54,7 +54,10 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Return a function's globals, closure variables and defaults by description, each as (name, value)."""
+    """Return the globals, closure variables and default values of a function, each as (name, object).
+
+    The keys describe the places for messages, such as "default 0 of decode()".
+    """
     code = function.__code__
     module = function.__module__
     shared = {
@@ -92,10 +95,10 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Return the items or attributes inside ``value``, or None for a value without any, such as an array.
+    """Return the items or attributes of ``value`` by expressions such as "self.weights[0]".
 
-    The keys are expressions such as "self.weights[0]", which begin with ``place``. Each value is a pair of an
-    attribute's name, or "" for an item, and the object.
+    The expressions begin with ``place``, the expression for ``value``. Each entry is a pair of an attribute's name, or
+    "" for an item, and the object. Return None for a value without items or attributes, such as an array.
     """
     if isinstance(value, Mapping):
         return {f"{place}[{_text(key)}]": ("", item) for key, item in value.items()}

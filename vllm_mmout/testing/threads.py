@@ -18,7 +18,7 @@ The other call may need a lock that the paused call holds, and would then never 
 """
 
 _IGNORED_MODULES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Prefixes of modules of this package whose lines are not counted, since they are not the author's code."""
+"""Prefixes of modules whose lines are not counted, because they are not part of the processor under test."""
 
 
 class LineCounter:
@@ -37,7 +37,7 @@ class LineCounter:
         self._then = then
 
     def __call__(self, call: Callable[[], Result]) -> Result:
-        """Return ``call()``, and count its lines by a trace function."""
+        """Return ``call()``, and count the lines that the call executes."""
         trace = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -78,7 +78,10 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """Run ``other`` in a second thread while ``stopped`` is paused before ``line``. Return both results."""
+    """Run ``other`` in a thread while ``stopped`` is paused before its line number ``line``. Return both results.
+
+    Only lines in ``packages`` are counted.
+    """
     returned: list[Result] = []
     thread = threading.Thread(target=lambda: returned.append(other()), daemon=True)
 

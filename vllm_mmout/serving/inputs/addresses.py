@@ -99,7 +99,7 @@ class Domains:
 
 
 class _HostRefusedError(InputError):
-    """Error for a host that the server may not fetch from. Its message is completed with the URL."""
+    """Error for a host that the server may not fetch from. The caller adds the URL to its message."""
 
 
 class GuardedConnections(Connections):
@@ -118,7 +118,7 @@ class GuardedConnections(Connections):
         self._first: str | None = None
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Check the host of a URL, then request the file as `Connections.request` does."""
+        """Raise InputError if the server may not fetch from the host of a URL. Otherwise request the file."""
         if self._first is None:
             self._first = url
         try:

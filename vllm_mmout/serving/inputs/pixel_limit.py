@@ -21,7 +21,7 @@ class PixelLimit:
     flag: str
     """Name of the server's flag that sets the limit, for messages."""
     why: str = ""
-    """Text after the maximum in messages, such as the reason for it."""
+    """Text that error messages append to the maximum number of pixels, such as the reason for it."""
     remedy: str = "cut it"
 
     def check(self, file: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""Open the files of one request: the files that a client names, and the files of catalogue records among them."""
+"""Open the files of one request: files that the client names, and files that STAC items or similar records name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _MOST: Final = 128
 """Maximum number of files of one request that are open at the same time."""
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
-"""Maximum number of files that a client may name beside catalogue records, whose files need the rest of `_MOST`.
-
-The engine opens up to `FILES_AT_ONCE` files of a mosaic's records while it closes the files of earlier scenes."""
+"""Maximum number of files that a request may name directly if it also has catalogue records, such as STAC items. The
+rest of `_MOST` is for the files of the records: the engine opens up to `FILES_AT_ONCE` of them while it closes the
+files of earlier scenes."""
 _DEEPEST: Final = 32
 """Maximum depth of nested lists and dicts in an input."""
 _VALUES: Final = 2**20
@@ -37,8 +37,9 @@ WHAT_TO_SEND: Final = (
 
 
 class RequestFiles:
-    """Opened files of one request. They are closed with ``stack``, and files of catalogue records with their raster.
+    """Opener of the files of one request, which closes them when the request ends.
 
+    The exit stack ``stack`` closes the files. Files of catalogue records are closed earlier, with their raster.
     ``open_text`` opens the file that a text names, if the server allows it.
     """
 
@@ -86,7 +87,7 @@ class RequestFiles:
             return UnreadInput(f"input {number}" if is_data_url else scene_name(data, number), error)
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Return ``data`` with an open file in place of each upload, and of each text if texts are file addresses."""
+        """Replace each upload in ``data``, and each text if texts are file addresses, by an open file."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
@@ -130,7 +131,10 @@ class RequestFiles:
         return self._open_text(address)
 
     def file(self, address: str) -> BinaryIO:
-        """Open a file that a catalogue's record names, by its URL or its address in a bucket. Its raster closes it."""
+        """Open a file of a catalogue record, such as a STAC item, by its URL or its address in a bucket.
+
+        The file is closed together with the raster that is read from it.
+        """
         if not is_address(address) and not in_bucket(address):
             raise InputError(f"{address[:SHOWN]!r} is no address, and this server opens only addresses for a record")
         with self._lock:

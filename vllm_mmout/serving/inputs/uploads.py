@@ -23,7 +23,7 @@ class Upload:
     file: BinaryIO
     """Seekable file, positioned at its start once it is complete."""
     size: int
-    """Size in bytes of the part that has arrived."""
+    """Number of bytes of the file that have arrived."""
 
     @classmethod
     def begun(cls, name: str) -> Upload:
@@ -36,7 +36,7 @@ class Upload:
         return self.size + more <= _IN_MEMORY
 
     def write(self, piece: bytes) -> None:
-        """Append received bytes. The call waits for the disk unless `takes` is true for their number."""
+        """Append received bytes. The call waits for the disk unless ``takes(len(piece))`` is True."""
         try:
             self.file.write(piece)
         except OSError as error:

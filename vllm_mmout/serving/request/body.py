@@ -37,7 +37,7 @@ MAX_TEXT = 64 << 20
 """Maximum size in bytes of a JSON body, or of all text fields of a form. Data URLs count as text."""
 _MAX_NAME = 200
 _AT_ONCE = 1 << 14
-"""Number of bytes that must arrive within each receive timeout. Single bytes do not restart the timeout."""
+"""Number of bytes that a client must send within each receive timeout. Fewer bytes do not restart the timeout."""
 _SLOWEST = 1 << 15
 """Minimum average upload speed in bytes per second. Slower uploads are refused."""
 _SMALL = 1 << 16

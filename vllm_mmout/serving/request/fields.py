@@ -34,7 +34,8 @@ class Fields:
     """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Path of the route, such as "/v1/images/edits", or the name of a JSON object in a body. Error messages show it."""
+    """Place of the fields, for error messages: the path of the route, such as "/v1/images/edits", or a JSON object in
+    the body."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
     """Maps each refused field to the reason and the alternative, for the error message."""
@@ -46,7 +47,7 @@ class Fields:
     """Text that follows the name of an unknown field in its error message, such as " in data"."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Return a copy for the route ``path`` that refuses the fields ``names`` with the reason ``why``."""
+        """Return a copy that refuses the fields ``names``. The error message contains the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
@@ -179,7 +180,7 @@ def check_format(given: Mapping[str, Any]) -> None:
 
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
 _NOT_WITH_PATH: Final = ("stream", "response_format", "output_format", "output_compression")
-"""Fields that a request cannot combine with ``path``."""
+"""Fields that a request cannot combine with the field ``path``, by which the server writes the result to a bucket."""
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
 _EVENTS: Final = ("stream", "partial_images")
@@ -232,7 +233,7 @@ def images_of(body: ReceivedForm | Any) -> tuple[Upload | str, ...]:
 
 
 def _check_path(given: Mapping[str, Any]) -> None:
-    """Raise ApiError if ``path`` is not in a bucket, or is combined with a field of `_NOT_WITH_PATH`."""
+    """Raise ApiError if the field ``path`` is not in a bucket, or another field cannot be combined with it."""
     path = given.get("path")
     if path is None:
         return
@@ -246,7 +247,7 @@ def _check_path(given: Mapping[str, Any]) -> None:
 
 
 def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) -> tuple[Upload | str, ...]:
-    """Return the images in the form field ``name``. By default, raise ApiError if the form has none."""
+    """Return the images in the form field ``name``, as uploaded files or as URLs. Raise ApiError if there are both."""
     uploads = [
         upload
         for key, several in form.files.items()

@@ -61,7 +61,7 @@ class AnswerBudget:
             self._made += nbytes
 
     def buffer(self, what: str) -> BytesIO:
-        """Return an in-memory file whose writes raise if the limit is exceeded or the client is gone."""
+        """Return an in-memory file that raises on writes above the limit. ``what`` is its content, for the message."""
         return _BudgetedFile(self, what)
 
 

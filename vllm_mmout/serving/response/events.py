@@ -55,7 +55,7 @@ class _NextEvent:
     event: Event | None
     failure: Exception | None = None
     last: bool = False
-    """Whether the stream ends after this entry."""
+    """True for the last entry of the queue, after which the stream ends."""
 
 
 class EventsResponse(StreamingResponse):
@@ -126,7 +126,7 @@ class EventsResponse(StreamingResponse):
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _produce(self) -> None:
-        """Put the events into the queue. This runs in its own task, so that the cleanup at the end is not cancelled.
+        """Put the events into the queue, in a separate task, so that cleanup is not interrupted.
 
         If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
         This task is cancelled once.

@@ -49,10 +49,11 @@ class FormatChoice(msgspec.Struct, frozen=True):
     accept: str | None = None
     """Format that the header ``Accept`` requests for a bare file, or None for a response in JSON."""
     as_file: bool = False
-    """Whether the default format is the result's main file format, such as GeoTIFF, instead of PNG or JSON."""
+    """True if the default format is the main file format of a result, such as GeoTIFF for rasters. False if it is PNG
+    or JSON."""
     flat: bool = False
-    """Whether a transparent picture may become a JPEG, which cannot be transparent. If False, only rasters may, and
-    other transparent pictures are refused as JPEG."""
+    """True if every transparent picture may be saved as JPEG, which loses the transparency. False if only rasters may,
+    and other transparent pictures are refused as JPEG."""
 
     @property
     def for_preview(self) -> FormatChoice:

@@ -80,7 +80,7 @@ def parts_response(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
 ) -> ClosingResponse:
-    """Return a response of known length that is sent in chunks, and that closes its results when it ends."""
+    """Return a response of known length that sends ``parts`` in chunks, and then closes the results among them."""
     length = sum(_length(part, as_text=as_text) for part in parts)
     content = iterate_in_threadpool(pieces(parts, as_text=as_text))
     all_headers = {"Content-Length": str(length), **(headers or {})}
@@ -256,7 +256,7 @@ def _timed(send: Send, seconds: float, connection: asyncio.Transport | None) -> 
 
 
 def _send_timeout(scope: Scope) -> float:
-    """Return the server's send timeout in seconds, or the default if the app lacks options."""
+    """Return the server's send timeout in seconds, or the default if ``scope`` lacks the server's options."""
     options = getattr(getattr(getattr(scope.get("app"), "state", None), "mmout", None), "options", None)
     return (options if isinstance(options, ServingOptions) else ServingOptions()).send_timeout
 

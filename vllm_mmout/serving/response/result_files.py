@@ -169,7 +169,7 @@ class ResultsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.server = secrets.token_hex(16)
-        """Random id of this server among the servers that share the folder."""
+        """Random id of this server among the servers that share the results folder."""
         self._leave: weakref.finalize[..., ResultsFolder] | None = None
         self._entering = threading.Lock()
         self.enter()

@@ -29,7 +29,7 @@ class TemporaryFolder:
         part.rename(self.path / _OWNER)
 
     def remove(self) -> None:
-        """Remove the folder if this process created it. Forked processes remove nothing."""
+        """Remove this temporary folder, but only in the process that created it, not in forked processes."""
         if os.getpid() == self._process:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
