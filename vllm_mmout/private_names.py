@@ -79,7 +79,7 @@ def third_party_faults() -> list[str]:
 
 
 def faults(contacts: Iterable[Contact]) -> Iterator[str]:
-    """Yield a message for each of the private names that does not exist."""
+    """Yield a message for each private name in ``contacts`` that does not exist."""
     for contact in contacts:
         yield from contact.faults()
 

@@ -1,4 +1,4 @@
-"""``vllm-mmout figure``: draws a figure for reports of a result that was saved as GeoTIFF. No model is needed."""
+"""``vllm-mmout figure``: draws a result that was saved as GeoTIFF as a figure for reports. No model is needed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(info: ModelInfo) -> Iterator[str]:
-    """Yield the description as lines of text."""
+    """Yield the description of a model as lines of text."""
     yield _row("model", info.model)
     yield _row("architecture", info.architecture)
     yield _row("served by", f"{info.served_by} (from {info.provided_by})")

@@ -181,7 +181,7 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
 
 
 def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
-    """Return the path of each input's result: ``out``, the input's subfolder, and a file name if a format is set."""
+    """Return a path for the result of each input. With ``output_format``, it includes a file name."""
     if output_format is None:
         return [out + each.folder for each in inputs_to_run]
     form = format_named(output_format)

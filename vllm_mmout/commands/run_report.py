@@ -26,7 +26,7 @@ def report(name: str, result: MultimodalRequestOutput) -> bool:
 
 
 def _outputs_in(outputs: Any) -> Iterator[Any]:
-    """Yield an output, or each output in dicts of them by day, kind or processor."""
+    """Yield ``outputs`` if it is a single output, or each output in nested dicts of outputs."""
     if not isinstance(outputs, dict):
         yield outputs
         return

@@ -81,7 +81,7 @@ class Canvas:
     def _overlapped_blocks(
         self, row: int, col: int, height: int, width: int
     ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-        """Yield each GeoTIFF block, as (row, column), that a rectangle of pixels overlaps, and where.
+        """Yield the blocks of the GeoTIFF that a rectangle of pixels overlaps.
 
         Each item is ((row, column), slices within the block, slices within the rectangle).
         """

@@ -54,7 +54,7 @@ class Labels:
         return tuple(ModelClass(number, names[number]) for number in sorted(names))
 
     def check_count(self, classes: int) -> None:
-        """Raise ReduceError if ``class_names`` is set, and has another length than the model has ``classes``."""
+        """Raise ReduceError if ``class_names`` is set, but does not have one name for each of the ``classes``."""
         if self.names is not None and len(self.names) != classes:
             raise ReduceError(
                 f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"

@@ -39,9 +39,9 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Apply ``call`` to tensors, or to the tensors of each key if ``alike`` are dicts.
+    """Apply ``call`` to the given tensors. If they are dicts of tensors, apply it to the tensors of each key.
 
-    All of ``alike`` must be tensors, or dicts with the same keys.
+    All arguments must be tensors, or dicts with the same keys.
     """
     first = alike[0]
     if isinstance(first, dict):
@@ -101,7 +101,7 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return a DecodeError for a result of a subclass's ``reduce`` that is not ``what``, the expected form.
+    """Return the DecodeError for a ``tensor`` that a subclass's ``reduce`` returned in place of ``what``.
 
     The cause is a subclass that overrides ``reduce``, but not ``decode``.
     """

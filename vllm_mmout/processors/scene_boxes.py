@@ -108,7 +108,7 @@ class _SceneBoxes:
             self._cut.append(self._is_cut(box, edges))
 
     def _is_cut(self, box: Box, edges: Box) -> bool:
-        """Return whether a box may be cut off: it touches an edge of its tile that is not an edge of the scene."""
+        """Return whether ``box`` may be cut off, because it touches an edge of its tile inside the scene."""
         across, down = (max(1.0, _MARGIN * (box[2 + axis] - box[axis])) for axis in (0, 1))
         scene = (0, 0, self._grid.width, self._grid.height)
         touched = (

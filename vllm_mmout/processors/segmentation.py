@@ -116,7 +116,7 @@ class SegmentationProcessor(OutputProcessor):
         return PolygonsOutput.formats if output == "polygons" else RasterOutput.formats
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Compute the requested kind of output, or for tiles that will be averaged, the probabilities.
+        """Compute the requested kind of output, or the probabilities for tiles whose overlaps will be averaged.
 
         Returns uint8 or uint16 [n, height, width] for "classes", "polygons" and "areas"; float32 [n, classes, height,
         width] for "probabilities"; float32 [n, height, width] for "confidence". Raises OptionError if

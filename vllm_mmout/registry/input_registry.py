@@ -27,7 +27,7 @@ REGISTERED = "_input_registrations"
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper registered for a model class. If both fields are None, transformers' ``AutoProcessor`` is used."""
+    """Input mapper registered for a model class: a factory, a function, or None for the model's ``AutoProcessor``."""
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None

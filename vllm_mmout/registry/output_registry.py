@@ -105,16 +105,19 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the registrations by name of the first architecture that has any. The default comes first."""
+        """Return the output processors registered for the first architecture that has any, by name.
+
+        The default processor comes first.
+        """
         for architecture in architectures:
             if architecture in self._architectures:
                 return dict(self._architectures[architecture])
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the registrations by name of a model class or its nearest base class. The default comes first.
+        """Return the output processors registered on a model class or its nearest base class, by name.
 
-        The result is empty if no class has any.
+        The default processor comes first.
         """
         return dict(getattr(model, FACTORIES, {}))
 

@@ -25,7 +25,7 @@ class ProcessorFamily(Protocol):
     """Output processors of an extension package, whose names begin with its prefix, such as "io_plugin:"."""
 
     def installed(self) -> Iterable[Registration]:
-        """Return a registration for each installed output processor of the family."""
+        """Return a registration for each installed output processor whose name has the prefix of the family."""
 
     def processor(self, name: str) -> type[OutputProcessor]:
         """Return the class of the output processor called ``name``."""

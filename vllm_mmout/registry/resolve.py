@@ -56,8 +56,8 @@ def resolve(
     wanted = by_engine if by_engine is not None else _names_in_config(config, table)
     source = ENGINE if by_engine is not None else CONFIG
     if wanted is None:
-        processors = {name: registration.load() for name, registration in own.first.items()}
-        source = ", ".join(dict.fromkeys(registration.origin for registration in own.first.values()))
+        processors = {name: registration.load() for name, registration in own.defaults.items()}
+        source = ", ".join(dict.fromkeys(registration.origin for registration in own.defaults.values()))
         if not processors and fallback is not None:
             processors = find_all((NamedProcessor(fallback, None),), registry, own, "default")
             source = "default: the model has none of its own"
@@ -185,8 +185,8 @@ class ModelRegistrations:
         return self._registry.of_class(self._model_class())
 
     @property
-    def first(self) -> Mapping[str, Registration]:
-        """Output processors of a model whose configuration does not name any processors, by name.
+    def defaults(self) -> Mapping[str, Registration]:
+        """Output processors that the model gets if its configuration does not name any, by name.
 
         Registrations on the model's class apply only if its architecture has none.
         """

@@ -93,7 +93,7 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
 
 
 async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
-    """Run a request, and yield its events: previews, then results. None makes the stream send a keepalive."""
+    """Run a request, and yield its events: previews, then results. Yield None to make the stream send a keepalive."""
     last, said_at = None, 0.0
     async with aclosing(work.running()) as outputs:
         async for output in outputs:

@@ -93,12 +93,12 @@ class Metrics(Observer):
         }
 
     def waits(self, nbytes: int) -> None:
-        """Increase the number and total size of pending decodes."""
+        """Record that an output of ``nbytes`` bytes waits to be decoded."""
         self._pending.inc()
         self._pending_bytes.inc(nbytes)
 
     def settled(self, nbytes: int) -> None:
-        """Decrease the number and total size of pending decodes."""
+        """Record that an output of ``nbytes`` bytes no longer waits to be decoded."""
         self._pending.dec()
         self._pending_bytes.dec(nbytes)
 

@@ -56,7 +56,7 @@ class Service:
 
     @property
     def chats(self) -> bool:
-        """Return whether this service answers chats that ask for pictures or sounds, instead of vLLM."""
+        """Whether this service, instead of vLLM, answers chats that ask for pictures or sounds."""
         return False
 
     async def generated_images(self, request: Request) -> Response:
@@ -92,7 +92,7 @@ class ForwardService(Service):
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
         description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"
-        silent = [type(each).__name__ for each in self.binding.processors.values() if not _says_modality(each)]
+        silent = [type(each).__name__ for each in self.binding.processors.values() if not _sets_modality(each)]
         if not silent:
             return description
         return (
@@ -139,7 +139,7 @@ class ForwardService(Service):
                 yield opened
 
 
-def _says_modality(processor: Any) -> bool:
+def _sets_modality(processor: Any) -> bool:
     """Return whether a processor or its class sets ``modality``, rather than inheriting the default."""
     classes = [kind for kind in type(processor).__mro__ if kind is not OutputProcessor]
     return any("modality" in vars(kind) for kind in classes) or "modality" in getattr(processor, "__dict__", {})

@@ -162,7 +162,7 @@ class Work:
         return last
 
     def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[str, Made]:
-        """Return a dict of ``make(output, format, to_response)`` for each output, by the output's name.
+        """Call ``make(output, format, to_response)`` for each of ``outputs``. Return the results by name.
 
         The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
         earlier results are closed too. The call blocks while ``make`` runs.

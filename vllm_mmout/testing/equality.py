@@ -143,4 +143,5 @@ _BY_CLASS: tuple[tuple[Any, Callable[[Any, Any, str], str | None]], ...] = (
     ((str, bytes, bytearray, memoryview, range), _others),
     (Sequence, _sequences),
 )
-"""Pairs (classes, function that compares their objects). The first match is used, or `_others` if none matches."""
+"""Pairs (classes, function that compares their objects). The first match is used. `_others` compares objects of other
+classes."""

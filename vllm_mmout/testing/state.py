@@ -95,7 +95,7 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Return the items or attributes of ``value`` by expressions such as "self.weights[0]".
+    """Return the items or attributes inside ``value``, with expressions such as "self.weights[0]" as keys.
 
     The expressions begin with ``place``, the expression for ``value``. Each entry is a pair of an attribute's name, or
     "" for an item, and the object. Return None for a value without items or attributes, such as an array.

@@ -82,7 +82,7 @@ class Domains:
         return _folded(host) in self._listed
 
     def check_host(self, host: str) -> None:
-        """Raise InputError if hosts are listed and this host is not among them."""
+        """Raise InputError if the operator listed the allowed hosts, and this host is not among them."""
         if self._listed and not self.lists(host):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not among those that this server fetches from; send the file itself, or"

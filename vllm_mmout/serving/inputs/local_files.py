@@ -78,7 +78,7 @@ class LocalFiles:
             raise
 
     def _check(self, descriptor: int, path: str, name: str) -> None:
-        """Raise InputError unless the open file is a regular file within the folder."""
+        """Raise InputError unless the open file is a regular file within the folder that clients may read."""
         if not self._holds(_true_path(descriptor, path)):
             raise _outside()
         kind = os.fstat(descriptor).st_mode
@@ -113,7 +113,7 @@ def _true_path(descriptor: int, path: str) -> str:
 
 
 def _outside() -> InputError:
-    """Return the error for a file outside the folder. It is the same whether the file exists or not."""
+    """Return the error for a path outside the allowed folder. It does not reveal whether the file exists."""
     return InputError(
         f"the file is not within the folder that this server reads from ({FLAG}); send the file itself, or have it"
         " put there"

@@ -19,7 +19,7 @@ class PixelLimit:
     pixels: int
     """Maximum number of pixels, height x width."""
     flag: str
-    """Name of the server's flag that sets the limit, for messages."""
+    """Name of the server's flag that sets the maximum number of pixels, for messages."""
     why: str = ""
     """Text that error messages append to the maximum number of pixels, such as the reason for it."""
     remedy: str = "cut it"

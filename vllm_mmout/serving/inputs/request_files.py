@@ -152,7 +152,7 @@ class RequestFiles:
         return cast("BinaryIO", file)
 
     def _open_records(self, address: str) -> list[BinaryIO]:
-        """Return the list of open files of catalogue records. Raise InputError if the list is full."""
+        """Return the list of open files of catalogue records. Raise InputError if too many files are open."""
         if self._of_records is None:
             raise InputError(f"{without_secrets(address)} was to be read after the end of its request")
         if self._count > _MOST_BESIDE_RECORDS:

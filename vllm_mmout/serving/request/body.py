@@ -126,7 +126,7 @@ async def _received(request: Request, options: ServingOptions) -> AsyncIterator[
 
 
 async def _chunks(request: Request, options: ServingOptions, complete: asyncio.Event) -> AsyncGenerator[bytes, None]:
-    """Yield the chunks of a body as they arrive, and set ``complete`` after the last. Raise ApiError at a limit."""
+    """Yield the chunks of a body as they arrive, and set ``complete`` after the last. Raise ApiError above a limit."""
     size, reached, waited, total = 0, 0, 0.0, 0.0
     limit = options.receive_timeout
     while not complete.is_set():

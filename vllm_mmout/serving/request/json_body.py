@@ -78,7 +78,10 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body. If ``data`` is True, the field "data" may be any JSON, else images and prompt may be long."""
+    """Parse a JSON body in which only images and the prompt, or only the field "data", may be long.
+
+    The field "data" may be long, and any JSON, if the argument ``data`` is True.
+    """
     return decoded_fields(body, _OF_DATA if data else OF_IMAGES)
 
 
@@ -168,7 +171,7 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """Decode a URL, or an object with a URL. Raise ApiError if the value is large, and neither of them."""
+    """Decode a URL, or an object with a URL. Raise ApiError for a large value of another form."""
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:

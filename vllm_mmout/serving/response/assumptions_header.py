@@ -9,7 +9,7 @@ from typing import Final
 WARNINGS: Final = "X-MMOut-Warnings"
 """Name of the response header that lists the assumptions about an input, as a JSON list of sentences in ASCII."""
 _HEADER_BYTES: Final = 4000
-"""Maximum size in bytes of the header. Servers and proxies refuse headers above about 8 KB."""
+"""Maximum size in bytes of the response header `WARNINGS`. Servers and proxies refuse headers above about 8 KB."""
 
 
 def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
