@@ -24,7 +24,7 @@ class Stopwatch:
             self._seconds += time.monotonic() - start
 
     def take(self) -> float:
-        """Return the total in seconds, and reset it to 0."""
+        """Return the total of all measured times in seconds, and reset it to 0."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

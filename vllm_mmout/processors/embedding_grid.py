@@ -278,7 +278,7 @@ def _checked_patch(patch_size: object) -> int:
 
 
 def _checked_count(name: str, count: object, *, least: int) -> int:
-    """Return the value ``count`` of the option ``name``, or its default, which is also its minimum.
+    """Return ``count``, the value of the option ``name``. None gives the default, which is also the minimum.
 
     Raise OptionError if it is not an integer, or is below the minimum.
     """

@@ -59,7 +59,7 @@ def mosaic(
 
 
 class _Joining:
-    """State of joining one scene. Overlapping pixels wait in memory until all tiles that cover them have arrived.
+    """State of joining the tiles of a scene. Overlaps wait in memory until all tiles that cover them have arrived.
 
     Pixels of a single tile are written at once.
 

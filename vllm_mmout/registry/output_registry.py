@@ -122,7 +122,7 @@ class OutputRegistry:
         return dict(getattr(model, FACTORIES, {}))
 
     def architectures(self) -> dict[str, tuple[Registration, ...]]:
-        """Return all registrations by architecture name, the default processor first."""
+        """Return the output processors of each architecture by its name, the default processor first."""
         return {architecture: tuple(table.values()) for architecture, table in self._architectures.items()}
 
     def installed(self, name: str) -> Registration | None:

@@ -36,7 +36,7 @@ class InstalledProcessors:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Return all registrations by name. A name may have several, and is then refused by `find`."""
+        """Return all installed output processors by name. `find` refuses a name that several processors have."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -58,7 +58,7 @@ class InstalledProcessors:
         return list(self._read())
 
     def everything(self) -> list[Registration]:
-        """Return all registrations as one list. Several may have the same name."""
+        """Return all installed output processors as one list. Several may have the same name."""
         return [registration for rivals in self._read().values() for registration in rivals]
 
     def find(self, name: str) -> Registration | None:

@@ -62,7 +62,7 @@ class Registration:
 
 
 def make_registration(processor: ProcessorTarget, name: str | None, origin: str) -> Registration:
-    """Create the registration of a processor under a name. Raise RegistrationError if one of them is invalid."""
+    """Create the registration of a processor under a name. Raise RegistrationError if either of them is invalid."""
     if isinstance(processor, str):
         if not is_target(processor):
             raise RegistrationError(

@@ -142,7 +142,7 @@ class _ProcessorCheck:
         self._promises = tuple(promises)
 
     def example(self, outputs: Raw, params: OutputParams) -> None:
-        """Check that the processor keeps all rules on one example of model outputs and options."""
+        """Check that the processor under test keeps all rules of the engine for one example."""
         case = Case(self._make, outputs, params, self._equal, self._allow)
         for promise in self._promises:
             self._check(promise, case)

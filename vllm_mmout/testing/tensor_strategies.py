@@ -10,9 +10,10 @@ import torch
 from hypothesis import strategies as st
 
 Axis: TypeAlias = "int | str | tuple[int, int]"
-"""Length of an axis: a number, a name (equal names have equal lengths), or (smallest, largest)."""
+"""Length of an axis of drawn tensors: a number, a name (axes of the same name have equal lengths), or (smallest,
+largest)."""
 Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
-"""A dtype, or several to draw from, such as "float32" or ``torch.float32``."""
+"""Dtype of drawn tensors, or several dtypes to draw from, such as "float32" or ``torch.float32``."""
 
 FLOATING = ("float32", "float16", "bfloat16")
 """Floating-point dtypes that models compute in."""

@@ -33,7 +33,7 @@ class AnswerBudget:
         self._abandoned.set()
 
     def check(self, nbytes: int, what: str, remedy: str = "ask for a part of the input, or for less output") -> None:
-        """Raise OptionError if ``nbytes`` more bytes exceed the limit. Call this before they are allocated.
+        """Raise OptionError if ``nbytes`` more bytes exceed the response's limit. Call this before they are allocated.
 
         Args:
             nbytes: size of the values that are to be copied or encoded, from shape and dtype.
@@ -55,7 +55,7 @@ class AnswerBudget:
             )
 
     def take(self, nbytes: int, what: str) -> None:
-        """Count ``nbytes`` of an encoded result against the limit. Raise OptionError if the limit is exceeded."""
+        """Count ``nbytes`` of an encoded result against the response's limit. Raise OptionError above the limit."""
         with self._taking:
             self.check(nbytes, what)
             self._made += nbytes

@@ -57,7 +57,7 @@ class FormatChoice(msgspec.Struct, frozen=True):
 
     @property
     def for_preview(self) -> FormatChoice:
-        """Return the format of previews: the requested format if it is for pictures, else the default."""
+        """Return the format of previews: the requested format if it is a picture format, else the default."""
         if self.output_format in PICTURES:
             return FormatChoice(self.output_format, self.output_compression, self.background, flat=True)
         return FormatChoice()
