@@ -80,8 +80,8 @@ class Wing:
     routes: str = ""
     """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
     results: str = ""
-    """Import path of a `serving.result_addresses.ResultAddress`, the URL path at which the extension package serves
-    results. Other extension packages serve map tiles and STAC items of these results below the same path."""
+    """Import path of a `serving.result_addresses.ResultAddress`, the URL path of the results that the extension package
+    serves. Other extension packages serve map tiles and STAC items of these results below this path."""
 
     def load(self, point: str, key: str = "") -> Any:
         """Import and return the object that the field ``point`` names, or None if the field is empty.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
     """Return ``raw``, or its single tensor if it is a dict. Raise ``error`` for a dict of another length.
 
-    The message begins with ``takes``, which says what the caller accepts.
+    The message begins with ``takes``, a description of the accepted values.
     """
     if not isinstance(raw, dict):
         return raw
@@ -110,7 +110,7 @@ def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """Return the kind of output that a request selects: by default the processor's first, or "" if it has no kinds.
+    """Return the kind of output that a request selects. The default is the first of ``processor.outputs``, or "".
 
     Raise OptionError if the processor does not have it.
     """

@@ -194,7 +194,7 @@ class ModelRegistrations:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registered output processors by name. Processors of the architecture override those of the class."""
+        """All registered output processors by name. The architecture's processors override the class's processors."""
         return {**self._on_class, **self._by_architecture}
 
 

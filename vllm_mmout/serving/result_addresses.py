@@ -49,7 +49,7 @@ class FinishedResult:
     query: str = ""
     """URL query that chooses this result, such as "processor=classes", if several results have the same path."""
     preview: str | None
-    """Path and query of the URL of the result's preview, a PNG, or None if there is no preview."""
+    """Path and query of the URL of the result's preview, a PNG. None if a preview is not available."""
 
     def below(self, end: str) -> str:
         """Return path and query of a URL: the result's path, then ``end``, such as "/content", then its query."""

@@ -51,7 +51,7 @@ class Service:
 
     @property
     def gives(self) -> str:
-        """Sentence for error messages: which kind of results the model returns, and by which route."""
+        """Sentence for error messages: the kinds of results that the model returns, and the route for them."""
         raise NotImplementedError
 
     @property
@@ -88,7 +88,7 @@ class ForwardService(Service):
 
     @property
     def gives(self) -> str:
-        """Sentence for error messages: which kind of results the model returns, and by which route."""
+        """Sentence for error messages: the kinds of results that the model returns, and the route for them."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
         description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"

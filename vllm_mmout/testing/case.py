@@ -210,7 +210,7 @@ def compare_sent(
 
 
 def stop_lines(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 of the numbers below ``lines``: the lines at which a test for data races pauses a call.
+    """Return about 8 of the numbers below ``lines``: the lines where a test for data races pauses a call.
 
     The numbers vary with ``sent``, the output of ``reduce``.
     """

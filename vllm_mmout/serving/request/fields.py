@@ -180,7 +180,7 @@ def check_format(given: Mapping[str, Any]) -> None:
 
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
 _NOT_WITH_PATH: Final = ("stream", "response_format", "output_format", "output_compression")
-"""Fields that a request cannot combine with the field ``path``, by which the server writes the result to a bucket."""
+"""Fields that a request cannot combine with the field ``path``, the address in a bucket for the result."""
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
 _EVENTS: Final = ("stream", "partial_images")

@@ -78,7 +78,7 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body in which only images and the prompt, or only the field "data", may be long.
+    """Parse a JSON body that may have a long field "data", or else long images and a long prompt.
 
     The field "data" may be long, and any JSON, if the argument ``data`` is True.
     """
