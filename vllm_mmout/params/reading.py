@@ -135,7 +135,7 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the set options that affect how a raster is read and cut into tiles."""
+        """Names of the options that are set and that affect how a raster is read and cut into tiles."""
         names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "aoi", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None) + ("mask_clouds",) * self.mask_clouds
 

@@ -94,7 +94,7 @@ def absolute_url(request: Request, path: str) -> str:
 
 
 async def _stored(request: Request, *, growing: bool = False) -> ResultFile:
-    """Return the stored result that the path of a request names. It must be a GeoTIFF."""
+    """Return the stored result that the path of a request names. Raise an ApiError if it is not a GeoTIFF."""
     del growing
     store, name = store_of(request), str(request.path_params["name"])
 

@@ -111,7 +111,7 @@ class ForwardService(Service):
 
     @contextmanager
     def opened(self, data: Any, params: OutputParams, field: Field) -> Iterator[Any]:
-        """Open the input that a client sent in the field ``field``, and yield it in the form for ``engine.generate``.
+        """Open the input that a client sent in the field ``field``, and yield the object for ``engine.generate``.
 
         The call blocks while files are fetched, read and decoded.
         """

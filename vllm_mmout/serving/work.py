@@ -124,7 +124,7 @@ class Work:
         check_request(self.service.binding, self.params, self.data, self.service.options)
 
     async def running(self, watch: PreviewRequest | None = None) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Open the input, run the request, and yield the engine's outputs. ``watch`` decides when to make previews."""
+        """Open the input, run the request, and yield the engine's outputs. The flag ``watch`` requests previews."""
         service = self.service
         with client_errors(self.request_id):
             try:

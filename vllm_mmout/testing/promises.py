@@ -184,7 +184,7 @@ def is_thread_safe(case: Case) -> None:
 
 
 def assembles_one_part(case: Case) -> None:
-    """Check that ``assemble`` with the only tile of a small input returns the output of ``decode`` unchanged."""
+    """Check that ``assemble`` returns the output of ``decode`` unchanged if an input has only one tile."""
     for request, sent in enumerate(case.reduce(case.make())):
         frontend = case.make()
         if isinstance(sent, Refused):

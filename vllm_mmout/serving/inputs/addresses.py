@@ -162,7 +162,7 @@ def _not_understood() -> InputError:
 
 
 def _folded(host: str) -> str:
-    """Normalise a host name for comparisons: lower case, without the final dot, in the spelling of the DNS."""
+    """Normalise a host name for comparisons: to lower case, without the final dot, and to ASCII (IDNA)."""
     host = host.strip().strip("[]").lower().removesuffix(".")
     if host.isascii():
         return host

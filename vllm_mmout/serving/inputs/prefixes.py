@@ -11,7 +11,8 @@ from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import FileAddress, in_bucket
 
 _UNSAFE: Final = re.compile(r"%(2e|2f|5c)|\\", re.IGNORECASE)
-"""Pattern of escapes and backslashes. A storage server might read them as a path to another folder."""
+"""Pattern of backslashes and of percent-escapes of dots and slashes. A storage server might read them as a path to
+another folder."""
 
 
 @dataclass(frozen=True, slots=True)

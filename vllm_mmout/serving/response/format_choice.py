@@ -112,7 +112,7 @@ def _usual(formats: Mapping[str, str]) -> str:
 
 
 def _usual_file(formats: Mapping[str, str]) -> str:
-    """Return the default format of a result that is sent as a bare file: the first format that is not a table."""
+    """Return the default format of a result that is sent as a bare file: the first of its formats except CSV."""
     names = list(formats.values())
     return next((name for name in names if name not in FORMATS or FORMATS[name].usual), names[0])
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TURN_S: Final = 0.01
-"""Pause in seconds after a connection is aborted, so that the event loop can close it."""
+"""Pause in seconds after a connection is aborted, so that the event loop can close the connection."""
 _DISCARDED: Final = 64 << 20
 """Maximum number of bytes to read and discard from the body of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0

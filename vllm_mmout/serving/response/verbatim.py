@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """Result that is sent unchanged in a response whose other results are sent as base64."""
+    """Result whose bytes are sent unchanged in a response where other results are encoded as base64."""
 
     entry: Encoded
 
