@@ -59,7 +59,7 @@ class OutputProcessor:
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes that the model can find, by ascending id. Empty if there are none, or their names are unknown."""
+        """Classes that the model can detect, by ascending id. Empty if there are none, or their names are unknown."""
         return ()
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:

@@ -64,7 +64,7 @@ class ClassificationProcessor(OutputProcessor):
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes whose names are known."""
+        """Classes of the model whose names are known."""
         return self._labels.classes
 
     @classmethod

@@ -107,7 +107,7 @@ class DetectionProcessor(OutputProcessor):
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes whose names are known."""
+        """Classes of the model whose names are known."""
         return self._labels.classes
 
     @classmethod

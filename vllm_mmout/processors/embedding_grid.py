@@ -122,7 +122,7 @@ class EmbeddingGridProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create the processor. Options about tokens that are not set default to values in ``config.json``."""
+        """Create an instance. Options for tokens that are not set default to the values in ``config.json``."""
         names = ("patch_size", "prefix_tokens", "token_dates")
         known = {name: config[name] for name in names if config.get(name) is not None}
         return cls(**{**known, **options})

@@ -21,7 +21,7 @@ _SAMPLES = 3
 
 
 class ModelClass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A class that a model can find."""
+    """Class that a model can detect, such as "water", with its colour in pictures."""
 
     id: int
     """Index of the class in the model, from 0."""
@@ -49,7 +49,7 @@ class Labels:
 
     @property
     def classes(self) -> tuple[ModelClass, ...]:
-        """The classes whose names are known, by id."""
+        """Classes of the model whose names are known, by ascending id."""
         names = self.by_id if self.names is None else dict(enumerate(self.names))
         return tuple(ModelClass(number, names[number]) for number in sorted(names))
 

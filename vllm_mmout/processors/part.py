@@ -32,7 +32,7 @@ class PartBlock(Sequence[Part]):
     """Sequence of the parts of one engine request. A `Part` is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Store ``outputs``, one for each of ``parts``, whose own attribute ``output`` is None."""
+        """Store ``parts``, and ``outputs`` that replace the attribute ``output`` of each part on access."""
         self.parts = parts
         self.outputs = outputs
 
