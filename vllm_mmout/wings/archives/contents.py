@@ -22,8 +22,8 @@ from vllm_mmout.wings.archives.tensors import Payloads, Size, TensorMeta
 SUFFIX: Final = ".pt2"
 UNBOUNDED: Final = 2**31 - 1
 _USUAL: Final = 1024
-_LARGEST: Final = 2**26
-"""Maximum size in bytes of a JSON file in the archive."""
+_MAX_JSON_BYTES: Final = 2**26
+"""Maximum size in bytes of a JSON file in a ``.pt2`` archive."""
 _DTYPES: Final = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 12: "bool",
     13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64",
@@ -47,18 +47,18 @@ class SizeRange:
 
     @property
     def fixed(self) -> int | None:
-        """The only possible size, or None if the size may vary."""
+        """The only size that the axis may have, or None if its size may vary."""
         return self.least if self.least == self.most else None
 
     @property
     def default_size(self) -> int:
-        """Default size: 1024, or the nearest size in the range."""
+        """Size to use if the caller does not name a size: 1024, or the nearest size from ``least`` to ``most``."""
         return min(self.most, max(_USUAL, self.least))
 
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """Name, dtype and axis sizes of an input tensor of an exported program."""
+    """Tensor that an exported program takes: its name, its dtype, and the sizes that each axis may have."""
 
     name: str
     dtype: str
@@ -68,7 +68,7 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Description of the exported program in an archive, after all checks."""
+    """Description of the exported program in a ``.pt2`` archive, as read and checked by `contents_of`."""
 
     file: Path
     name: str
@@ -79,7 +79,7 @@ class Contents:
     """Positional arguments for a call of the exported program. Constants have their value from the export, and tensors
     are None."""
     tensor_indices: tuple[int, ...]
-    """Index in ``arguments`` of each input tensor."""
+    """Positions of the input tensors in ``arguments``."""
     outputs: tuple[str, ...]
     """Name of each output: its key or index in the returned structure, such as "logits" or "0.mask". A single output is
     named ""."""
@@ -139,8 +139,8 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
 
     def decoded(path: str, kind: type[T]) -> T:
         info = entries[path]
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size > _LARGEST:
-            raise OptionError(f"{path} in {file.name} is compressed, or has more than {_LARGEST} bytes")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > _MAX_JSON_BYTES:
+            raise OptionError(f"{path} in {file.name} is compressed, or has more than {_MAX_JSON_BYTES} bytes")
         return msgspec.json.decode(archive.read(info), type=kind)
 
     model = f"models/{name}.json"
@@ -174,7 +174,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> Contents:
 def _tensor_entries(
     file: Path, entries: Mapping[str, zipfile.ZipInfo], kind: str, table: Payloads
 ) -> Iterator[zipfile.ZipInfo]:
-    """Yield the zip entry of each tensor in ``table``. Raise OptionError if a file is compressed or too short."""
+    """Yield the zip entry of each tensor in ``table``. Raise OptionError if an entry is compressed or too short."""
     for name, payload in table.config.items():
         path = f"data/{kind}/{payload.path_name}"
         info = entries[path]
@@ -189,7 +189,7 @@ def _tensor_entries(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
-    """Return the constant arguments of a program, None in place of each tensor, and the input tensors by position."""
+    """Return a program's arguments as a flat tuple, where None replaces tensors, and the tensors by position."""
     arguments: list[Any] = []
     inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:

@@ -33,24 +33,24 @@ _OTHER_NAMES: Final = {
     "width": ("w", "x", "lon", "longitude"),
 }
 AXES: Final = {other: name for name, others in _OTHER_NAMES.items() for other in others}
-"""Maps an axis name in an MLM item, such as "y" or "lat", to this package's name for the axis."""
+"""Maps an axis name in a model's STAC item, such as "y" or "lat", to this package's name for the axis."""
 
 
 class Band(Struct):
-    """Band of an MLM item, or variable of a data cube. A band that is computed by an ``expression`` is refused."""
+    """Band or data cube variable in a model's STAC item. A band that is computed by an ``expression`` is refused."""
 
     name: str
     expression: Any = None
 
 
 class InputStructure(Struct):
-    """Axis order of a model's input in an MLM item."""
+    """Axis order of a model's input, as the model's STAC item states it."""
 
     dim_order: list[str] | None = None
 
 
 class ModelInput(Struct):
-    """Input of a model in an MLM item. Items with a preprocessing function, resizing or normalisation are refused."""
+    """Input of a model in the model's STAC item. Preprocessing functions, resizing and normalisation are refused."""
 
     bands: list[str | Band] = []
     variables: list[str | Band] = []
@@ -72,13 +72,13 @@ class OutputClass(Struct):
 
 
 class ResultStructure(Struct):
-    """Axis order of a model's output in an MLM item."""
+    """Axis order of a model's output, as the model's STAC item states it."""
 
     dim_order: list[str] = []
 
 
 class ModelOutput(Struct):
-    """Output of a model in an MLM item."""
+    """Output of a model, as the model's STAC item states it."""
 
     tasks: list[str] = []
     result: ResultStructure | None = None
@@ -106,7 +106,7 @@ class Asset(Struct):
 
 
 class Item(Struct):
-    """STAC item that describes a model with the MLM extension."""
+    """STAC item that describes a model by fields of the Machine Learning Model extension (MLM)."""
 
     properties: Properties
     assets: dict[str, Asset] = {}
@@ -114,7 +114,7 @@ class Item(Struct):
 
 
 def item_of(config: Any) -> Item | None:
-    """Parse JSON data as an MLM item. Return None for other data, and raise OptionError for a malformed item."""
+    """Parse JSON data as a model's STAC item. Return None for other data. Raise OptionError for a malformed item."""
     properties = config.get("properties") if isinstance(config, Mapping) else None
     if not isinstance(properties, Mapping) or "stac_version" not in config or "mlm:input" not in properties:
         return None
@@ -125,7 +125,7 @@ def item_of(config: Any) -> Item | None:
 
 
 def archive_named(item: Item) -> str | None:
-    """Return the file name of the archive that an MLM item refers to, or None."""
+    """Return the file name of the ``.pt2`` archive that a model's STAC item refers to, or None."""
     names = (asset.href.rpartition("/")[2] for asset in item.assets.values() if "mlm:model" in (asset.roles or ()))
     return next(names, None)
 
@@ -180,7 +180,7 @@ def _check_undone(part: Struct, *names: str) -> None:
 
 
 def _check_result(result: ModelOutput) -> None:
-    """Raise OptionError if the result's axes do not end in height and width, or a band is an expression."""
+    """Raise OptionError unless height and width come last in the result, or if a band is computed by an expression."""
     for band in (*result.bands, *result.variables):
         _named(band)
     order = [AXES.get(name, name) for name in (result.result.dim_order if result.result else ())]

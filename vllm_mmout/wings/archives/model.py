@@ -55,7 +55,7 @@ class TensorsMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether a text in a request can be a file name. It never can."""
+        """Whether a text in an input is opened as a file. Always False, because these models take only tensors."""
         return False
 
 

@@ -192,14 +192,14 @@ class OutputSpec(Union):
 
 
 class GraphSignature(Struct):
-    """Roles of all inputs and outputs of a graph."""
+    """Roles of the inputs and outputs of a program's graph, such as a parameter or an argument of the caller."""
 
     input_specs: list[InputSpec]
     output_specs: list[OutputSpec]
 
 
 class CallSignature(Struct):
-    """Nested structures (pytrees) of a call's inputs and outputs, as JSON."""
+    """Structure of the arguments and of the result of a module's call: torch pytrees, encoded as JSON."""
 
     in_spec: str
     out_spec: str

@@ -1,4 +1,4 @@
-"""Support vLLM's IO Processor plugins: our plugin ``mmout``, and other packages' plugins as output processors."""
+"""Support vLLM's IO Processor plugins: our plugin ``mmout``, and plugins of other packages as output processors."""
 
 from __future__ import annotations
 

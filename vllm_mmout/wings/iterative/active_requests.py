@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _ATTRIBUTE: Final = "mmout"
-"""Attribute that this package adds to vLLM's ``PoolingStates`` of a request, to hold its `ActiveRequest`."""
+"""Name of the attribute that this package adds to vLLM's ``PoolingStates`` of a request. It holds the
+`ActiveRequest`."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
 """Input tensors of a request by keyword, or the error that is raised because they are missing."""
@@ -32,14 +33,14 @@ TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
 
 @dataclass(slots=True)
 class ActiveRequest:
-    """State of a request between its first and its last step."""
+    """State of a running request to a model that computes its result in several steps."""
 
     state: Any
-    """State that the author's model returned for the last step. After a failure, the MMOutError."""
+    """State of the request as the model's ``begin`` or last ``step`` returned it. After a failure, an MMOutError."""
     total_steps: int
-    """Number of steps of the whole request."""
+    """Number of steps after which the request is finished."""
     preview_steps: Sequence[int] = ()
-    """A preview is sent after each of these numbers of finished steps."""
+    """Numbers of finished steps after which a preview of the result is sent."""
     finished_steps: int = field(default=0, init=False)
     """Number of finished steps."""
 
@@ -62,11 +63,14 @@ class StepRunner:
         self._arrived: Sequence[TensorsOrError] = ()
 
     def arrive(self, tensors: Sequence[TensorsOrError]) -> None:
-        """Store the input tensors of new requests until `advance`. On Model Runner V2, all requests are included."""
+        """Keep the input tensors of new requests until `advance` starts them.
+
+        vLLM's Model Runner V2 passes the tensors of all requests, not only of new requests.
+        """
         self._arrived = tensors
 
     def advance(self, metadata: PoolingMetadata) -> tuple[list[Outcome | None], dict[int, Outcome]]:
-        """Run the steps that vLLM scheduled for each request, and return the results and the previews.
+        """Run the steps that vLLM scheduled. Return the results of finished requests, and previews of running requests.
 
         Returns:
             The result of each finished request by row, None for the others; and the previews by row. A failed request
@@ -88,7 +92,8 @@ class StepRunner:
             ]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         finished = cursor.get_finished_mask()
-        """vLLM's mask of finished requests, changed in place: failed requests count as finished too."""
+        """Mask that tells vLLM which requests are finished. It is changed in place: failed requests count as finished
+        too."""
         finished[:] = [ends or request.failed for ends, request in zip(finished, running, strict=True)]
         ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)
@@ -122,7 +127,7 @@ class StepRunner:
         total_steps: int,
         preview_steps: Sequence[int] = (),
     ) -> ActiveRequest:
-        """Start a request of ``total_steps`` steps. If its inputs or options are an error, the request has failed."""
+        """Start a request of ``total_steps`` steps. It fails at once if ``tensors`` or ``params`` is an error."""
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
         return ActiveRequest(
             fault or self._catch_errors(self._begun, tensors, params, total_steps), total_steps, preview_steps
@@ -155,7 +160,7 @@ class StepRunner:
         return [*new_states]
 
     def results(self, ended: Sequence[ActiveRequest], method: str) -> list[Outcome]:
-        """Call the model's ``finish`` or ``preview``. Return an output or an error for each request."""
+        """Call the model's ``finish`` or ``preview`` on batches of requests. Return each request's output or error."""
         results: dict[int, Outcome] = {id(request): request.state for request in ended if request.failed}
         call = getattr(self._model, method, None) or self._model.finish
         for group in _group_by_shape([request for request in ended if not request.failed]):

@@ -56,7 +56,7 @@ class IterativeModel(SinglePassModel):
         return torch.empty((positions.shape[-1], 0), device=self._device)
 
     def try_out(self) -> None:
-        """Do nothing. Other models try a forward pass here, to measure the memory that it needs."""
+        """Do nothing. Models of other kinds measure here how much memory a forward pass needs."""
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
         """Log a warning, because an iterative model cannot be compiled."""

@@ -95,7 +95,10 @@ class _CheckedModel:
         self._steps = StepRunner(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that StepRunner calls
 
     def together(self, numbers: Sequence[int], start_steps: Sequence[int]) -> list[Outcome]:
-        """Run the requests ``numbers`` together, each starting at its step in ``start_steps``. Return their results."""
+        """Run the requests with the indices ``numbers`` in shared batches, and return their results.
+
+        A request joins the others after as many steps as its entry in ``start_steps`` says.
+        """
         running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}
         moment = 0
@@ -142,7 +145,7 @@ class _WatchedModel:
         return self._model.begin(inputs, params)
 
     def step(self, states: list[Any], steps: list[int]) -> Any:
-        """Call the model's ``step``, then its ``preview`` of the new states if it has one."""
+        """Call the model's ``step``, and then its optional ``preview``, which must leave the new states unchanged."""
         new_states = self._kept("step", states, steps)
         if hasattr(self, "preview"):
             self.preview(list(new_states))

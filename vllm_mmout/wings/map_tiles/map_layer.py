@@ -46,7 +46,8 @@ class MapLayer:
         self._path = path
         self._dataset = dataset
         self.growing = growing
-        """Whether the file is a picture of a growing result. Its values are colours, and a legend cannot name them."""
+        """Whether the file is the preview picture of a result that is still being computed. Its values are colours, so
+        a legend cannot name them."""
         self.bands = (1, 2, 3) if dataset.count == 3 or growing else (1,)
         """Numbers (from 1) of the bands that are drawn."""
         self._factors = dataset.overviews(1)
@@ -93,7 +94,7 @@ class MapLayer:
         return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
 
     def tile(self, tile: Tile) -> bytes:
-        """Draw a tile as PNG. It is transparent outside of the result and at nodata."""
+        """Draw a map tile as PNG. Pixels outside of the result and pixels without data are transparent."""
         array, valid = np.zeros((1, tile.side, tile.side), np.uint8), np.zeros((tile.side, tile.side), np.bool_)
         for box in self.boxes:
             intersection = tile.extent.intersection(Metres.of(box))
@@ -139,7 +140,7 @@ class MapLayer:
         return default_palette(len(names)) if palette is None and names else palette
 
     def _density(self, x: float, y: float) -> tuple[float, float]:
-        """Return the file's pixels per Web Mercator metre at a point, along the coarser and along the finer axis."""
+        """Return the file's pixels per Web Mercator metre at a point, along its coarser and along its finer axis."""
         xs, ys = transform(CRS, self._dataset.crs, [x, x + 1, x], [y, y, y + 1])
         a, b, _, d, e, _ = self._dataset.transform[:6]
         steps = np.linalg.solve([[a, b], [d, e]], [np.subtract(xs[1:], xs[0]), np.subtract(ys[1:], ys[0])])
@@ -185,7 +186,7 @@ class MapLayer:
 
 @contextmanager
 def opened(path: Path, *, growing: bool = False) -> Iterator[MapLayer]:
-    """Open a stored GeoTIFF, or the picture of a growing result, as a map layer. Blocks.
+    """Open a stored GeoTIFF as a map layer, or with ``growing`` the preview picture of a result in progress. Blocks.
 
     Raises:
         InputError: the file is damaged, has no overviews, or cannot be shown in Web Mercator.

@@ -37,7 +37,7 @@ _NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 _FILE: Final = re.compile(r"(\d{1,9})(@2x)?\.png", re.ASCII)
 _XML: Final = "application/xml"
 _GROWING: Final = {"Cache-Control": "no-store"}
-"""Response headers of tiles that change while the result grows."""
+"""Response headers of map tiles of a result that is still being computed. Clients must not cache them."""
 
 
 class TileRoutes(ServerExtension):
@@ -74,7 +74,7 @@ class TileRoutes(ServerExtension):
 
 def _tile_endpoint(address: ResultAddress) -> Endpoint:
     async def tile(request: Request) -> Response:
-        """Send one tile of a result as PNG. A tile of a growing result shows the parts that are joined so far."""
+        """Send a map tile of a result as PNG. While the result is being computed, tiles show the finished parts."""
         try:
             requested_tile = _requested_tile(request)
             file = await address.find(request, growing=True)
@@ -113,7 +113,7 @@ def _tilejson(layer: MapLayer, template: str) -> bytes:
 
 
 async def _drawn(request: Request, file: ResultFile, draw: Callable[[MapLayer], bytes]) -> bytes:
-    """Call ``draw`` with a result's map layer, in a thread. Skip the call if the client disconnects before."""
+    """Open a result as a map layer, and return the bytes that ``draw`` makes of it. Skip this if the client is gone."""
 
     def opened_and_drawn() -> bytes:
         try:

@@ -42,7 +42,7 @@ class Metres(NamedTuple):
         return cls(*metres(box.west, box.south), *metres(box.east, box.north))
 
     def intersection(self, other: Metres) -> Metres | None:
-        """Return the intersection with another box, or None if they do not overlap."""
+        """Return the area that is also in ``other``, or None if the boxes do not overlap."""
         lower, upper = map(max, self[:2], other[:2]), map(min, self[2:], other[2:])
         box = Metres(*lower, *upper)
         return box if box.left < box.right and box.bottom < box.top else None

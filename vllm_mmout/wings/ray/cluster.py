@@ -75,7 +75,7 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
-        """Run scenes, given as rows from `row_of`. Yield each scene's outcome when it is done."""
+        """Run scenes on the cluster, and yield each outcome when it is done. `row_of` makes the items of ``rows``."""
         for row in dataset_of(rows, job, **self._places).iter_rows():
             yield msgspec.json.decode(row[RECORD], type=SceneRecord)
 

@@ -79,7 +79,7 @@ class ClusterRun:
         return 1 if failed else 0
 
     def _made(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
-        """Run scenes and yield their outcomes. Large scenes run in windows whose results are joined at the end."""
+        """Run the scenes that are keys of ``names``, and yield their outcomes. Large scenes are cut into windows."""
         if not names:
             return
         cut = cut_large_scenes(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
@@ -126,7 +126,7 @@ def _stem(address: str) -> str:
 
 
 def _fault(scene: str, name: str) -> str | None:
-    """Return an error message if an object store would refuse a scene's address or result name, else None."""
+    """Return an error message if an object store would refuse the scene's address or the result's name, else None."""
     fault = address_fault(scene) if in_bucket(scene) else None
     if fault is None and (why := key_fault(name)) is not None:
         fault = f"{_printable(scene)!r} {why}, which is not allowed in the name of a result; rename the scene"
@@ -134,12 +134,12 @@ def _fault(scene: str, name: str) -> str | None:
 
 
 def _printable(scene: str) -> str:
-    """Escape invalid UTF-8 bytes in a path or address, so that it can be stored in JSON."""
+    """Escape invalid UTF-8 bytes in a scene's path or address, so that the text can be stored in JSON."""
     return scene.encode(errors="backslashreplace").decode()
 
 
 def absolute(path: str, *, only_if_there: bool = False) -> str:
-    """Make a path absolute. Return addresses unchanged, and with ``only_if_there`` also missing paths."""
+    """Make a path absolute. URLs stay unchanged, and so do paths of missing files if ``only_if_there`` is True."""
     if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
         return path
     end = "/" if path.endswith("/") else ""

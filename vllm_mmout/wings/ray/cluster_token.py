@@ -20,7 +20,7 @@ _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
 _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
-"""Pattern that matches those error messages from Ray that are about the token."""
+"""Pattern that matches Ray's error messages about the cluster's authentication token."""
 
 
 def token_source() -> str | None:

@@ -25,7 +25,7 @@ def rows_of(batch: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
 
 
 def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return the result columns that `vllm_mmout.ray.predict` adds to a batch.
+    """Return the columns with results that `vllm_mmout.ray.predict` adds to a batch of a Ray dataset.
 
     These are ``error``, and ``path`` if files were written, otherwise ``output`` (bytes of a file) and ``format``. With
     several processors, or kinds of output, each name gets the name of one appended, such as ``output_mask``.

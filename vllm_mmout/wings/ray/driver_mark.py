@@ -22,8 +22,7 @@ NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
 """Seconds between two writes of a process's lock file. The writes show that the process is alive."""
 PATIENCE: Final = 4
-"""Number of intervals `BEAT_S` to watch the lock file of another process. If the file does not change in this time, the
-other process counts as dead."""
+"""Number of intervals of `BEAT_S` seconds after which an unchanged lock file means that its process is dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -33,7 +32,7 @@ class Driver(msgspec.Struct, frozen=True):
     host: str
     process: int
     begun: str
-    """Start time of the run, as text in UTC."""
+    """Time when the process began its run, as text in UTC."""
     beats: int = 0
     """Number of times that the process has written its lock file."""
 

@@ -1,4 +1,4 @@
-"""Cut large scenes into windows, and join the results of the windows."""
+"""Cut large scenes into windows, which a Ray cluster runs in parallel, and join the windows' results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class CutScene:
     area: PlacedArea | None = None
     """Area of interest in pixels of the scene, or None. Pixels of the joined result outside of it become nodata."""
     records: dict[int, SceneRecord] = field(default_factory=dict)
-    """Outcome of each window that has run, by the window's index in ``parts``."""
+    """Outcomes of the windows that have run. Each key is a window's index in ``parts``."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the result name and the options of each window, for its row of the Ray dataset."""
+        """Return the result name and the options of each window. Each window becomes a row of the Ray dataset."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
@@ -47,7 +47,7 @@ class CutScene:
         return len(self.records) == len(self.parts)
 
     def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> SceneRecord:
-        """Join the windows' results on any node of the cluster, and return the scene's outcome."""
+        """Return the scene's outcome. If all windows succeeded, their results are joined on any node of the cluster."""
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:
@@ -64,7 +64,6 @@ def _options(part: ScenePart) -> dict[str, Any]:
 
 
 def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
-    """Join the results of a scene's windows. Store and return the outcome of the whole scene."""
     records = [scene.records[number] for number in range(len(scene.parts))]
     facts: dict[str, Any] = {"scene": scene.scene, "seconds": sum(record.seconds for record in records)}
     try:
@@ -90,7 +89,7 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
 def cut_large_scenes(
     cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int
 ) -> dict[str, CutScene]:
-    """Cut the scenes whose height or width exceeds ``side`` into windows. Return the cut scenes by address.
+    """Cut the scenes whose height or width exceeds ``side`` pixels into windows. Return them by path or address.
 
     A scene that cannot be opened is left out. The error is reported when the model runs on it.
     """

@@ -26,7 +26,7 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     scene: str
     options: dict[str, Any] = {}
-    """Options for this scene, in addition to the options for all scenes."""
+    """Options that only this scene has. They are added to the options for all scenes."""
     files: tuple[ResultFile, ...] = ()
     """Files of the result. The first is the main file, whose path `vllm-mmout run` prints."""
     error: str | None = None
@@ -38,7 +38,8 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     node: str = ""
     """Network address of the machine that ran the scene."""
     known: dict[str, Any] = {}
-    """Units, class names and palette of a window's result, for joining. The window's GeoTIFF does not hold them."""
+    """Units, class names and palette of a window's result. They are needed to join windows, and the GeoTIFF lacks
+    them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Manifest:
         return f"{RUNS}/{run}/{self.key(scene, options)}"
 
     def report(self, records: Iterable[SceneRecord]) -> str:
-        """Write a report with the outcome of each scene, and return its address. Delete all files in `RUNS`."""
+        """Write a report with the outcome of each scene, and return its address. Delete temporary files of all runs."""
         self.objects.write(REPORT, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         self.objects.remove_below(RUNS)
         return self.objects.address(REPORT)

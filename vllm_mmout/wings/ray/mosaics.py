@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _MOSAIC: Final = "mosaic"
-"""Name of a mosaic in its stored outcome."""
+"""Name under which the outcome of a mosaic is stored, in place of a scene's address."""
 _RESULTS: Final = "results"
-"""Key, in ``known`` of a stored outcome, of the addresses that the command prints."""
+"""Key in the field `SceneRecord.known` of a mosaic. It holds the addresses that ``vllm-mmout run`` prints."""
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Settings of a mosaic on a cluster."""
+    """Settings of a mosaic: scenes that run on a Ray cluster, and whose results are joined to one map."""
 
     scenes: tuple[str, ...]
     """Paths or addresses of the scenes, in the order given."""
     grid: str | None
     """Raster file whose grid the map gets, or None."""
     file: str
-    """Name of the map's file, or "" to name it after the first scene."""
+    """File name of the resulting map, or "" to derive it from the name of the first scene."""
     flags: tuple[str, ...]
     """The engine's flags."""
     manifest: Manifest
@@ -60,11 +60,11 @@ class _Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Facts that identify the mosaic among stored outcomes, beside the options of the run."""
+        """Settings that distinguish this mosaic's stored outcome from the outcomes of other mosaics."""
         return {"scenes": self.scenes, "grid": self.grid, "file": self.file}
 
     def plan(self, folder: Path) -> MosaicPlan:
-        """Plan the mosaic, whose results go to ``folder``. Raise MMOutError if it is refused."""
+        """Plan how scenes are run and joined to a map in ``folder``. Raise MMOutError if the settings are invalid."""
         from vllm_mmout.commands.engine import binding_of
         from vllm_mmout.engine.mosaic.mosaic import Mosaic, as_mosaic
         from vllm_mmout.engine.mosaic.plan import Limits, MosaicPlan
@@ -79,12 +79,12 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The requests of a mosaic's scenes, or the error of a mosaic that is refused."""
+    """Plan of a mosaic: the options of its scenes, or an error message if the mosaic is impossible."""
 
     params: OutputParams | None = None
     """Options of the scenes."""
     options: Mapping[str, dict[str, Any]] | None = None
-    """Further options of each scene that is used, by its path or address."""
+    """Additional options of each scene that the map needs, by the scene's path or address."""
     error: str = ""
 
 
@@ -100,7 +100,7 @@ def _planned(settings: _Settings) -> _Plan:
 
 
 def _joined(settings: _Settings, records: Mapping[str, SceneRecord]) -> SceneRecord:
-    """Join the results of the scenes to a map. Store and return the outcome of the mosaic."""
+    """Join the results of a mosaic's scenes to one map. Store the mosaic's outcome, and return it."""
     from vllm_mmout.engine.mosaic.run import MosaicRun
 
     manifest = settings.manifest
@@ -124,7 +124,7 @@ def _joined(settings: _Settings, records: Mapping[str, SceneRecord]) -> SceneRec
 
 
 def _take(run: MosaicRun, index: int, record: SceneRecord) -> None:
-    """Add the stored result of a scene to a mosaic."""
+    """Copy the stored result of a scene into the mosaic ``run``. ``index`` is the scene's index in the mosaic."""
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.outputs.stored import StoredRaster
 
@@ -145,7 +145,7 @@ def _take(run: MosaicRun, index: int, record: SceneRecord) -> None:
 
 
 def _moved(settings: _Settings, folder: Path, result: MultimodalRequestOutput) -> dict[str, Any]:
-    """Move the files of a map to the results. Return the entries of its `SceneRecord`."""
+    """Move a map's files from ``folder`` to the results folder. Return the fields of a `SceneRecord` about them."""
     objects = settings.manifest.objects
     files = main_last(file for file in folder.iterdir() if file.is_file())
     for file in files:
@@ -229,7 +229,7 @@ class MosaicOnCluster:
 
 
 def _split(out: str) -> tuple[str, str]:
-    """Split the path or address of a file into its folder and its name. Raise OptionError if a folder is missing."""
+    """Split a result's path or address into folder and file name. Raise OptionError if a local folder is missing."""
     folder, _, name = out.rpartition("/")
     if not in_bucket(out) and not Path(folder or "/").is_dir():
         raise OptionError(f"-o {out}: there is no folder {folder}; make it first")

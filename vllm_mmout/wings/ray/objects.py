@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 FOLDER: Final = ".vllm-mmout"
 """Name of the folder for internal files, inside the results folder."""
 PARTS: Final = f"{FOLDER}/parts"
-"""Name of the folder for results of parts, such as windows of a scene, which are deleted when they are joined."""
+"""Name of the folder for intermediate results, such as those from windows of a scene. They are deleted after
+joining."""
 RUNS: Final = f"{FOLDER}/runs"
-"""Name of the folder for internal files that are deleted when a run ends."""
+"""Name of the folder for temporary files, which are deleted at the end of a run."""
 
 
 class ResultFile(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ class Objects:
             self._store.delete(self._key_of(address))
 
     def keys(self, folder: str) -> list[str]:
-        """Return the store's keys of all files below a folder."""
+        """Return the keys of all files below a folder, as the object store names them."""
         with self._errors("list"):
             return [entry["path"] for page in self._store.list(self._key(folder) + "/") for entry in page]
 
@@ -100,7 +101,7 @@ class Objects:
 
     @contextmanager
     def temporary_folder(self, run: str) -> Iterator[Path]:
-        """Yield a temporary folder for result files. `move_in` moves finished files from there to the results."""
+        """Yield a temporary folder for files that `move_in` will move to the results folder when they are finished."""
         parent = None
         if self._local is not None:
             parent = self._local / RUNS / run

@@ -36,7 +36,7 @@ OPTIONS: Final = "options"
 NAME: Final = "name"
 """Dataset column with the name of a scene's result files, relative to the results folder, without suffix."""
 RECORD: Final = "record"
-"""Dataset column with a scene's outcome, a `SceneRecord` as JSON."""
+"""Dataset column with the outcome of a scene: a `SceneRecord` as JSON."""
 MOST_STARTS: Final = 4
 """Maximum number of starts of a scene. A scene that crashed its worker is started again alone, not in a batch."""
 
@@ -53,7 +53,7 @@ class RunSettings:
     """Name of the dataset column that holds the inputs of ``LLM.generate``."""
     manifest: Manifest | None = None
     run: str = ""
-    """Unique name of the run, chosen at each start. Empty if outcomes are not stored."""
+    """Unique name of one run of ``vllm-mmout run --ray``. Empty if outcomes are not stored."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _ManifestRow:
 
     @property
     def is_part(self) -> bool:
-        """Whether the result will be joined with others."""
+        """Whether the result is only a part, such as that of a window, which is later joined with other results."""
         return self.name.startswith(f"{PARTS}/")
 
 
@@ -87,7 +87,8 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass with the settings ``job``. Ray's dashboard shows its name, which is the model's name."""
+        """Return a subclass with the settings ``job``. It is named after the model, because Ray's dashboard shows its
+        name."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -106,7 +107,7 @@ class Predictor:
         return {**batch, RECORD: np.array(records, object)}
 
     def _params(self, options: Mapping[str, Any]) -> OutputParams:
-        """Return the options for a scene: the options for all scenes, overridden by the scene's own ``options``."""
+        """Return a scene's options: the options for all scenes, overridden by ``options``."""
         params = self.job.params
         own = OutputParams.from_mapping({**params.to_mapping(), **options}) if options else params
         return msgspec.structs.replace(own, path=params.path)
@@ -117,7 +118,7 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False, may_be_empty=list(may_be_empty))
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the outcome of each scene. Run unfinished scenes as a batch, or alone if they crashed a worker."""
+        """Return the outcome of each scene. Run scenes without a stored outcome as a batch, or alone after a crash."""
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
         begun = {
@@ -138,7 +139,7 @@ class Predictor:
         return [record for record in records if record is not None]
 
     def _stored(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Run scenes as a batch and move their files to the results. Store and return their outcomes."""
+        """Run scenes as a batch, and move their files to the results folder. Store and return the scenes' outcomes."""
         started = time.monotonic()
         with manifest.objects.temporary_folder(self.job.run) as folder:
             places = [folder / str(number) for number in range(len(entries))]
@@ -163,7 +164,7 @@ class Predictor:
 def _record(
     entry: _ManifestRow, result: MultimodalRequestOutput, work_folder: Path, manifest: Manifest, **facts: Any
 ) -> SceneRecord:
-    """Move a scene's result files out of ``work_folder`` to their final names. Return the scene's outcome."""
+    """Move a scene's result files from ``work_folder`` to the results folder. Return the scene's outcome."""
     facts |= {"scene": entry.scene, "options": entry.options, "node": this_node()}
     if result.error is not None:
         return SceneRecord(**facts, error=str(result.error))
@@ -188,7 +189,6 @@ def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
 
 @contextmanager
 def _started(job: RunSettings) -> Iterator[BoundLLM]:
-    """Start the engine of an actor, yield it, and shut it down afterwards."""
     if not isinstance(job.engine, Mapping):
         with engine(job.model, job.engine) as llm:
             yield llm

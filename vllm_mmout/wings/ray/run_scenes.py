@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FLAGS: Final = ("ray", "ray_workers", "ray_cpus", "ray_gpus", "ray_split")
 _HERE: Final = "here"
 _READERS: Final = 16
-"""Number of inputs that are checked in parallel."""
+"""Number of inputs that are checked in parallel before a run."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ def _check_inputs(inputs: Sequence[str]) -> None:
 
 
 def _records(input_: str) -> int | None:
-    """Return the length of an input that is a list of inputs. Return None for any other input."""
+    """Return the number of inputs in a list such as a STAC item collection, or None if ``input_`` is one input."""
     if is_folder(input_):
         return None
     found = list(expanded(input_))

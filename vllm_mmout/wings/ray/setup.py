@@ -1,4 +1,4 @@
-"""Compute a hash of the engine's flags and the model's files. Stored outcomes are reused only if it is equal."""
+"""Compute a hash of the engine's flags and the model's files. Only results with an equal hash are reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cut a scene into windows, and join the windows' results into the raster that an uncut run would give.
+"""Cut a scene into windows, and join the windows' results into the raster that the uncut scene would give.
 
 Each window owns a part of the result, which no other window has. A window covers all tiles of the scene's grid that
 touch its own part, so each pixel is made from the same tiles as if the scene were not cut.
@@ -36,11 +36,12 @@ class ScenePart:
     window: Window
     """Window on which the model runs, in pixels of the file."""
     own: Window
-    """Part of the scene that the joined result takes from this window, in pixels of the scene."""
+    """Part of the scene that the joined result takes from this window, in pixels of the scene. These parts of the
+    windows do not overlap."""
 
 
 def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePart]:
-    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is the (row, column) of its first pixel."""
+    """Cut a scene into windows of about ``side`` pixels square. ``origin`` is the scene's (row, column) in its file."""
     rows = list(_windows_along(grid.rows, grid.height, grid.sides[0], side))
     cols = list(_windows_along(grid.cols, grid.width, grid.sides[1], side))
     return [
@@ -53,10 +54,9 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, own start, own end) of each window along one axis, in pixels.
+    """Yield (start, end, own start, own end) of each window along one axis: all its pixels, and those in the result.
 
-    Each item is (start, end, own start, own end). Windows may overlap. Their own parts, which make up the joined
-    result, do not.
+    Windows may overlap. Their own parts, which make up the joined result, do not overlap.
     """
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
@@ -85,7 +85,7 @@ def facts_of(output: Any) -> dict[str, Any]:
 
 
 def described_by(raster: OpenRaster, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of a `RasterOutput`, except its place and metadata, for the GeoTIFF of a part.
+    """Return the keyword arguments of a `RasterOutput`, except position and metadata, for a window's stored result.
 
     ``facts`` are those of `facts_of`.
     """
@@ -139,7 +139,11 @@ def _put(
     *,
     masked: Callable[[Window], NDArray[np.bool_]] | None,
 ) -> None:
-    """Copy the part of a window's result that belongs to the joined result onto the canvas."""
+    """Copy the pixels of a window's GeoTIFF that the joined result uses to ``canvas``, the raster of the whole scene.
+
+    ``source`` is the path or address of the GeoTIFF, and its window. ``origin`` is the scene's first window. ``scale``
+    is the number of result pixels per input pixel.
+    """
     address, part = source
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))
     above, left = _scaled((part.window.row - origin.row, part.window.col - origin.col), scale)
@@ -155,7 +159,7 @@ def _put(
 
 
 def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
-    """Return the nodata value of the windows' results, or None. Raise InputError if they declare different values."""
+    """Return the nodata value of the windows' GeoTIFFs, or None. Raise InputError if they have different values."""
     values: dict[str, float] = {}
     for address, _ in parts:
         with open_raster(address) as raster:

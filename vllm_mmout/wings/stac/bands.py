@@ -43,7 +43,7 @@ def bands_of(name: str, key: str, asset: Json) -> list[dict[str, Any]]:
 def stated_band(
     name: str, asset: Json, band: Json, properties: Json, sensor: str | None, *, counts: ProductCounts | None
 ) -> StatedBand:
-    """Return a band's names, scale, offset and nodata value. Fields of its asset are defaults for the band's.
+    """Return the names, scale, offset and nodata value of a band. Values that ``band`` lacks are taken from ``asset``.
 
     ``counts`` are facts of an item of a Sentinel-2 product.
     """

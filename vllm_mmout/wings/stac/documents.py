@@ -40,10 +40,10 @@ class Document:
 
     content: Json
     base: str = ""
-    """Address or path of the document, or "" if unknown."""
+    """Address or path of the JSON document, or "" if unknown."""
 
     def resolve(self, href: str) -> str:
-        """Return an address in the document as an absolute address or path.
+        """Convert an address in the document, which may be relative, to an absolute address or path.
 
         Raises:
             InputError: the address is relative and the document has none, or the document came from a network and the

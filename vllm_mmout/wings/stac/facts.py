@@ -64,7 +64,7 @@ class ResultFacts:
 
     @cached_property
     def acquisition_times(self) -> tuple[datetime, datetime, bool]:
-        """First and last acquisition time, and True. If unknown, twice the file's modification time, and False."""
+        """First and last acquisition time, and whether they are known. The fallback is the file's modification time."""
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:

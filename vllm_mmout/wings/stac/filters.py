@@ -62,7 +62,7 @@ class Filter:
             raise unknown(name, ["collections", "datetime", "bbox", "aoi", "ids"])
 
     def matches(self, item: Json) -> bool:
-        """Return whether a STAC item of a static catalogue meets all conditions."""
+        """Return whether a STAC item meets all conditions of the search. Static catalogues are searched in this way."""
         fields = self.fields
         if "collections" in fields and item.get("collection") not in fields["collections"]:
             return False

@@ -24,7 +24,7 @@ NAME: Final = "collection.json"
 _COLLECTION_FIELDS: Final = frozenset(
     ("type", "id", "stac_version", "stac_extensions", "description", "links", "extent", "license", "summaries")
 )
-"""Fields that this package writes into a collection. A file with other fields is not overwritten."""
+"""Fields of a STAC collection that this package writes. A collection file with other fields is not overwritten."""
 
 
 def collection(folder: str | PurePath, *, id: str | None = None, description: str | None = None) -> Collection:  # noqa: A002 - STAC's word
@@ -83,7 +83,7 @@ def _absolute(path: PurePath) -> str:
 
 
 def _ids(place: PurePath, files: Sequence[PurePath]) -> list[str]:
-    """Return an id for the item of each file, from its path below ``place``. Raise InputError if two are equal."""
+    """Return an id for each file's STAC item, made from the path below ``place``. Raise InputError for equal ids."""
     paths: dict[str, PurePath] = {}
     for path in files:
         name = "-".join(path.relative_to(place).with_suffix("").parts)
@@ -94,7 +94,7 @@ def _ids(place: PurePath, files: Sequence[PurePath]) -> list[str]:
 
 
 def _check(target: PurePath, files: Sequence[PurePath]) -> None:
-    """Raise InputError if writing the collection would overwrite a file of another kind, or lose fields."""
+    """Raise InputError if the collection ``target`` or its items would overwrite other files, or drop fields."""
     for path in files:
         if path.with_suffix(ITEM_SUFFIX).name == target.name:
             raise InputError(f"the item of {path} would be {target.name}, as the collection is called; rename it")
@@ -151,7 +151,7 @@ def _check_collection(document: Document, target: PurePath) -> None:
 
 
 def _own_links(document: Document) -> list[Any]:
-    """Return the links of a STAC item, except links to itself and its collection. These will be written anew."""
+    """Return the links of a STAC item without links to itself and to its collection, which are written anew later."""
     return [link for link in _links(document) if link.get("rel") not in {"self", "root", "parent", "collection"}]
 
 

@@ -28,7 +28,7 @@ _EXCLUDED_ROLES: Final = frozenset({"thumbnail", "overview", "visual", "metadata
 
 
 def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
-    """Return the input that a STAC item describes, or None for other data. Image files are not opened.
+    """Return the input that a STAC item describes, or None if ``data`` is not an item. Image files are not opened yet.
 
     Args:
         data: an item as pystac's object, a dict, a path, an address or an open JSON file.
@@ -53,7 +53,7 @@ def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
 
 
 def many(data: Any) -> Sequence[Document] | None:
-    """Return the STAC items of an item collection. Return None for any other data, even if it cannot be read."""
+    """Return the STAC items of an item collection. Return None for other data, including data that cannot be read."""
     try:
         document = _document(data, None)
         features = None if document is None else _features(document)
@@ -228,7 +228,7 @@ def _is_raster(asset: Json) -> bool:
 
 
 def _one_asset_per_band(name: str, assets: list[_Asset]) -> list[tuple[_Asset, tuple[str, ...]]]:
-    """Return one asset for each band. If there was a choice, add a sentence that tells users which was taken.
+    """Return one asset for each band. If several assets hold a band, add a note for users that names the chosen asset.
 
     A file of several bands that all have a file of their own is a picture of them, and is left out.
     """

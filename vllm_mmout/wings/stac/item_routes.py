@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.service import Service
 
 Work: TypeAlias = Callable[[Request], Awaitable[Response]]
-_MOST: Final = 1000
-"""Maximum number of results in the collection, the newest."""
+_MAX_RESULTS: Final = 1000
+"""Maximum number of results in the STAC collection of a server. The newest results are listed."""
 _GEOJSON: Final = "application/geo+json"
 
 
 class ItemRoutes(ServerExtension):
-    """Server extension that adds a STAC item below each address whose results are listed, and their collection."""
+    """Server extension that serves a STAC item for each stored result, and a STAC collection of all results."""
 
     def attach(self, app: FastAPI) -> None:
         """Register the routes on the app."""
@@ -51,7 +51,7 @@ class ItemRoutes(ServerExtension):
             _add(app, COLLECTION, partial(_collection, lists), JSON, [])
 
     async def start(self, service: Service, state: State) -> None:
-        """Create the lock that lets one item be made at a time, since it reads the whole file for its checksum."""
+        """Create a lock, so that only one STAC item is made at a time. Each needs a checksum of a whole file."""
         del service
         state.mmout_stac = asyncio.Lock()
 
@@ -62,7 +62,7 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 def _add(app: FastAPI, path: str, work: Work, media_type: str, parameters: list[dict[str, Any]]) -> None:
     async def stac(request: Request) -> Response:
-        """Send a STAC item or collection."""
+        """Send the STAC item of a result, or the STAC collection of the newest results."""
         try:
             return await work(request)
         except Exception as error:  # noqa: BLE001 - each error is the answer to its own request
@@ -90,7 +90,7 @@ async def _collection(
     lists: Sequence[Callable[[Request, int], Awaitable[Sequence[FinishedResult]]]], request: Request
 ) -> Response:
     """Send the STAC collection of the newest results."""
-    results = [result for newest in lists for result in await newest(request, _MOST)]
+    results = [result for newest in lists for result in await newest(request, _MAX_RESULTS)]
 
     def content() -> dict[str, Any]:
         made = served_collection(results, partial(absolute_url, request))
@@ -102,7 +102,7 @@ async def _collection(
 
 
 async def _sent(request: Request, content: Callable[[], dict[str, Any]], media_type: str) -> Response:
-    """Call ``content`` in a thread, one call at a time, and send its result as JSON."""
+    """Compute a STAC document by calling ``content`` in a thread, one document at a time, and send it as JSON."""
 
     async def in_turn() -> bytes:
         async with request.app.state.mmout_stac:

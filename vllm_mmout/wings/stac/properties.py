@@ -59,7 +59,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def acquisition_times_of(properties: Json) -> list[str]:
-    """Return the acquisition times of a STAC item as texts: one, or the first and the last, or an empty list."""
+    """Return the acquisition times of a STAC item as ISO 8601 texts: [time], [start, end], or [] if unknown."""
     single = properties.get("datetime")
     texts = [single] if single is not None else [properties.get(f"{end}_datetime") for end in ("start", "end")]
     return [] if None in texts else [str(text) for text in texts]

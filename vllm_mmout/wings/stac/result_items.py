@@ -71,7 +71,7 @@ def described(
     inputs: Sequence[str] = (),
     hashed: bool = True,
 ) -> Item:
-    """Return the STAC item of a result whose GeoTIFF was opened with `opened_result`.
+    """Return the STAC item that describes a result's GeoTIFF. ``facts`` come from `opened_result`.
 
     With ``hashed`` False it has no checksum, for which the whole file is read.
     """

@@ -53,7 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(options: argparse.Namespace) -> list[str]:
-    """Return those search flags that the user set, such as "--stac"."""
+    """Return the search flags that the user set, such as "--stac"."""
     return [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(options, name) is not None]
 
 

@@ -36,7 +36,7 @@ class ProductCounts:
     """ESA's processing baseline, such as "05.10". None if it is missing, or is 99.99, which marks products that others
     processed."""
     applied: bool
-    """Whether the pixel values already include the offset, according to the item."""
+    """Whether the STAC item says that the offset of its Sentinel-2 product is already applied to the pixel values."""
 
     @classmethod
     def of(cls, item: Json, name: str, properties: Json, sensor: str | None) -> Self | None:
@@ -53,7 +53,7 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Return scale and offset of a band whose item does not state its offset. ``scale`` is the stated scale."""
+        """Return scale and offset of a band whose STAC item lacks an offset. ``scale`` is the item's scale, or None."""
         known = 1.0 if scale is None else scale
         if self.applied:
             return Packing(known, 0.0, "the STAC item")

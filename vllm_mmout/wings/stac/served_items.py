@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.result_addresses import FinishedResult
 
 COLLECTION: Final = "/v1/stac/collection.json"
-"""Path of the URL of the collection."""
+"""URL path of the STAC collection of a server's results."""
 ITEM_END: Final = "/item.json"
-"""End of an item's path, below the address of its result."""
+"""End of the URL path of a result's STAC item. The path begins with the path of the result."""
 _ID: Final = "results"
 _GEOJSON: Final = "application/geo+json"
 _JSON: Final = "application/json"
@@ -57,7 +57,7 @@ def served_item(result: FinishedResult, url: Callable[[str], str], *, hashed: bo
 
 @lru_cache(maxsize=1024)
 def _content(path: Path, name: str, *, hashed: bool) -> str:
-    """Return the JSON of a stored result's item, with the input's ``name``. A stored file never changes."""
+    """Return the STAC item of a stored result as JSON text. Cached, because a stored result never changes."""
     with opened_result(path, name) as facts:
         return json.dumps(described(facts, path, hashed=hashed).to_dict(transform_hrefs=False))
 

@@ -41,7 +41,7 @@ class Modality:
     frames: int | None
     """Number of dates, or None if the image tensor lacks an axis for dates."""
     size: tuple[int, int]
-    """Height and width of the image in pixels."""
+    """Height and width in pixels of the image that the model takes."""
     scaling: ImageScaling
 
 
@@ -53,7 +53,8 @@ class TerratorchConfig:
     """Name of TerraTorch's task class, such as "SemanticSegmentationTask"."""
     modalities: tuple[Modality, ...]
     target: str | None
-    """Name of the image whose tensor the network takes. None if the network takes a dict of all images."""
+    """Name of the image whose tensor is passed to the network. If None, the network takes a dict with the tensors of
+    all images."""
     crop: tuple[int, int]
     """Height and width in pixels of the network's input in one forward pass."""
     extras: tuple[str, ...]
@@ -195,7 +196,7 @@ def _modality(
 
 
 def _bands(pretrained: Mapping[str, Any], overrides: Mapping[str, Any], modality: str | None) -> tuple[str, ...] | None:
-    """Return an image's band names from the table ``overrides`` or else ``pretrained``, or None if neither has them."""
+    """Return an image's band names from the table ``overrides`` or else ``pretrained``, or None if both lack them."""
     data, network = nested(pretrained, "data", "init_args"), nested(pretrained, "model", "init_args", "model_args")
     entries = (
         overrides.get("bands"),

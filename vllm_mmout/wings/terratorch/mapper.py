@@ -70,7 +70,7 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Required shapes and dtypes of unscaled image tensors, by keyword argument of the model."""
+        """Shapes and dtypes that the model requires of raw image tensors, by keyword argument of ``forward``."""
         frames = () if self.num_frames is None else (self.num_frames,)
         return {
             RAW.format(image.name): TensorSpec((len(image.bands), *frames, *self.crop), DTYPES) for image in self.images
@@ -89,12 +89,12 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """The names of the images if the model takes several, otherwise empty."""
+        """Names of the input images. Empty if the model takes a single image."""
         return tuple(image.name for image in self.images) if len(self.images) > 1 else ()
 
     @property
     def images_of_bands(self) -> tuple[str, ...]:
-        """The name of each band's image if the model takes several images, otherwise empty."""
+        """Name of the image to which each band belongs. Empty if the model takes a single image."""
         return tuple(image.name for image in self.images for _ in image.bands) if self.modalities else ()
 
     @property
@@ -104,11 +104,11 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def sizes(self) -> str:
-        """The model's fixed image size, as text for error messages."""
+        """Image size that the model requires, as text for error messages."""
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Return the bands of the model's only image, scaled by `scaled_layers`."""
+        """Scale the bands of the model's only image by `scaled_layers` to the values that the model takes."""
         return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
@@ -120,7 +120,7 @@ class TerratorchMapper(RasterMapper):
         return size[0] < self.crop[0] or size[1] < self.crop[1]
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the height and width of the model's tiles. Raise OptionError if ``asked`` is another size."""
+        """Return the model's tile size (height, width). Raise OptionError if the request asks for another size."""
         if asked is not None and (asked, asked) != self.crop:
             height, width = self.crop
             raise OptionError(
@@ -167,7 +167,7 @@ class TerratorchMapper(RasterMapper):
             first = end
 
     def _optional_tensors(self, view: RasterView) -> dict[str, NDArray[Any]]:
-        """Return tensors of the location, dates and statistics that the request sets or the files contain."""
+        """Return the tensors of location, dates, means and stds that the request or the input files contain."""
         tensors: dict[str, NDArray[Any] | None] = {}
         if LOCATION in self.extras and (self.metadata or view.params.location is not None):
             tensors[LOCATION] = location_of(view)
@@ -231,7 +231,7 @@ class TerratorchMapper(RasterMapper):
         return msgspec.structs.replace(params, scale=tuple(scale for scale in scales if scale is not None))
 
     def _check_offset(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> None:
-        """Raise OptionError if the request has an offset without a scale for integers that the model scales."""
+        """Raise OptionError if the request sets ``offset`` but not ``scale``, and the model itself scales integers."""
         if params.offset is None or params.scale is not None:
             return
         for image, place in self._images_with_slices():
@@ -248,7 +248,7 @@ class TerratorchMapper(RasterMapper):
     def _opened_together(
         self, files: Mapping[str, Any], params: OutputParams
     ) -> tuple[OpenRaster, tuple[int, ...], tuple[str, ...]]:
-        """Open the files of all images as one raster. Return what `opened_planes` returns."""
+        """Open the files of several images as one raster. Return the raster, its band numbers, and notes for users."""
         if params.mask_clouds:
             raise InputError("mask_clouds is for one image, and the model takes several; leave it out")
         noted: list[str] = []

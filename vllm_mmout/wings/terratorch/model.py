@@ -97,7 +97,7 @@ class TerratorchModel(nn.Module):
 
 
 def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -> Tensor:
-    """Return (raw * scale - mean) / std as a new float32 tensor."""
+    """Return (raw * scale - mean) / std as a new float32 tensor. If ``scale`` is None, raw values are not scaled."""
     values = raw.to(torch.float32, copy=True)
     if scale is not None:
         values.mul_(scale)

@@ -16,12 +16,12 @@ _BACKBONES: Final[Mapping[str, tuple[int, int]]] = {
 """Patch side in pixels, and number of class tokens, by the beginning of a backbone's name. The first match counts."""
 
 
-_KEEPS_DATES: Final = "prithvi_eo_v"
-"""Beginning of the names of backbones that return the tokens of each date."""
+_DATED_TOKENS_PREFIX: Final = "prithvi_eo_v"
+"""Prefix of the names of backbones that return separate tokens for each date of the input."""
 
 
 def patches_of(arguments: Mapping[str, Any], frames: int | None = None) -> dict[str, int]:
-    """Return ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a backbone. Unknown values are missing.
+    """Return ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a backbone as a dict, which lacks unknown values.
 
     Args:
         arguments: the table ``init_args`` of an embedding task. Its ``has_cls`` and the backbone's ``patch_size`` take
@@ -33,7 +33,7 @@ def patches_of(arguments: Mapping[str, Any], frames: int | None = None) -> dict[
     name = str(network.get("backbone", arguments.get("model", ""))).removeprefix("terratorch_")
     patch, classes = next((known for start, known in _BACKBONES.items() if name.startswith(start)), (None, None))
     own = network.get("backbone_patch_size", network.get("patch_size"))
-    dates = frames if name.startswith(_KEEPS_DATES) and not network.get("backbone_use_temporal") else None
+    dates = frames if name.startswith(_DATED_TOKENS_PREFIX) and not network.get("backbone_use_temporal") else None
     if isinstance(own, list) and len(own) == 3 and own[1] == own[2]:  # Prithvi's dates, rows and columns
         dates = dates // own[0] if dates and isinstance(own[0], int) and own[0] > 0 else None
         own = own[1]

@@ -55,7 +55,7 @@ def _per_band(numbers: Sequence[float], bands: int) -> Sequence[float]:
 
 
 def is_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether means and deviations are small enough for reflectance. Means 0 with deviations 1 do not count."""
+    """Return whether means and standard deviations fit reflectance: they are small, and they are not just 0 and 1."""
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
     return not identity and all(abs(number) <= _MAX_REFLECTANCE for number in (*means, *stds))
@@ -71,7 +71,7 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Look up a table inside nested tables by its path of names. Return an empty table if a name is missing."""
+    """Return the table at the path ``names`` in nested tables, or an empty table if it is missing."""
     for name in names:
         table = entries.get(name)
         entries = table if isinstance(table, Mapping) else {}
@@ -79,7 +79,7 @@ def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``means`` and ``stds`` from ``overrides`` (the user's table), or else from the data module's ``data``.
+    """Return ``means`` and ``stds`` from the user's table ``overrides``, or else from ``data`` of the data module.
 
     ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments,
     and is used only if it has both.
@@ -112,7 +112,7 @@ def image_values(values: Any, image: str, bands: Sequence[str], *, alone: bool) 
 
 
 def in_known_package(class_path: str) -> bool:
-    """Return whether a data module class belongs to TerraTorch or torchgeo. This is assumed for a name without dots."""
+    """Return whether a data module class belongs to TerraTorch or torchgeo. A class name without module counts too."""
     return class_path.partition(".")[0] in _PACKAGES or bool(class_path and "." not in class_path)
 
 

@@ -43,7 +43,7 @@ class Standard:
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:
-    """Return the scale and statistics of each image by image name.
+    """Return the scale, means and standard deviations of each image, by the image's name.
 
     Statistics come from the folder's ``mmout`` table, or else from the arguments of the data module, or else from the
     augmentation (``aug``) of the data module. The scale may come from the default of its ``constant_scale``. The module

@@ -43,9 +43,9 @@ class FeaturesMapper:
     head: Head
     folder: str
     longest: int | None = None
-    """Maximum number of tokens in a text, which is the model's number of positions. None if unlimited."""
+    """Maximum number of tokens in a text, which the model's position embeddings set. None if it is unlimited."""
     frames: int | None = None
-    """Number of frames that the model takes from a video. None for any number."""
+    """Number of frames that the model takes from a video, or None if it takes any number."""
     least_samples: int = 1
     """Minimum number of samples in a sound, at the model's sampling rate."""
 

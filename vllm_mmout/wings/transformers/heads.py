@@ -13,7 +13,8 @@ KEY: Final = "transformers"
 """Key in ``config.json`` for the folder and the original ``model_type`` of a transformers model."""
 
 NATIVE: Final = "native"
-"""Key in the table ``transformers`` of config.json. If True, pictures are cut into tiles instead of scaled down."""
+"""Key in the table ``transformers`` of config.json. The value True means that pictures are cut into tiles instead of
+scaled down."""
 
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
@@ -24,7 +25,7 @@ class Head:
 
     takes: Takes
     processor: str
-    """Name of the output processor."""
+    """Name of the output processor for models with this head."""
     outputs: tuple[str, ...] = ()
     """Names of the model outputs to keep. If empty, all output tensors with a batch axis are kept."""
     tiled: bool = False
@@ -41,12 +42,13 @@ class Head:
     """Whether each request gets its own forward pass. Its tensors then keep the batch axis of the transformers
     processor."""
     repeated: bool = False
-    """Whether the transformers processor gets the picture repeatedly, once for each text."""
+    """Whether the picture is repeated for each text, because the transformers processor takes pairs of picture and
+    text."""
     padding: str = ""
-    """Value of the processor's argument ``padding`` for texts, or "" to omit the argument."""
+    """Value of the argument ``padding`` for the transformers processor, or "" to use its default."""
 
     drawn: bool = False
-    """Whether results are random samples from the network's ``generate``, as in some forecasting models."""
+    """Whether results are drawn at random by the network's ``generate``, as in some forecasting models."""
 
     @property
     def encodes(self) -> bool:
@@ -130,9 +132,9 @@ TABLES: Final[Mapping[str, Head]] = {
     "TIME_SERIES_PREDICTION": Head("tensors", "tensor"),
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
-"""Settings by kind of head. The key "DEPTH_ESTIMATION", for example, means all architectures in transformers' table
-``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``. The first table that has an architecture counts. Models that generate text
-are left to vLLM."""
+"""Settings by kind of head. For example, the key "DEPTH_ESTIMATION" means all architectures in transformers' table
+``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``. If several tables list an architecture, the first of them is used. Models
+that generate text are left to vLLM."""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {

@@ -83,11 +83,11 @@ class PictureMapper(RasterMapper):
     cropped: tuple[int, int] | None = None
     """Height and width to which the image processor crops pictures. None if it does not crop."""
     whole_only: bool = False
-    """Whether the current input is processed without tiles."""
+    """Whether the current input is processed as a whole, not in tiles."""
     prompt: Mapping[str, Any] = field(default_factory=dict)
-    """Prompt fields of this request by name, such as ``text`` or ``input_points``."""
+    """Prompt fields of the current request by name, such as ``text`` or ``input_points``."""
     longest: int | None = None
-    """Maximum number of tokens in a text beside the picture. None without a limit."""
+    """Maximum number of tokens in a text that accompanies a picture, or None if it is unlimited."""
 
     @property
     def scaling(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Always empty, because the shapes of the tensors depend on the image processor."""
+        """Required shapes and dtypes of input tensors. Always empty, because they depend on the image processor."""
         return {}
 
     def dummy(self) -> Any:
@@ -149,7 +149,7 @@ class PictureMapper(RasterMapper):
         return max(size) <= (_MAX_SIDE if self.whole_only else max(self.tile_sides(None)))
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the tensors for the network and for the output processor, made from pixels [3, height, width]."""
+        """Convert pixels [3, height, width] and the prompts to tensors for the network and the output processor."""
         features = self._features(planes)
         sizes = [planes.shape[1:], *(other.size[::-1] for name, other in self.prompt.items() if name == "other_image")]
         texts = self.prompt.get("text")
@@ -217,7 +217,7 @@ class NativePictureMapper(PictureMapper):
         return False
 
     def fits(self, size: tuple[int, int]) -> bool:
-        """Return whether a size (height, width) is that of the model's tiles."""
+        """Return whether a picture of ``size`` (height, width) has exactly the size of a tile."""
         return size == (self.max_size, self.max_size)
 
 
@@ -231,7 +231,7 @@ def _picture(planes: NDArray[Any]) -> Any:
 
 
 def _longest(config: Mapping[str, Any]) -> int | None:
-    """Return the maximum number of tokens in a text beside a picture. None without a limit."""
+    """Return the maximum number of tokens in a text that accompanies a picture, or None if it is unlimited."""
     text = config.get("text_config")
     limits = [
         config.get("max_text_len"),
@@ -241,7 +241,7 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_values(view: RasterView) -> None:
-    """Raise OptionError if the input is not uint8 and the request does not scale its values to 0 to 255."""
+    """Raise OptionError unless the input is uint8, or the request sets how its values are scaled to 0 to 255."""
     if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
             f"the input's dtype is {view.raster.dtype}, but the model's processor takes pictures of 0 to 255; convert"

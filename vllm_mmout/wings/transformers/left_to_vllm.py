@@ -6,8 +6,8 @@ from typing import Final
 
 from vllm_mmout.wings.transformers.heads import Head
 
-_EMBEDS: Final = "EmbeddingModel"
-"""Suffix of vLLM's classes that ignore the head of a model and return one embedding vector per request."""
+_EMBEDDING_SUFFIX: Final = "EmbeddingModel"
+"""Suffix of the names of vLLM's classes that return an embedding vector, and ignore the model's head."""
 
 _OF_TOKENS: Final = "ForTokenClassification"
 
@@ -29,7 +29,7 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
     from vllm_mmout.models.vllm_registry import class_of_vllm  # imports vLLM
 
     name = class_of_vllm(architecture)
-    makes_vectors = name is not None and name.endswith(_EMBEDS)
+    makes_vectors = name is not None and name.endswith(_EMBEDDING_SUFFIX)
     if name is not None and (head.encodes or not makes_vectors):
         return True
     if head.text and _is_converted(architecture):
@@ -63,7 +63,6 @@ def _has_generic_head(architecture: str) -> bool:
 
 
 def _is_of_sentence_transformers(folder: str) -> bool:
-    """Return whether sentence-transformers wrote a folder. Its users expect embedding vectors."""
     from vllm.transformers_utils.config import get_pooling_config
 
     return get_pooling_config(folder) is not None

@@ -23,7 +23,7 @@ _REMEDY = 'Save them as transformers does: model.save_pretrained("FOLDER")'
 
 @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(mapper_of)
 class TransformersModel(nn.Module):
-    """Wrapper of a transformers model, which returns only the output tensors that its head's settings name."""
+    """Wrapper of a transformers model. It returns only the output tensors that the settings of its head name."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class TransformersModel(nn.Module):
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
     def _outputs_of_head(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
-        """Return the output tensors that the head's settings name, by default all. Raise ModelError if none exists.
+        """Return the output tensors that the head's settings name, or all of them. Raise ModelError if none exists.
 
         ``count`` is the length of the batch axis, or None for an output of a single request without this axis.
         """

@@ -27,7 +27,7 @@ _HALVING: Final = ("convnext", "convnextv2", "swin", "swinv2")
 
 
 def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
-    """Return whether ``asked`` (the engine argument) or else config.json selects the processor of patch embeddings.
+    """Return whether the user or config.json selects the output processor for grids of patch embeddings.
 
     ``asked`` is the output processor in the engine argument. If it is None, ``config.json`` decides.
     """
@@ -39,7 +39,7 @@ def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
 
 
 def patches_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the options ``patch_size`` and ``prefix_tokens`` of a model. Unknown options are missing."""
+    """Return ``patch_size`` and ``prefix_tokens`` of a model as a dict, which lacks unknown values."""
     vision, model_type = config.get("vision_config"), config["model_type"]
     own = vision if isinstance(vision, Mapping) else config
     options: dict[str, int] = {}

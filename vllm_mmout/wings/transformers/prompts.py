@@ -22,7 +22,7 @@ _FIELD_NDIMS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "
 
 
 def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:
-    """Check that a request has fields in ``takes``, at least one in ``needs``, and valid values. Return the fields.
+    """Check the fields of a request: all must be in ``takes``, at least one in ``needs``. Return the fields.
 
     If ``question`` is True, the text is a single text instead of a list.
     """

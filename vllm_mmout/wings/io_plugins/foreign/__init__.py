@@ -1,1 +1,1 @@
-"""Use installed IO Processor plugins as output processors. A plugin makes a request's prompts and its result."""
+"""Use other packages' IO Processor plugins as output processors. A plugin makes the prompts and the result."""

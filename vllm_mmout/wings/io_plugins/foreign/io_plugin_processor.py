@@ -52,7 +52,7 @@ class IOPluginProcessor(OwnInputsProcessor):
     """Name of the plugin's entry point."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor", "indices", "partial_images", "part"})
-    """Names of the options that requests may set. Options about previews are accepted but ignored, because plugins
+    """Names of the request options that this processor accepts. Options about previews are ignored, because plugins
     cannot make previews."""
     plugin_class: type | None = None
     """Class of the plugin, imported before the engine starts."""
@@ -76,7 +76,7 @@ class IOPluginProcessor(OwnInputsProcessor):
         return processor
 
     def request(self, pick: str, data: Any, request: Request, limit_s: float) -> PluginRequest:
-        """Create a request for the plugin. The plugin's code does not run before the engine starts the request.
+        """Create a request for the IO Processor plugin. No plugin code runs before the engine starts the request.
 
         ``pick`` is the name of the output processor. ``limit_s`` is the time limit of each plugin call in seconds.
         """
@@ -87,7 +87,7 @@ class IOPluginProcessor(OwnInputsProcessor):
         return PluginRequest(self.plugin_object, pick, data, request, limit_s)
 
     def reduce(self, output: Any, params: OutputParams) -> Raw:
-        """Return the model's tensor, or the first tensor of a dict of tensors, because vLLM passes on only one."""
+        """Return the model's output tensor, or the first tensor of a dict, because vLLM's plugins receive only one."""
         raw: Raw = next(iter(output.values())) if isinstance(output, Mapping) else output
         return raw
 

@@ -1,4 +1,4 @@
-"""Call an installed IO Processor plugin, whichever version of vLLM's plugin interface it implements."""
+"""Call an installed IO Processor plugin by the older or the newer version of vLLM's plugin interface."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class RequestData:
             raise refused from None
 
     def close(self) -> None:
-        """Remove the copy of the file."""
+        """Delete the temporary copy of the input file, if it exists."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 

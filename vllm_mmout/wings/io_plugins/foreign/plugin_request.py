@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _INPUT_ERRORS = (ValueError, TypeError, OSError)
-"""Exceptions that mean a bad input if a plugin raises them. A pydantic ValidationError is a ValueError."""
+"""Exceptions from a plugin that are reported as errors in the client's input. ValueError includes pydantic's
+ValidationError."""
 
 
 class PluginRequest(Run):
@@ -49,7 +50,7 @@ class PluginRequest(Run):
         self._token_ids: dict[int, list[int]] = {}
 
     def check_tiles(self, most: int) -> None:
-        """Set the maximum number of prompts. `measure` raises an error if the plugin makes more prompts."""
+        """Set the maximum number of prompts that the plugin may make. `measure` raises an error if it makes more."""
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
@@ -58,11 +59,11 @@ class PluginRequest(Run):
         self._id = self._plugin.ids.take(self.request.request_id)
 
     def stopping(self) -> None:
-        """Wake the thread that waits for a plugin call. It then raises StoppedError."""
+        """Make the thread that waits for a plugin call raise StoppedError."""
         self._calls.stop()
 
     def close(self) -> None:
-        """Stop waiting for plugin calls. When the last running call has returned, delete the input's copy."""
+        """Stop waiting for plugin calls. Delete the temporary copy of the input when the last running call returns."""
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
@@ -84,7 +85,7 @@ class PluginRequest(Run):
         return prompts, self._plugin.pooling_params()
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Convert the prompts to engine inputs one by one, and yield each input."""
+        """Convert the plugin's prompts to engine inputs one by one, and yield each engine input."""
         try:
             for index in range(len(self._prompts)):
                 if not self.reserve():
@@ -107,7 +108,7 @@ class PluginRequest(Run):
         return PartInput((Part(index, None, None),), rendered, name_of=lambda _: where, pooling=pooling)
 
     def join(self, _processor_name: str, parts: Iterator[Part]) -> Any:
-        """Collect the model's raw tensors from the outputs of all prompts, and let the plugin make the result."""
+        """Collect the model's output tensors for all prompts of the request, and let the plugin compute the result."""
         try:
             tensors = {part.index: PoolingOutput(part.output) for part in parts}
             outputs = [

@@ -35,7 +35,7 @@ class TimeLimitedCalls:
         self._closed = False
 
     def run(self, call: Callable[[], Result]) -> Result:
-        """Run a call in a new thread, and return its result. Raise HangingError if it exceeds the limit."""
+        """Run a function in a new thread, and return its result. Raise HangingError if it exceeds the time limit."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self._lock:
             if self._stopped:
@@ -67,7 +67,7 @@ class TimeLimitedCalls:
                 answer.put((None, StoppedError()))
 
     def close(self) -> None:
-        """Stop all waiting `run` calls. Call the constructor's ``at_end`` when the last running call has returned."""
+        """Make all waiting `run` calls raise StoppedError. Call the constructor's ``at_end`` when no thread is left."""
         self.stop()
         with self._lock:
             ends = not self._closed and not self._running

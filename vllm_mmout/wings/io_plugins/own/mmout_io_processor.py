@@ -54,7 +54,7 @@ class PluginOutput(BaseModel):
 
 
 class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
-    """IO Processor plugin for clients of TerraTorch's plugin. Results come from the model's output processor.
+    """IO Processor plugin for clients of TerraTorch's plugin. The model's own output processor computes the result.
 
     A caller of vLLM's interface may be a client of a server, so ``allowed_local_media_path`` and
     ``allowed_media_domains`` limit the files and hosts that a request may name. ``LLM.encode`` may name any file.
@@ -85,7 +85,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
         return {"prompt_token_ids": [1], KEY: request}
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """Add the request of the last `pre_process` call to the pooling params. vLLM drops it from the prompt."""
+        """Add the request that `pre_process` has just created to the pooling params. vLLM drops it from the prompt."""
         request = _LAST_REQUEST.get()
         _LAST_REQUEST.set(None)
         merged = params or PoolingParams(task=TASK)
@@ -96,7 +96,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """Return the finished response, which the engine's ``encode`` has put into ``model_output``."""
+        """Return the response that the engine's ``encode`` has computed and stored in ``model_output``."""
         (output,) = model_output
         answer: PluginOutput = output.outputs
         return answer.model_copy(update={"request_id": request_id or answer.request_id})
@@ -120,7 +120,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ClientRequest(PromptRequest):
-    """Client's request inside a prompt. The engine's ``encode`` finds it there and runs it."""
+    """Client's request, carried inside a prompt. The engine's ``encode`` takes it from the prompt and runs it."""
 
     asked: PluginData
     sources: Sources
@@ -160,7 +160,7 @@ class _ClientRequest(PromptRequest):
 
     @contextmanager
     def _opened(self, binding: Binding) -> Iterator[Any]:
-        """Open the input, and yield it in the form that the engine's ``generate`` accepts. The call blocks."""
+        """Open the request's input, and yield it in a form that the engine's ``generate`` accepts. The call blocks."""
         with self.sources.opened(checked_input(self.asked, self.options.max_upload)) as opened:
             if binding.inputs is None and is_open_file(opened):  # vLLM renders pictures, not files
                 yield {"multi_modal_data": {"image": rgb_picture(opened)}}
@@ -174,7 +174,7 @@ def _answer(request_id: str, data_format: Literal["b64_json", "path"], data: str
 
 
 def _base64(plugin_request: PluginData, binding: Binding, name: str, output: Any, budget: AnswerBudget) -> str:
-    """Encode a result as a file, and return the file as base64. Close the result. The call blocks."""
+    """Return a result as a base64-encoded file, and close the result. The call blocks."""
     try:
         entry = encode(
             output,

@@ -25,7 +25,7 @@ NAME: Final = "mmout"
 TASK: Final = "plugin"
 """vLLM's pooling task for requests to an IO Processor plugin."""
 KEY: Final = "mmout_request"
-"""Key under which a prompt, or the ``extra_kwargs`` of its pooling params, holds the request object."""
+"""Key of the request object in a prompt, and in the ``extra_kwargs`` of the prompt's pooling params."""
 
 
 def register() -> str:
@@ -68,6 +68,6 @@ def prompt_request(prompt: Any, pooling_params: PoolingParams | None) -> PromptR
 
 
 def find_mmout_plugin(processors: Any) -> MMOutPlugin | None:
-    """Return the plugin ``mmout`` among vLLM's pooling processors, or None if the engine does not use it."""
+    """Return the plugin ``mmout`` from vLLM's pooling processors by task, or None if the engine does not use it."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     return plugin if isinstance(plugin, MMOutPlugin) else None

@@ -56,14 +56,14 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...]
     """Input files as URLs, paths or base64 texts. If there are several, they are the files of a single input."""
     names: tuple[str, ...] = ()
-    """Band name of each file, or its image name for models with several image inputs. Empty if the client sent no
+    """Name of each file: its band, or its image if the model takes several images. Empty if the client sent no
     names."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
     """File format of the result, or None for the default format, which is GeoTIFF for rasters."""
     out_data_format: Literal["b64_json", "path", "url"] = "b64_json"
     params: OutputParams = OutputParams()
-    """Options of the request. The option ``path`` is the client's field ``out_path``."""
+    """Options of the request. The client's field ``out_path`` becomes the option ``path``."""
     target: OutputPath | None = None
     """File or folder to which the server writes the result. None if the response holds the result."""
     folder: Path | None = None
@@ -72,17 +72,17 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def format_choice(self) -> FormatChoice:
-        """Result format for `chosen_format`, from the client's ``image_format``."""
+        """Format of the result file that the client set by ``image_format``, as an argument for `chosen_format`."""
         return FormatChoice(self.image_format, as_file=True)
 
     @property
     def input(self) -> Any:
-        """Input as URLs or uploads, for `Sources.opened`. Blocks while base64 is decoded."""
+        """The input as `Sources.opened` expects it: URLs or uploaded files. Blocks while base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
-        """Input for ``LLM.generate`` in the same process. Blocks while base64 is decoded."""
+        """The input as ``LLM.generate`` expects it: URLs, paths or file contents. Blocks while base64 is decoded."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -117,7 +117,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """Return the request's options, with a new file in ``folder`` as path if the client did not name a file.
+        """Return the request's options. If the result goes to a folder, the option ``path`` names a new file in it.
 
         ``name`` is the output processor that `check` returned.
         """
@@ -200,7 +200,7 @@ def checked_input(data: PluginData, max_bytes: int) -> Any:
 
 
 def _is_unset(name: Any, value: Any) -> bool:
-    """Return whether a field counts as missing. Clients of TerraTorch's plugin send some fields empty."""
+    """Return whether a request field counts as missing. TerraTorch's clients send some unset fields as empty values."""
     return value is None or (name in _UNSET_IF_EMPTY and isinstance(value, str | list | tuple) and not value)
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.result_files import Encoded
 
 _FIELD: Final = "output_path"
-_COPIED: Final = 1 << 20
-"""Chunk size in bytes for writing a file."""
+_CHUNK_BYTES: Final = 1 << 20
+"""Number of bytes that are written to a file at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class OutputPath:
 
     @classmethod
     def below(cls, root: str, text: str) -> Self:
-        """Return the destination for a client's path, which must be below ``root``.
+        """Return the destination of a result for the path ``text`` from a client. The path must be below ``root``.
 
         Raises:
             ApiError: the path leads outside ``root``, for example by ".." or a link.
@@ -77,6 +77,6 @@ class OutputPath:
         file = self.path / f"{uuid4()}{entry.suffix}" if self.folder else self.path
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as part, part.open("wb") as stream:
-            for offset in range(0, entry.nbytes, _COPIED):
-                stream.write(entry.read(offset, _COPIED))
+            for offset in range(0, entry.nbytes, _CHUNK_BYTES):
+                stream.write(entry.read(offset, _CHUNK_BYTES))
         return file

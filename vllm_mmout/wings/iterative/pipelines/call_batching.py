@@ -26,7 +26,8 @@ _TOLERANCES: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
 """Largest allowed difference, by dtype, between the results of a batch and of separate calls. It is relative to the
 largest value."""
 _OTHER_TOLERANCE: Final = 0.05
-"""Tolerance for other dtypes, such as float16, relative to the largest value."""
+"""Largest allowed difference between the results of a batch and of separate calls, for dtypes that `_TOLERANCES` lacks.
+It is relative to the largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,13 @@ class _BatchSignature:
     """Number of batch rows of the call."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each value in ``leaves``: "rows" is a tensor with the batch on axis 0, "number" a tensor with one number
-    per row or for all rows, "shared" a tensor that all calls of a batch must have in common, and "" any other value."""
+    """Kind of each argument in ``leaves``, which tells how to batch it: "rows" is a tensor with a batch axis, "number"
+    a tensor with one number per row or for all rows, "shared" a tensor that must be equal in all calls, and "" any
+    other value."""
 
     @classmethod
     def of(cls, call: NetworkCall) -> _BatchSignature | None:
-        """Return the signature of a call, or None if its number of rows is unknown, as no argument has two axes."""
+        """Return the signature of a call, or None if its batch size is unknown, because no argument has two axes."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
@@ -55,11 +57,11 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """Parts of ``key`` that name the function and the kinds of its arguments, without sizes and values."""
+        """Part of ``key`` without sizes and values: the function, and the names and kinds of its arguments."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether another call with an equal ``key`` also has equal "shared" tensors."""
+        """Return whether a call with an equal ``key`` also has equal "shared" tensors, as needed for a common batch."""
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
@@ -150,7 +152,7 @@ def _kind(leaf: Any, rows: int) -> str:
 
 
 def _batch_key(leaf: Any, kind: str) -> Any:
-    """Return a key for one argument of a call. Two calls can be batched only if these keys are equal."""
+    """Return a hashable description of a call's argument. Only calls with equal descriptions can be batched."""
     # Most decoders accept a generator and ignore it. A batch with a decoder that uses it differs, and is given up.
     if isinstance(leaf, torch.Generator):
         return torch.Generator
@@ -185,7 +187,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def _split_rows(output: Any, rows: Sequence[int]) -> list[Any]:
-    """Split a batch's output into the rows of each call."""
+    """Split the output of a batched call into an output for each call. ``rows`` are the batch sizes of the calls."""
     total, parts, start = sum(rows), [], 0
     for count in rows:
         part = slice(start, start + count)
@@ -200,7 +202,7 @@ def _split_rows(output: Any, rows: Sequence[int]) -> list[Any]:
 
 
 def _nearly_equal(one: Any, two: Any) -> bool:
-    """Return whether two outputs are equal within the tolerance."""
+    """Return whether the tensors in two network outputs are equal within the tolerance of their dtype."""
     pairs = [pair for pair in zip(_leaves(one), _leaves(two), strict=True) if isinstance(pair[0], Tensor)]
     # A tensor without axes is ignored: it is a training loss.
     return all(_near_tensors(a, b) for a, b in pairs if a.ndim)

@@ -191,7 +191,7 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
 
 
 def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return the pipeline argument ``num_inference_steps``, from the request or the pipeline's default, as a dict.
+    """Return {"num_inference_steps": count} from the request or else the pipeline's default, or {} if both lack it.
 
     A strength below 1 will reduce it later.
     """

@@ -46,7 +46,7 @@ class PipelineRun:
 
 @dataclass(slots=True)
 class Runs:
-    """Running requests of one diffusers pipeline. They share its networks, and each has its own scheduler.
+    """All running requests of one diffusers pipeline. They share its networks, but each has its own scheduler.
 
     Args:
         pipeline: a pipeline of diffusers. Its networks are changed so that a request pauses when it calls them.
@@ -96,7 +96,7 @@ class Runs:
         return [self._error_of(request.task) if request.task.error is not None else request for request in requests]
 
     def finish(self, requests: Sequence[PipelineRun]) -> list[Any]:
-        """Run each request to its end. Return the pipeline's output of each, or its error."""
+        """Run the pipeline of each request to its end. Return each pipeline's output, or the error that ended it."""
         tasks = [request.task for request in requests]
         with torch.inference_mode():
             self._advance(tasks, lambda _: False)
@@ -111,7 +111,7 @@ class Runs:
         return [no_preview if picture is None else picture for picture in pictures]
 
     def _advance(self, tasks: Sequence[Task], is_done: Callable[[Task], bool]) -> None:
-        """Run network calls in batches until each task has ended, or ``is_done(task)`` returns True for it."""
+        """Run the network calls of paused pipelines in batches, until each pipeline ends or ``is_done`` is True."""
         while waiting := [task for task in tasks if task.call is not None and not is_done(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):

@@ -23,7 +23,7 @@ class _CountField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _with_count(fields: Fields, *apart: str) -> Fields:
-    """Return a route's fields with the field ``n`` added: the number of results, each with its own seed."""
+    """Add the field ``n`` to the fields of an HTTP route: the number of results, each with its own random seed."""
     options: Mapping[str, Option] = {**fields.options, **options_of(_CountField)}
     refused = {name: why for name, why in fields.refused.items() if name not in apart}
     return replace(fields, options=options, refused=refused, apart=(*fields.apart, *apart))

@@ -53,7 +53,7 @@ class ImageToImageProcessor(OutputProcessor):
         return picture if params.blends else picture.round().to(torch.uint8)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> RasterOutput:
-        """Build a `RasterOutput` from one request's array [3, height, width]."""
+        """Build a `RasterOutput` from the picture [3, height, width] of one request."""
         return _coloured(own_array(only_tensor(raw, "a picture must be one tensor", ReduceError)))
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:

@@ -73,7 +73,7 @@ def _edges(starts: tuple[int, ...], side: int, length: int) -> list[int]:
 def _merged_numbers(
     canvas: NDArray[np.int32], segments: list[Segment], rows: list[int], cols: list[int]
 ) -> NDArray[np.int64]:
-    """Return the new number of each segment. Joined segments get the same number."""
+    """Return a new number for each segment. Segments of one label that touch at a tile boundary get the same number."""
     parents = np.arange(len(segments))
     labels = np.array([segment.label_id for segment in segments])
 

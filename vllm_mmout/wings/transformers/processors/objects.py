@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects in a picture, and 0 for the number left out, as the number of objects is not limited."""
+        """Return the detected objects of a picture, and 0 omitted objects, because their number is not limited."""
         import torch
 
         texts = as_texts(tensors[TEXTS])
@@ -178,6 +178,6 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
 
 
 def _best(detections: list[Detection], most: int) -> list[Detection]:
-    """Return the ``most`` detections with the highest scores, in their original order."""
+    """Return the ``most`` detections with the highest scores, without changing their order."""
     places = sorted(range(len(detections)), key=lambda place: -detections[place].score)[:most]
     return [detections[place] for place in sorted(places)]

@@ -70,11 +70,11 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
 
     def travels(self, params: OutputParams) -> str:
-        """Return which data `reduce` makes for a request: "classes", or "segments" for all other kinds of output."""
+        """Return which data `reduce` computes for a request: "classes" or "segments"."""
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Return class ids, uint8 or uint16 [n, height, width], or a dict with the segment numbers and the segments.
+        """Return class ids, uint8 or uint16 [n, height, width]. For segments, return a dict with "ids" and "segments".
 
         "ids" are the segment numbers, int32 [n, height, width]. "segments" are float32 [n, queries, 2]: class and score
         of the segments from 1, with -1 after the last segment.

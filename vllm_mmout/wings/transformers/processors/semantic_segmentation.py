@@ -40,7 +40,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale logits to the input's size, then reduce them like `SegmentationProcessor`."""
+        """Scale the logits to the input's size. Return class ids, probabilities or another requested output."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -48,7 +48,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return torch.cat([self._of_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _of_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Reduce one request class by class, because scaled logits of all classes may take gigabytes."""
+        """Return the output for one request. Logits are scaled class by class, because they may take gigabytes."""
         if self.travels(params) != "classes":
             return super().reduce(scaled(logits, height, width), params)
         classes = self.checked_logits(logits).shape[1]
@@ -65,7 +65,7 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Reduce logits, scaled to the input's size, like `RegressionProcessor`. Return the texts unchanged."""
+        """Scale the logits to the input's size, and convert them to probabilities. Return these and the texts."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
