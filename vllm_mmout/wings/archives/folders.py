@@ -15,7 +15,7 @@ from vllm_mmout.wings.archives.scaling import BandScaling
 
 ARCHITECTURE: Final = "ExportedProgram"
 FILE: Final = "archive"
-"""Key in ``config.json`` for the file name of the archive."""
+"""Key in ``config.json`` for the file name of the model's ``.pt2`` archive."""
 ORDER: Final = "dim_order"
 _MODEL: Final = "vllm_mmout.wings.archives.model:ExportedModel"
 _AXES: Final = {4: ("batch", "channel", "height", "width"), 5: ("batch", "channel", "time", "height", "width")}

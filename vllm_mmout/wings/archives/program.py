@@ -241,7 +241,7 @@ class SchemaVersion(Struct):
 
 
 class Program(Struct):
-    """Exported program, as in ``models/NAME.json``. Its guards are dropped, because they are Python code."""
+    """Exported program from the file ``models/NAME.json``. Guards are dropped, because they are Python code."""
 
     graph_module: GraphModule
     opset_version: dict[Name, int]

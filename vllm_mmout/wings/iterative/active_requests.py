@@ -42,7 +42,7 @@ class ActiveRequest:
     preview_steps: Sequence[int] = ()
     """Numbers of finished steps after which a preview of the result is sent."""
     finished_steps: int = field(default=0, init=False)
-    """Number of finished steps."""
+    """Number of steps that are finished so far."""
 
     @property
     def failed(self) -> bool:

@@ -121,7 +121,7 @@ def named_scenes_of(inputs: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _stem(address: str) -> str:
-    """Return a file's name without folder and suffix. `_fault` checks its characters."""
+    """Return a file's name without its folder and suffix."""
     return PurePosixPath(address.rpartition("/")[2]).stem
 
 

@@ -41,7 +41,7 @@ class CutScene:
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
     def add_record(self, record: SceneRecord) -> bool:
-        """Store the outcome of a window. Return True if it was the last one missing."""
+        """Store the outcome of a window. Return True if the outcomes of all windows are stored now."""
         windows = [_options(part)["window"] for part in self.parts]
         self.records[windows.index(record.options["window"])] = record
         return len(self.records) == len(self.parts)

@@ -8,7 +8,7 @@ from vllm_mmout.commands import Subparsers
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its arguments to the parser."""
+    """Add the command ``stac`` and its arguments to the parser of ``vllm-mmout``."""
     parser = subparsers.add_parser(
         "stac",
         help="write a STAC collection of a folder of results",

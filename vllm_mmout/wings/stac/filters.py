@@ -52,7 +52,7 @@ class Filter:
         return cls(given, _ALWAYS if period is None else _period(period))
 
     def __str__(self) -> str:
-        """Return the conditions as text for error messages."""
+        """Return the conditions of the search as text for error messages."""
         parts = [f"{name}={str(value)[:80]}" for name, value in self.fields.items()]
         return ", ".join(parts) or "an empty search"
 

@@ -161,7 +161,7 @@ def _links(document: Document) -> list[dict[str, Any]]:
 
 
 def extent_of(items: Sequence[Item]) -> Extent | None:
-    """Return the extent of items in space and time, or None if no item has a place on Earth."""
+    """Return the extent of STAC items in space and time, or None if all items lack a position on Earth."""
     pystac = stac_package("pystac", "a STAC collection")
     boxes = [item.bbox for item in items if item.bbox is not None]
     if not boxes:

@@ -63,7 +63,7 @@ def _content(path: Path, name: str, *, hashed: bool) -> str:
 
 
 def served_collection(results: Sequence[FinishedResult], url: Callable[[str], str]) -> dict[str, Any] | None:
-    """Return the STAC collection of results on the server, or None if no result has a place on Earth. Blocks.
+    """Return the STAC collection of the server's results, or None if all results lack a position on Earth. Blocks.
 
     A result that was removed meanwhile is left out.
     """

@@ -86,7 +86,7 @@ _TASK = "model."
 """Name prefix of the network's weights in a checkpoint. Other entries, such as weights of the loss, are only for
 training."""
 _AUXILIARY = "aux_heads."
-"""Name prefix of auxiliary decoders, which are used only in training."""
+"""Prefix of the names of auxiliary decoders' weights. Auxiliary decoders are used only in training."""
 
 
 def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tensor]:

@@ -105,7 +105,7 @@ def scaling_of(
 
 
 def image_values(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
-    """Return an image's values from a table by image or band name. Values other than a table are returned unchanged."""
+    """Return an image's values, such as means, from a table by image or band name. Return other values unchanged."""
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values

@@ -79,7 +79,7 @@ class RequestData:
         return table | ({} if indices is None else {"indices": list(indices)})
 
     def _copy(self, content: bytes) -> Path:
-        """Copy the file to disk under the user's file name, because some plugins read the date from the name."""
+        """Write ``content`` to a file with the user's file name, because some plugins read a date from the name."""
         original = getattr(self._data, "name", None)
         name = _NOT_IN_NAMES.sub("_", Path(original).name if isinstance(original, str) else "")[-100:].lstrip(".")
         self.folder = Path(tempfile.mkdtemp(prefix="mmout-io-plugin-", dir=self.parent))

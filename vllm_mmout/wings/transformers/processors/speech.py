@@ -45,7 +45,7 @@ class WaveformProcessor(OutputProcessor):
         return processor
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> AudioOutput:
-        """Build an `AudioOutput`. Raise DecodeError if the rate is unknown or samples are not finite."""
+        """Build an `AudioOutput`. Raise DecodeError if the sampling rate is unknown or a sample is not finite."""
         tensors = named(raw)
         samples = own_array(tensors.get("waveform", next(iter(tensors.values())))).reshape(-1)
         if "sequence_lengths" in tensors:
