@@ -83,7 +83,7 @@ class Tile:
 
     @property
     def pixel(self) -> float:
-        """Side length of a pixel in Web Mercator metres."""
+        """Side length of a pixel of the tile, in Web Mercator metres."""
         side: float = 2 * HALF / 2**self.zoom
         return side / self.side
 

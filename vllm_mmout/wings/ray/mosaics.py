@@ -158,7 +158,7 @@ def _moved(settings: _Settings, folder: Path, result: MultimodalRequestOutput) -
 
 
 class MosaicOnCluster:
-    """Mosaic whose scenes run on a cluster. The same command skips the scenes that an interrupted run has done."""
+    """Mosaic whose scenes run on a cluster. When the same command runs again, it skips the scenes that are done."""
 
     def __init__(self, options: argparse.Namespace, params: OutputParams, cluster: Cluster) -> None:
         out = absolute(options.out)

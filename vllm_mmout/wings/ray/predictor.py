@@ -87,8 +87,7 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass with the settings ``job``. It is named after the model, because Ray's dashboard shows its
-        name."""
+        """Return a subclass with the settings ``job``. It has the model's name, because Ray's dashboard shows it."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -118,7 +117,7 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False, may_be_empty=list(may_be_empty))
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the outcome of each scene. Run scenes without a stored outcome as a batch, or alone after a crash."""
+        """Return the outcome of each scene. Run new scenes as a batch, and scenes that crashed a worker alone."""
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
         begun = {

@@ -79,7 +79,7 @@ def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``means`` and ``stds`` from the user's table ``overrides``, or else from ``data`` of the data module.
+    """Return ``means`` and ``stds`` from the user's table ``overrides``, or else from the data module's ``data``.
 
     ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments,
     and is used only if it has both.

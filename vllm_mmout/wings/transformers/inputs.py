@@ -117,7 +117,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def one_for_all(self) -> bool:
-        """Always True, because a grey band can serve as red, green and blue."""
+        """Whether an input's only band may be used as every band of the model. Always True, for grey pictures."""
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:

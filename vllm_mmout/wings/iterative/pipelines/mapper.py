@@ -96,7 +96,7 @@ class PipelineMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether an input may be a file, because the pipeline takes pictures."""
+        """Whether a text in an input may be a file name. True if the pipeline takes pictures."""
         return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:

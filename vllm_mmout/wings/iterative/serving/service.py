@@ -65,7 +65,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of an input picture, or None. Results without a set size are as large as their input.
+        """Return the pixel limit of an input picture, or None if the size of the result does not depend on it.
 
         There is no limit if the request sets the size of the result, or if the model takes rasters.
         """

@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the detected objects of a picture, and 0 omitted objects, because their number is not limited."""
+        """Return a picture's objects, and 0 as the number of omitted objects, because their number is unlimited."""
         import torch
 
         texts = as_texts(tensors[TEXTS])
