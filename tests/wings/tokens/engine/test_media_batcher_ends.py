@@ -243,7 +243,7 @@ def test_where_too_many_decoders_hang_media_are_refused(make, monkeypatch):
 def test_a_turn_that_is_over_before_it_took_anything_settles_a_medium(make, monkeypatch):
     """A process that was stopped while a medium waited for others finds its time over: none is forgotten."""
     processor, batcher = tried(make, max_batch=8, batch_wait_ms=100, timeout=0.3)
-    until(lambda: not batcher._open_tasks, "tasks that find nothing to take are over")
+    until(lambda: not batcher._tasks_without_jobs, "tasks that find nothing to take are over")
     stopped, go_on = threading.Event(), threading.Event()
 
     def wait(seconds):

@@ -26,10 +26,12 @@ from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
 from vllm_mmout.wings.jobs.client.targets import DownloadTarget, place
 
 _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
-"""Pattern for the start of a URL. URLs, and addresses in buckets, are sent to the server as text, files as files."""
+"""Pattern for the start of a URL. Inputs that are URLs or bucket addresses are sent as text, and all others as
+files."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Default number of retries. Their pauses add up to about 90 seconds, enough time for a proxy to restart."""
+"""Default number of retries. Together with the pauses between them, they last about 90 seconds, enough time for a proxy
+to restart."""
 
 
 def run_command(options: argparse.Namespace) -> int:

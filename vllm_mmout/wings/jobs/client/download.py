@@ -144,7 +144,7 @@ class PartFile:
             os.fsync(self._file.fileno())
 
     def forget(self) -> None:
-        """Remove the record ``NAME.part.json``, after the download was moved to its final name."""
+        """Remove the file ``NAME.part.json``, which is needed only to resume an unfinished download."""
         self._record.unlink(missing_ok=True)
 
     def _lock(self) -> bool:

@@ -34,7 +34,7 @@ class MultipartForm:
         """Size of the body in bytes."""
 
     def body(self, sent: Callable[[int], None]) -> Iterator[bytes]:
-        """Yield the body in chunks. After each chunk, call ``sent`` with the total number of bytes so far."""
+        """Yield the request body in chunks. After each chunk, call ``sent`` with the total number of bytes so far."""
         total = 0
         for head, path, size in (*self._parts, (self._end, None, 0)):
             for piece in (head,) if path is None else chain((head,), _read(path, size), (b"\r\n",)):

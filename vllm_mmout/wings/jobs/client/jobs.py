@@ -83,7 +83,8 @@ class Job(msgspec.Struct, frozen=True):
     outputs: tuple[JobOutput, ...] = ()
     error: JobError | None = None
     warnings: tuple[str, ...] = ()
-    """Assumptions that the server made about the input, as sentences. Older servers do not send them."""
+    """Sentences about defaults that the server assumed because the input lacks metadata. Older servers do not send
+    them."""
 
 
 def check_server(session: Session) -> None:

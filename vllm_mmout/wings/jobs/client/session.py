@@ -202,7 +202,7 @@ class Session:
         return ServerError(message, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
-        """Return the exception for a broken connection: a `TemporaryError` if the server was reached before."""
+        """Return the exception for a broken connection: a `TemporaryError` if an earlier request reached the server."""
         if (fault := certificate_fault(error)) is not None:
             return ServerError(f"the certificate of {self.server} {fault}")
         message = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)

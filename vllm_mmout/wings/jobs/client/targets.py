@@ -57,7 +57,7 @@ class DownloadTarget:
         return requested if suffix_format is None else suffix_format.name
 
     def files(self, stem: str, outputs: Sequence[JobOutput]) -> list[Path]:
-        """Return the path to save each result at. If the target is a folder, create it.
+        """Return the path to save each result at. If ``-o`` names a folder, create it.
 
         If one of several results has the format of the file's suffix, the others get the suffix of their own format.
 
@@ -87,7 +87,7 @@ class DownloadTarget:
         return form if form is not None and form.name in SENT else None
 
     def _suffixes(self, outputs: Sequence[JobOutput]) -> list[str | None]:
-        """Return the suffix of each result's file, or None for the suffix of the target.
+        """Return the suffix of each result's file name. None stands for the suffix of the path in ``-o``.
 
         An unknown suffix fits results of one format.
         """

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _TITLE: Final = "vllm_mmout: models as processes"
 _CLASSES: Final = ("core", "ogc-process-description", "json", "oas30", "job-list", "dismiss")
 CONFORMANCE: Final = tuple(f"http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf/{name}" for name in _CLASSES)
-"""URIs of the standard's conformance classes that this server implements."""
+"""URIs of the conformance classes of OGC API Processes that this server implements."""
 _SCHEMAS: Final = "https://schemas.opengis.net/ogcapi/processes/part1/1.0/openapi/schemas"
 
 
 def landing_page(request: Request) -> dict[str, Any]:
-    """Return the landing page of the interface, as the standard's schema ``landingPage.yaml`` defines it."""
+    """Return the landing page of the OGC API in the form of OGC's schema ``landingPage.yaml``."""
     rows = (
         ("", "self", "this page", JSON),
         ("/api", "service-desc", "API definition", API),

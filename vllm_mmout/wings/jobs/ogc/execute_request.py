@@ -1,4 +1,4 @@
-"""Read and check the body of an execute request (``execute.yaml``)."""
+"""Read and check the body of a request to execute a process (OGC's schema ``execute.yaml``)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _HOW: Final = 'send {"href": "https://..."}, or the file in base64'
 _MEMBERS: Final = ("inputs", "outputs", "response")
 _WRAPPER_KEYS: Final = frozenset({"value", "mediaType", "encoding", "schema"})
-"""Keys of an object that wraps a value, as in the standard's schema ``qualifiedInputValue.yaml``."""
+"""Keys of a JSON object that wraps an input's value, as in OGC's schema ``qualifiedInputValue.yaml``."""
 
 
 class _Format(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Requested file format of an output, as in the standard's schema ``format.yaml``."""
+    """Requested file format of an output, in the form of OGC's schema ``format.yaml``."""
 
     media_type: str | None = None
     encoding: str | None = None
@@ -39,14 +39,14 @@ class _Format(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class _Output(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Requested format of an output, and whether to send it by value or by URL, as in ``output.yaml``."""
+    """Requested format of an output, and whether to send it by value or by URL (OGC's schema ``output.yaml``)."""
 
     format: _Format | None = None
     transmission_mode: Literal["value", "reference"] = "value"
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Input file in a JSON request: a link (schema ``link.yaml``), or base64 (``qualifiedInputValue.yaml``)."""
+    """Input file in a JSON request: a link (OGC's schema ``link.yaml``), or base64 (``qualifiedInputValue.yaml``)."""
 
     href: str | None = None
     value: str | None = None
@@ -60,7 +60,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class _BBox(msgspec.Struct, forbid_unknown_fields=True):
-    """Bounding box in a request, as in the standard's schema ``bbox.yaml``."""
+    """Bounding box in a request, in the form of OGC's schema ``bbox.yaml``."""
 
     bbox: tuple[float, float, float, float]
     crs: Annotated[str, msgspec.Meta(pattern=f"^{CRS84}$")] = CRS84
@@ -162,7 +162,7 @@ def _outputs(value: Any, process: Process) -> dict[str, _Output]:
 
 
 def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
-    """Return the requested format of the results as ``output_format``, or {} for the default format."""
+    """Return the format that is requested for all results as ``{"output_format": ...}``, or {} for the default."""
     chosen: dict[str, str | None] = {}
     for name, output in outputs.items():
         asked = output.format or _Format()

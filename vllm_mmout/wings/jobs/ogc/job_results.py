@@ -74,7 +74,7 @@ def _linked(request: Request, job: SceneJob) -> Response:
 
 
 def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
-    """Return a JSON document with all results (schema ``results.yaml``), as URLs if they are not in ``entries``."""
+    """Return OGC's JSON document of results. A result whose processor is not in ``entries`` is sent as a URL."""
     parts: list[Part] = []
     for output in job.outputs:
         parts.append(b"," if parts else b"{")
@@ -91,7 +91,7 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
 
 
 def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
-    """Return all results as a multipart body (RFC 2387). A result that is not in ``entries`` is a part with a URL."""
+    """Return all results as a multipart body (RFC 2387). A result that is not in ``entries`` is sent as a URL."""
     boundary = uuid4().hex
     parts: list[Part] = []
     for output in job.outputs:

@@ -1,4 +1,4 @@
-"""Describe jobs in the standard's JSON form (``statusInfo.yaml``, ``jobList.yaml``), and filter lists of jobs."""
+"""Describe jobs in OGC's JSON form (``statusInfo.yaml``, ``jobList.yaml``), and filter lists of jobs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _STATUSES: Final = {"queued": "accepted", "in_progress": "running", "completed":
 DISMISSED: Final = "dismissed"
 STATUSES: Final = (*_STATUSES.values(), DISMISSED)
 _PAGE: Final = 100
-"""Number of jobs that one query reads from the database."""
+"""Number of jobs that one query reads from the jobs table."""
 
 
 def status_info(request: Request, job: SceneJob, process_id: str, *, dismissed: bool = False) -> dict[str, Any]:
-    """Return the status of a job in the standard's JSON form (``statusInfo.yaml``)."""
+    """Return the status of a job in the form of OGC's schema ``statusInfo.yaml``."""
     here, results = job_url(request, job), f"{job_url(request, job)}/results"
     links = [link(url(request, f"{ROOT}/jobs"), JOBS, "jobs")]
     if not dismissed:
@@ -83,7 +83,7 @@ class JobFilter:
         )
 
     def accepts(self, job: SceneJob, process_id: str) -> bool:
-        """Return whether a job meets all conditions."""
+        """Return whether a job meets all conditions of this filter."""
         if self.processes is not None and process_id not in self.processes:
             return False
         if self.statuses is not None and _STATUSES[job.status] not in self.statuses:

@@ -43,7 +43,7 @@ _KIND: Final = JobKind(PREFIX, "jobID", "execute the process again", "", lambda 
 
 
 def attach(app: FastAPI) -> None:
-    """Register the routes on the app. Errors below ``/ogc`` get the standard's error documents."""
+    """Register the routes of OGC API Processes on the app. Errors below ``/ogc`` get OGC's error documents."""
     routes = [
         Route(path, _guarded(work), methods=[method])
         for method, path, work in (

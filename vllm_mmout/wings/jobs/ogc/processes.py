@@ -86,7 +86,7 @@ class Process:
 
 
 def processes(service: ForwardService) -> dict[str, Process]:
-    """Return the server's processes by id: its models and LoRA adapters, or {} if the model cannot read files."""
+    """Return the server's models and LoRA adapters as processes, by id. Empty if the model cannot read files."""
     inputs = service.binding.inputs
     if inputs is not None and not inputs.opens_files:
         return {}
@@ -105,7 +105,7 @@ def safe_id(model: str) -> str:
 
 
 def process_id_of(model: str, served: Mapping[str, Process]) -> str:
-    """Return the process id of a model. The model may be on another server, which makes the id the same way."""
+    """Return a model's process id. If this server lacks the model, derive the id from the model's name."""
     return next((process.id for process in served.values() if process.model == model), safe_id(model))
 
 
@@ -120,7 +120,7 @@ def process_in(request: Request, service: ForwardService) -> Process:
 
 
 def summary(request: Request, process: Process) -> dict[str, Any]:
-    """Return the short description of a process, as in the standard's schema ``processSummary.yaml``."""
+    """Return the short description of a process in the form of OGC's schema ``processSummary.yaml``."""
     path = f"{ROOT}/processes/{process.id}"
     binding = process.service.binding
     takes = "pictures" if binding.inputs is None else binding.inputs.takes
@@ -140,7 +140,7 @@ def summary(request: Request, process: Process) -> dict[str, Any]:
 
 
 def description(request: Request, process: Process) -> dict[str, Any]:
-    """Return the full description of a process, as in the standard's schema ``process.yaml``."""
+    """Return the full description of a process in the form of OGC's schema ``process.yaml``."""
     fields = inputs_of(process)
     options = {
         name: {

@@ -68,7 +68,7 @@ class SceneBoard:
         video: VideoSettings | None = None,
         delivery: Delivery | None = None,
     ) -> SceneJob | int:
-        """Add a job that this server will run. Return the number of unfinished jobs instead if a limit is reached.
+        """Add a job for this server. If a limit is reached, add nothing and return the number of unfinished jobs.
 
         Args:
             model: the name of the model.
@@ -113,7 +113,7 @@ class SceneBoard:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = PREFIX
     ) -> tuple[Sequence[SceneJob], bool] | None:
-        """Return one page of the list of jobs, and whether more jobs follow. See `SceneDatabase.page`."""
+        """Return one page of the jobs whose ids begin with ``kind``, as `SceneDatabase.page` does."""
         self.sweep()
         page = self._database.page(limit, after, order, kind)
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
@@ -135,7 +135,7 @@ class SceneBoard:
         return self._change(job_id, tiles_done=done, tiles_total=total)
 
     def release(self, job_id: str) -> bool:
-        """Release a job of this server, for any server to restart. Return False if the job cannot be restarted."""
+        """Release a job of this server, so that any server may restart it. Return False if that is impossible."""
         return self._database.release(job_id, self.server)
 
     def _change(self, job_id: str, **values: Any) -> bool:

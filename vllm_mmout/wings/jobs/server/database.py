@@ -16,7 +16,7 @@ from vllm_mmout.wings.jobs.server.job import Delivery, SceneError, SceneJob, Sce
 
 _COLUMNS: Final = SceneJob.__struct_fields__
 _JSON: Final = ("outputs", "error", "video", "delivery")
-"""Names of the columns that hold JSON text."""
+"""Columns of the jobs table that hold JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
 """Maximum number of starts of a job. It keeps a job that crashes its server from crashing all servers."""
@@ -49,7 +49,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job unless a limit of unfinished jobs would be exceeded. Return None if the job was added.
+        """Add a job unless a limit would be exceeded. Return None, or the number of unfinished jobs if not added.
 
         Args:
             job: the job.
@@ -79,7 +79,7 @@ class SceneDatabase:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = ""
     ) -> tuple[list[SceneJob], bool] | None:
-        """Return one page of the list of jobs, and whether more jobs follow.
+        """Return one page of the jobs whose ids begin with ``kind``, and whether more jobs follow.
 
         Args:
             limit: maximum number of jobs on the page.
@@ -104,7 +104,7 @@ class SceneDatabase:
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str, **values: Any) -> bool:
-        """Set columns of an unfinished job that a given server owns. Return False if the job was not found.
+        """Set columns of an unfinished job if the server ``of`` runs it. Return False if nothing was changed.
 
         Args:
             job_id: the id of the job.
@@ -131,7 +131,7 @@ class SceneDatabase:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Return a server's unfinished jobs by id: True if a preview was requested. Clear these requests."""
+        """Return a server's unfinished jobs by id: True if a client asked for a preview since the last call."""
         with self._using() as connection:
             rows = connection.execute(
                 f"SELECT id, preview_asked FROM scenes WHERE server = ? AND {_UNFINISHED}", (server,)
@@ -147,7 +147,7 @@ class SceneDatabase:
             return [row[0] for row in connection.execute(f"SELECT DISTINCT server FROM scenes WHERE {_UNFINISHED}")]
 
     def release(self, job_id: str, server: str) -> bool:
-        """Release a job for any server to restart. Return False if the job cannot be restarted."""
+        """Release a job, so that any server may restart it. Return False if the job cannot be restarted."""
         with self._using() as connection:
             where = f"id = ? AND server = ? AND {_STARTABLE}"
             return _update(connection, where, {**_QUEUED_VALUES, "server": NOBODY}, job_id, server) > 0
@@ -235,7 +235,7 @@ class SceneDatabase:
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection while holding the lock. Reconnect first if the database file was replaced."""
+        """Yield the SQLite connection while holding its lock. Reconnect first if the database file was replaced."""
         with self._lock:
             if self._connection is None or self._opened != identity(self.path):
                 self._close()
@@ -257,7 +257,7 @@ def _as_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
-    """Return the rows that match ``where``, with JSON columns as text. `_job` decodes a row."""
+    """Return the rows of the jobs table that ``where`` selects. JSON columns are not decoded."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM scenes {where}", values).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
@@ -275,7 +275,7 @@ def _job(values: dict[str, Any]) -> SceneJob:
 
 
 def _outputs(row: dict[str, Any]) -> tuple[SceneOutput, ...]:
-    """Return the decoded results in a row, or an empty tuple if the JSON is invalid."""
+    """Return the results that a row of the jobs table holds as JSON, or () if the JSON is invalid."""
     try:
         return msgspec.json.decode(row["outputs"], type=tuple[SceneOutput, ...])
     except msgspec.DecodeError:

@@ -49,7 +49,7 @@ def connected(path: Path) -> sqlite3.Connection:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            connection, version, tables = _tried(path)
+            connection, version, tables = _connect_once(path)
             break
         except sqlite3.DatabaseError as error:
             # Switching a file to WAL mode, and closing its last connection, lock it exclusively. SQLite's own timeout
@@ -69,8 +69,8 @@ def connected(path: Path) -> sqlite3.Connection:
     raise OptionError(f"{path} was made by another release of vllm-mmout; choose another folder, or remove the file")
 
 
-def _tried(path: Path) -> tuple[sqlite3.Connection, int, int]:
-    """Connect to the database file once, and create the table in an empty file.
+def _connect_once(path: Path) -> tuple[sqlite3.Connection, int, int]:
+    """Connect to the database file in a single attempt, and create the table if the file is empty.
 
     Returns:
         The connection, and the version and number of tables that the file had before.

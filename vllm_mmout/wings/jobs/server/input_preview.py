@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LONGER: Final = 768
 """Maximum length of the preview's longer side, in pixels."""
 MOST_BANDS: Final = 32
-"""Maximum number of bands in a preview. It contains the input's first bands."""
+"""Maximum number of bands in a preview. If the input has more bands, the preview has only the first of them."""
 _AT_ONCE: Final = 16 << 20
 """Maximum bytes of pixels that are read in one go. A single tile or strip of the file may be larger."""
 _SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
@@ -66,8 +66,8 @@ class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.p
     nodata: float | None
     """Value in ``data`` that marks pixels without data. NaN and infinite values mark such pixels too."""
     usual: tuple[int, ...]
-    """Numbers (from 1) of the bands that the page draws at first: three bands as red, green and blue, or one band in
-    grey."""
+    """Numbers (from 1) of the bands that the web page draws at first: three bands as red, green and blue, or one band
+    in grey."""
     data_dtype: str
     """Name of the dtype of ``data``, such as "uint8"."""
     data: bytes
@@ -127,7 +127,7 @@ class _EveryBand(BandChoice):
 
 
 def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
-    """Return all bands of an input. Of an input with several dates, these are all bands of the first date, and so on.
+    """Return all bands of an input. Bands of an input with several dates are grouped by date.
 
     With ``picture``, a picture is turned and its colours are converted as an image viewer does.
     """
@@ -154,7 +154,7 @@ def _is_rgb(file: BinaryIO) -> bool:
 def _bands_to_draw(
     raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool
 ) -> tuple[int, ...]:
-    """Return the numbers of the bands to draw. They are found by the input's band names, or else by the model's."""
+    """Return the numbers of the bands to draw, found by the names of the input's bands or of the model's bands."""
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):
@@ -184,7 +184,7 @@ def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
 
 
 class _AxisRange(NamedTuple):
-    """Range of preview pixels along one axis, with the range of raster pixels that must be read for it."""
+    """Range of preview pixels along one axis, with the range of raster pixels that it is read from."""
 
     shown: slice
     """Range of preview pixels."""
@@ -213,7 +213,7 @@ def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dt
 
 
 def _axis_ranges(shown_pixels: NDArray[np.intp], block_length: int, most: int, *, apart: bool) -> list[_AxisRange]:
-    """Split an axis into ranges of raster pixels. The pixels of a range are read in one go.
+    """Split an axis of a raster into ranges of pixels so that each range is read in one go.
 
     Args:
         shown_pixels: for each preview pixel, the index of its raster pixel.

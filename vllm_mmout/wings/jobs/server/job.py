@@ -55,18 +55,18 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
-    """Result of a job as stored in the database: its description for clients, and further fields."""
+    """Result of a job as the database stores it. Clients see only the fields of `OutputRow`."""
 
     preview: str | None
     """Name of the preview file in the result store, or None if a preview was not made."""
     seconds: str | None = None
     """Length in seconds, if the result is a video."""
     assumed: tuple[str, ...] = ()
-    """Assumptions that were made about the input, as sentences."""
+    """Sentences about defaults that were assumed because the input lacks metadata."""
 
     @property
     def files(self) -> list[str]:
-        """Names of the stored files: the result file, and the preview if it exists."""
+        """Names of this result's files in the result store: the result itself, and the preview if it exists."""
         return [self.stored] if self.preview is None else [self.stored, self.preview]
 
 
@@ -93,7 +93,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""
     references: tuple[str, ...] = ()
-    """Names of the processors whose results are sent as URLs. Other results are sent themselves."""
+    """Names of the processors whose results are sent as URLs. The results of other processors are sent as data."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the server that runs the job. Servers that share a results folder have different names."""
     model: str
     name: str
-    """Client's name for the input, such as "scene.tif"."""
+    """Name that the client gave to the input, such as "scene.tif"."""
     nbytes: int
     """Size of the uploaded files in bytes. The files are kept until the job ends."""
     created_at: float
@@ -127,7 +127,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     video: VideoSettings | None = None
     """Settings of a video job, or None if the job processes a scene."""
     delivery: Delivery | None = None
-    """Form of the results, if a client of OGC API Processes created the job. Otherwise None."""
+    """Form of the results that a client of OGC API Processes chose. None for jobs of other routes."""
 
     @property
     def finished(self) -> bool:
@@ -175,7 +175,7 @@ class SceneInputs:
     data: Any
     """Uploaded file or URL of the input, or a list of them. None if a video is made from text alone."""
     name: str
-    """Client's name for the first file, such as "scene.tif"."""
+    """Name that the client gave to the first input file, such as "scene.tif"."""
     nbytes: int
     """Total size of the uploaded files in bytes."""
     held: ExitStack

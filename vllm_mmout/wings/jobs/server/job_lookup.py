@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 Work: TypeAlias = Callable[[Request, "SceneRunner"], Awaitable[Response]]
-_PAGE_MOST: Final = 100
-"""Maximum number of jobs on one page of the list."""
+_MAX_JOBS_PER_PAGE: Final = 100
 _REST: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """Kind of jobs, scenes or videos. Each kind has its own routes, which find only jobs of that kind."""
+    """Type of jobs, either scenes or videos. Each type has its own routes, which find only jobs of this type."""
 
     prefix: str
     """Prefix of the job ids of this kind, such as "video_"."""
@@ -56,7 +55,7 @@ SCENE_KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.d
 
 
 def exempt_handler(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
-    """Return a route handler that runs ``work``. Its requests do not count as waiting requests.
+    """Return a route handler that runs ``check`` and ``work``, exempt from the limit on waiting requests.
 
     The handler calls ``check`` and then ``work``. An exception of either becomes the error response.
     """
@@ -75,7 +74,9 @@ def exempt_handler(work: Work, check: Callable[[ForwardService], object] = lambd
 
 async def list_jobs(request: Request, board: SceneBoard, kind: JobKind) -> Response:
     """Return a response with one page of jobs, chosen by the query parameters limit, order and after."""
-    limit = result_responses.whole_number(request, "limit", f"1 to {_PAGE_MOST}", least=1, most=_PAGE_MOST, usual="20")
+    limit = result_responses.whole_number(
+        request, "limit", f"1 to {_MAX_JOBS_PER_PAGE}", least=1, most=_MAX_JOBS_PER_PAGE, usual="20"
+    )
     order = result_responses.one_of(request, "order", "asc", "desc", usual="desc")
     after = request.query_params.get("after")
     page = await asyncio.to_thread(board.page, limit, after, order, kind.prefix)

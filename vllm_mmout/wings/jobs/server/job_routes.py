@@ -107,7 +107,7 @@ async def _pixel(request: Request, runner: SceneRunner) -> Response:
 
 
 async def _figure(request: Request, runner: SceneRunner) -> Response:
-    """Send a figure of a result for reports."""
+    """Send a result as a map for reports: a PNG with legend, scale bar and north arrow."""
     return await result_figure.send_figure(request, await find_job(request, runner.board, SCENE_KIND), runner)
 
 

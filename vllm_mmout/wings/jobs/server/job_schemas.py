@@ -17,7 +17,8 @@ _NOT_WRITTEN: Final = "a client cannot choose where the server writes the result
 SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=_SCENES).without(
     ("path",), _NOT_WRITTEN, path=_SCENES, apart=EDITS.apart
 )
-"""Fields of a job request. They are the fields of an image edit except streaming, response format and path."""
+"""Request fields of a job. A job accepts the fields of an image edit, except ``stream``, ``partial_images``,
+``response_format`` and ``path``."""
 
 
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from vllm_mmout.serving.request.fields import ImageRequest
 
 _KEPT: Final = ("images", "model", "output_format", "output_compression", "background")
 _OPTIONS: Final = "given"
-"""Key in the stored JSON for the options that differ from their default."""
+"""Key in the JSON of a stored request for the options that differ from their default."""
 
 
 def encode_request(request: ImageRequest) -> str | None:

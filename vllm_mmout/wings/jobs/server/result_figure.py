@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.runner import SceneRunner
 
 MOST_PIXELS: Final = 1 << 26
-"""Maximum number of pixels of a result in a figure. Drawing it reads all of them."""
+"""Maximum number of pixels of a result that the server draws as a figure, because drawing reads all pixels."""
 
 
 async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
@@ -52,7 +52,7 @@ async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> R
 
 
 def _drawn(path: Path, output: SceneOutput, job: SceneJob) -> bytes:
-    """Draw the figure of a stored result, and return it as PNG. The call blocks."""
+    """Draw a stored result as a map with legend and scale bar, and return it as PNG. The call blocks."""
     file = BytesIO()
     try:
         _raster(path, output).figure(title=stem(job.name)).savefig(file, format="png")

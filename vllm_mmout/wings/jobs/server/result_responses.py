@@ -118,7 +118,7 @@ def whole_number(
 
 
 def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
-    """Return a query parameter that must be one of ``choices``. Raise an ApiError (400) for any other value."""
+    """Return the query parameter ``name``. Raise an ApiError (400) if its value is not among the allowed values."""
     choice = request.query_params.get(name, usual)
     if choice not in choices:
         raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)

@@ -38,7 +38,7 @@ class JobResult:
     seconds: str | None = None
     """Length in seconds, if the result is a video."""
     assumed: tuple[str, ...] = ()
-    """Assumptions that were made about the input, as sentences."""
+    """Sentences about defaults that were assumed because the input lacks metadata."""
 
     def close(self) -> None:
         """Close the file and the preview."""

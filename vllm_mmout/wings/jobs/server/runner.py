@@ -43,8 +43,8 @@ The engine's setting ``max_scenes`` has the same default, so more jobs would wai
 _PREVIEWS: Final = 2
 """Maximum number of input previews that are made at once."""
 _POLL_S: Final = 0.25
-"""Seconds between two polls of the database. They tell this server of deletions and preview requests received by other
-servers."""
+"""Seconds between two polls of the database, by which this server learns of deletions and preview requests that other
+servers received."""
 _SWEEP_S: Final = 5.0
 """Seconds between two searches for expired jobs and for jobs of stopped servers."""
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
@@ -250,7 +250,7 @@ def _with_job_id(work: Work, job: SceneJob) -> Work:
 
 
 class _PreviewFile:
-    """Preview file of a running job, and its GeoTIFF. They are in the results folder, which all servers share."""
+    """Preview files (PNG and GeoTIFF) of a running job, in the results folder that all servers share."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -258,7 +258,7 @@ class _PreviewFile:
         self._removed = False
 
     def show(self, output: Any) -> None:
-        """Write a preview of an output as PNG, and before it as GeoTIFF. The files are replaced atomically."""
+        """Write a preview of an output as PNG, and as GeoTIFF if possible. The files are replaced atomically."""
         encoded = encode(output, FormatChoice(output_format="png"))
         contents = {self._path: encoded.read(0, encoded.nbytes)}
         if isinstance(output, GrowingImage) and (geotiff := output.geotiff()) is not None:
@@ -273,7 +273,7 @@ class _PreviewFile:
                     part.rename(path)
 
     def remove(self) -> None:
-        """Remove the files, and ignore later calls of `show`."""
+        """Remove the preview files of a job that has ended, and ignore later calls of `show`."""
         with self._lock:
             self._removed = True
             for suffix in (".png", ".tif"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PATH: Final = "/v1/scenes"
 _TIFF: Final = "tiff"
 _PAGE: Final = 100
-"""Number of jobs that are read from the database at once."""
+"""Number of jobs that one query reads from the jobs table."""
 
 
 async def _find(request: Request, *, growing: bool = False) -> ResultFile:
@@ -60,7 +60,7 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resu
 
 
 async def _checked(request: Request, job: SceneJob, store: ResultStore) -> ResultFile:
-    """Return the GeoTIFF of a finished job. Raise an ApiError if it was removed, or has another format."""
+    """Return the GeoTIFF of a finished job. Raise an ApiError if it was removed or has another format."""
     output = _chosen(request, job)
     file = ResultFile(path=store.folder / output.stored, ttl=store.ttl)
     geotiff_only(output.media_type, file, "processor")
@@ -69,14 +69,14 @@ async def _checked(request: Request, job: SceneJob, store: ResultStore) -> Resul
 
 
 def _chosen(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the result that a request names, or else the job's first GeoTIFF."""
+    """Return the result that the request's parameter ``processor`` names, or else the job's first GeoTIFF."""
     output = chosen_output(request, job)
     geotiffs = [each for each in job.outputs if each.output_format == _TIFF]
     return geotiffs[0] if geotiffs and "processor" not in request.query_params else output
 
 
 async def _finished(request: Request) -> FinishedResult:
-    """Return the complete result that a request names."""
+    """Return a result of a finished job. The request's parameters name the job and the result."""
     runner = _runner(request)
     job = await find_job(request, runner.board, SCENE_KIND)
     file = await _checked(request, job, runner.board.store)

@@ -34,7 +34,7 @@ async def add_scene(
     *,
     delivery: Delivery | None = None,
 ) -> SceneJob:
-    """Check a client's request for a scene, and create its job. If that fails, ``unused`` closes the input files.
+    """Check a client's request for a scene, and create its job. On failure, ``unused`` closes the input files.
 
     On success, the job owns the input files and ``unused`` no longer closes them.
     """
@@ -64,6 +64,6 @@ def scene_work(
     name: str,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a scene's request. Errors that can be found before the run are raised here."""
+    """Build the `Work` that runs a scene's request. Raise the errors that can be found before the model runs."""
     request = msgspec.structs.replace(request, as_file=True)
     return Work.of(service, request, inputs.data, name, trace_headers=headers)

@@ -58,13 +58,13 @@ VIDEOS: Final = replace(_PICTURES, options={**_PICTURES.options, **_OWN})
 class VideoRequest:
     """Parsed request for a video. It is checked as far as possible without running the model."""
 
-    asked: ImageRequest
-    """All fields except those in `video`. ``images`` is empty, or holds the image that the video starts from."""
+    image_request: ImageRequest
+    """Fields of the request except `video`. ``images`` is empty, or holds the image that the video starts from."""
     video: VideoSettings
 
     def keep_reference(self, sources: Sources) -> SceneInputs:
         """Return the input of the job. Its reference image stays open until the job ends. The call blocks."""
-        return keep_reference(self.asked.images, sources)
+        return keep_reference(self.image_request.images, sources)
 
 
 def keep_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:

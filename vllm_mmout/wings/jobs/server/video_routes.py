@@ -100,11 +100,11 @@ async def _created(request: Request, service: ForwardService) -> Response:
         inputs = await in_thread(partial(video_request.keep_reference, service.sources), lambda made: made.held.close())
         unused.push_async_callback(asyncio.to_thread, inputs.held.close)
         name, headers = request_id(request, "video"), trace_headers(request)
-        work = video_work(service, video_request.asked, video_request.video, inputs.data, name, headers=headers)
-        model = video_request.asked.model or service.models.registry.model_name()
+        work = video_work(service, video_request.image_request, video_request.video, inputs.data, name, headers=headers)
+        model = video_request.image_request.model or service.models.registry.model_name()
         runner: SceneRunner = request.app.state.mmout_scenes
         job = await runner.add(
-            work, inputs, model, service.options, encode_request(video_request.asked), video=video_request.video
+            work, inputs, model, service.options, encode_request(video_request.image_request), video=video_request.video
         )
         unused.pop_all()
     return JSONResponse(described(job), headers=_POLL)
@@ -126,7 +126,7 @@ async def _delete_video(request: Request, runner: SceneRunner) -> Response:
 
 
 async def _content(request: Request, runner: SceneRunner) -> Response:
-    """Send a video, or the thumbnail of its first frame. The header Range selects a part of the bytes."""
+    """Send a video, or its first frame as a thumbnail. The request header Range selects a part of the bytes."""
     job = await find_job(request, runner.board, _KIND)
     variant = result_responses.one_of(request, "variant", "video", "thumbnail", "spritesheet", usual="video")
     if variant == "spritesheet":

@@ -41,7 +41,7 @@ def video_work(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a video job. Errors that can be found before the run are raised here.
+    """Build the `Work` that runs a video job. Raise the errors that can be found before the model runs.
 
     Args:
         service: the model's service, with its input mapper and its processors.

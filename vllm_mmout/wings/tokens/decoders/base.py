@@ -34,7 +34,7 @@ class TokenDecoder(ABC):
     not checked."""
 
     sampling_rate: int | None = None
-    """Sampling rate in Hz, needed only if ``facts`` is None."""
+    """Sampling rate of the sounds in Hz. This attribute is needed only if ``facts`` is None."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
@@ -103,10 +103,10 @@ class DecoderFacts:
     codebook_size: int
     """Number of codes in each codebook."""
     accepts_fewer: bool = False
-    """Whether codes of the first codebooks alone can be decoded too."""
+    """Whether the decoder also accepts the codes of only the first codebooks, for a coarser sound."""
     strides: tuple[int, ...] | None = None
-    """Length of a code of each codebook, as a multiple of the shortest code, such as (4, 2, 1). None if all are equally
-    long."""
+    """Duration of one code in each codebook, as a multiple of the shortest duration, such as (4, 2, 1). None if the
+    codes of all codebooks are equally long."""
     grid: tuple[int, int] | None = None
     """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None

@@ -75,7 +75,7 @@ class CausalChunks(SoundChunks):
         return outputs
 
     def _run_lstm(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """Run an LSTM from its last state, and add its inputs to its outputs."""
+        """Run a residual LSTM from its last state: the inputs are added to the outputs."""
         steps = inputs.permute(2, 0, 1)
         outputs, self._layer_states[layer] = layer.lstm(steps, self._layer_states.get(layer))
         summed: torch.Tensor = outputs + steps

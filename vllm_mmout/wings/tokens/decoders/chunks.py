@@ -22,7 +22,8 @@ _TEST_FRAMES = (64, 256, 1024)
 _MIN_TEST_FRAMES = 16
 """Length in frames of the shortest test sound that measures the samples per frame."""
 _TEST_SOUNDS = 3
-"""Number of random test sounds of each length, because a changed frame can leave a single sound equal by chance."""
+"""Number of random test sounds of each length. One is not enough, because changing a frame may by chance leave the
+samples of a sound equal."""
 
 
 class SoundChunks(ABC):
@@ -48,11 +49,12 @@ class Chunking:
     """Parameters for decoding sounds in chunks with a certain decoder."""
 
     frame_samples: int
-    """Number of samples per channel that each frame adds."""
+    """Number of audio samples per channel that each frame of codes adds to the sound."""
     ahead: int
     """Number of later frames that the decoder needs in order to decode a frame."""
     first: int
-    """Minimum number of frames in the first chunk. Only a sound that ends earlier has a shorter one."""
+    """Minimum number of frames in the first chunk of a sound. Only a sound with fewer frames has a shorter first
+    chunk."""
     begin: Callable[[], SoundChunks]
     """Function that returns a chunk decoder for a new sound."""
     rates: Sequence[int] = (1,)
@@ -68,7 +70,7 @@ class Context:
 
 
 class WindowedChunks(SoundChunks):
-    """Chunked decoding for decoders whose samples depend on only a few frames before and after.
+    """Chunked decoding for decoders in which a frame's samples depend on only a few neighbouring frames.
 
     Each chunk is decoded with the frames around it, whose samples are then cut off. A window must begin at a multiple
     of ``unit`` frames.
@@ -155,21 +157,23 @@ class Probe:
             param="chunk_seconds",
         )
 
-    def _context_at(self, frame_samples: int, frames: int, at: int, trial: int) -> Context:
-        """Measure the context by changing frame ``at`` of a random sound of ``frames`` frames, and comparing samples.
+    def _context_at(self, frame_samples: int, frames: int, frame: int, seed: int) -> Context:
+        """Return how far a change of the codes in frame ``frame`` of a random sound reaches in its samples.
 
         A change in later frames shows their left context, and a change in earlier frames their right context.
-        ``frames`` is the length of the sound, and ``trial`` its random seed.
+        ``frames`` is the length of the sound, and ``seed`` its random seed.
         """
-        codes = self._random(frames, trial)
+        codes = self._random(frames, seed)
         changed = [ids.copy() for ids in codes]
         for ids, rate in zip(changed, self.rates, strict=True):
-            ids[at * rate : (at + 1) * rate] = (ids[at * rate : (at + 1) * rate] + self.size // 2) % self.size
+            ids[frame * rate : (frame + 1) * rate] = (
+                ids[frame * rate : (frame + 1) * rate] + self.size // 2
+            ) % self.size
         different = np.flatnonzero((self.decode(codes) != self.decode(changed)).any(axis=0))
         if not different.size:
             return Context(0, 0)
         first, last = int(different[0]), int(different[-1])
-        return Context(max(0, last // frame_samples - at), max(0, at - first // frame_samples))
+        return Context(max(0, last // frame_samples - frame), max(0, frame - first // frame_samples))
 
     def _random(self, frames: int, seed: int = 0) -> list[NDArray[np.int64]]:
         random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Decode sounds with the package snac. Its codebooks have different rates."""
+"""Decode sounds with the package snac, whose codebooks have different numbers of codes per frame."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Emu3Decoder(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the codebook size that the config states. The decoder has one codebook, and takes any picture grid."""
+        """Return the codebook size that the config states. The decoder has one codebook, and any picture size fits."""
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.codebook_size)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:

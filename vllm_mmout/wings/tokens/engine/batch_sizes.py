@@ -22,7 +22,7 @@ class _ForwardTimes:
     mean_seconds: float = 0.0
     """Average seconds per picture or sound. Infinity if the last forward pass failed."""
     passes_since: int = 0
-    """Number of forward passes by the other method since this method was last used."""
+    """Number of forward passes with the other method, single or batched decoding, since this method was last used."""
 
     def record(self, seconds: float) -> None:
         self.forwards += 1
@@ -87,7 +87,7 @@ class BatchSizes:
         self.record(key, 2, math.inf)
 
     def _most_in_time(self, times: _ShapeTimes) -> int:
-        """Return how many pictures or sounds fit into a forward pass within its time limit, judged by ``times``."""
+        """Return how many pictures or sounds a forward pass can decode in its time limit, estimated from ``times``."""
         measured = (
             times.together if times.together.forwards and not math.isinf(times.together.mean_seconds) else times.alone
         )

@@ -33,8 +33,8 @@ class MediaJob:
     key: Hashable = None
     """Batch key. Jobs with equal keys can be decoded in one forward pass."""
     outcome: Outcome = None
-    since: float = 0.0
-    """Time of submission in seconds, from ``time.monotonic``."""
+    submitted_at: float = 0.0
+    """Time when the job was submitted, in seconds of ``time.monotonic``."""
 
     def cancel(self) -> None:
         """Cancel the job without calling ``done``."""
@@ -54,11 +54,11 @@ class MediaJob:
 
 @dataclass(slots=True, eq=False)
 class _DecoderTask:
-    """A task of the decoder thread, which decodes a group of jobs in one forward pass."""
+    """Task of the decoder thread that decodes queued jobs together in one forward pass."""
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether the task has taken its jobs from the queue, which it does only once."""
+    """Whether this decoder task has taken its jobs from the queue, which it does only once."""
 
 
 class MediaBatcher:
@@ -73,9 +73,9 @@ class MediaBatcher:
         self._sizes = BatchSizes(processor.max_batch, 0.75 * timeout)
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
-        self._open_tasks = 0
-        """Number of queued tasks that have not taken jobs yet. At least one per waiting job, so that every job is
-        decoded."""
+        self._tasks_without_jobs = 0
+        """Number of tasks in the decoder thread's queue that have not taken jobs yet. It is at least the number of
+        waiting jobs, so that every job is decoded."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
@@ -91,7 +91,7 @@ class MediaBatcher:
         A chunk has a ``state``, which the decoder keeps from one chunk of the sound to the next. ``done`` may be called
         in any thread, also in this one.
         """
-        job = MediaJob(medium, params, done, state, since=time.monotonic())
+        job = MediaJob(medium, params, done, state, submitted_at=time.monotonic())
         try:
             job.key = self._processor.batch_key(medium) if state is None else object()
             hash(job.key)
@@ -100,14 +100,14 @@ class MediaBatcher:
             return job
         with self._lock:
             self._waiting.append(job)
-            self._open_tasks += 1
+            self._tasks_without_jobs += 1
             self._more.notify_all()
         # One task per job: a task ends at once if earlier tasks have taken all jobs.
         try:
             self._queue(_DecoderTask())
         except BaseException:  # no thread could be started
             with self._lock:
-                self._open_tasks -= 1
+                self._tasks_without_jobs -= 1
                 self._waiting = deque(waiting_job for waiting_job in self._waiting if waiting_job is not job)
             raise
         return job
@@ -128,7 +128,7 @@ class MediaBatcher:
         self._pool.submit(lambda: self._run(task), lambda outcome: self._end(task, outcome))
 
     def _run(self, task: _DecoderTask) -> list[Outcome]:
-        """Decode the jobs of a task. Return a result or an exception for each job.
+        """Decode the jobs of a decoder task. Return a result or an exception for each job.
 
         If decoding several jobs at once fails, queue a task for each of them, and return an empty list.
         """
@@ -148,20 +148,20 @@ class MediaBatcher:
             if task.taken:  # the task failed while it waited
                 return
             task.taken = True
-            self._open_tasks -= 1
+            self._tasks_without_jobs -= 1
             if self._waiting:
                 task.jobs = self._take_batch()
 
     def _wait(self, first: MediaJob) -> None:
         """Wait until the batch is full, or the first job has waited for the maximum time."""
-        until = first.since + self._wait_s
+        until = first.submitted_at + self._wait_s
         while not self._closed and self._alike(first) < self._processor.max_batch:
             remaining = until - time.monotonic()
             if remaining <= 0 or not self._more.wait(remaining):
                 return
 
     def _take_batch(self) -> list[MediaJob]:
-        """Remove the oldest job and the jobs with the same batch key from the queue, and return them."""
+        """Take the oldest job, and jobs that the same forward pass can decode, from the queue. Return all of them."""
         first = self._waiting[0]
         count = self._sizes.size(first.key, self._alike(first))
         taken = [job for job in self._waiting if job.key == first.key][:count]
@@ -221,7 +221,7 @@ class MediaBatcher:
         return output
 
     def _end(self, task: _DecoderTask, outcome: Any) -> None:
-        """Finish each job of a task with its result. If ``outcome`` is an exception, all its jobs fail with it."""
+        """Finish each job of a decoder task with its result. If ``outcome`` is an exception, all jobs fail with it."""
         if isinstance(outcome, BaseException):
             for job in self._jobs_of_failed(task):
                 job.settle(outcome)
@@ -230,7 +230,7 @@ class MediaBatcher:
             job.settle(each)
 
     def _jobs_of_failed(self, task: _DecoderTask) -> Sequence[MediaJob]:
-        """Return the jobs that a failed task leaves without a result.
+        """Return the jobs that a failed decoder task leaves without a result.
 
         If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.
         """
@@ -238,8 +238,8 @@ class MediaBatcher:
             if task.taken:
                 return task.jobs
             task.taken = True
-            self._open_tasks -= 1
-            return [self._waiting.popleft() for _ in range(len(self._waiting) - self._open_tasks)]
+            self._tasks_without_jobs -= 1
+            return [self._waiting.popleft() for _ in range(len(self._waiting) - self._tasks_without_jobs)]
 
     def _failure(self, error: BaseException) -> MMOutError:
         if isinstance(error, MMOutError) and not isinstance(error, InputError):  # codes are not the user's input

@@ -78,7 +78,7 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Create the decoder for sound chunks or previews of an unfinished answer. Return None if not requested.
+        """Return a decoder for an unfinished answer's previews or sound chunks, or None if ``params`` ask for neither.
 
         ``settled`` is called in any thread whenever a picture or sound has been decoded.
         """

@@ -36,7 +36,8 @@ class GrowingPictures:
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """Always None, because a preview that fails is only left out. The attribute exists as in `GrowingSounds`."""
+        """Always None, because failed previews are dropped. The attribute exists because `GrowingSounds` has the same
+        interface."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params
@@ -45,13 +46,14 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
         self._preview_rows: list[int] = []
-        """Numbers of complete rows for which the remaining previews of the current picture are submitted."""
+        """Numbers of complete rows at which the next previews of the current picture will be submitted, in ascending
+        order."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit a preview of the current picture for decoding if enough of its rows are generated. Never raises."""
+        """Submit a preview for decoding if enough rows of the picture in ``parser`` are generated. Never raises."""
         if (begun := parser.begun) is None:
             return
         start, rows = begun

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 _MAX_CHUNKS = 8
-"""Maximum number of chunks in one forward pass, when the decoder must catch up with the model."""
+"""Maximum number of chunks that one forward pass decodes. Several are due at once if the model is faster than the
+decoder."""
 
 
 class GrowingSounds:
@@ -49,13 +50,13 @@ class GrowingSounds:
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit the next chunk of the current sound if the model has generated enough frames. Never raises."""
+        """Submit the next chunk of the sound in ``parser`` if the model has generated enough frames. Never raises."""
         if (begun := parser.begun) is None or self.error is not None:
             return
         start, frames = begun
         try:
             sound = self._sound(start)
-            if sound.awaits(frames):
+            if sound.is_chunk_due(frames):
                 sound.offer(parser.so_far(), frames)
         except Exception as error:  # noqa: BLE001 - no error may escape from process_outputs
             self.error = error
@@ -140,8 +141,8 @@ class GrowingSound:
         """Whether a chunk of this sound is being decoded."""
         self._lock = Lock()
 
-    def awaits(self, frames: int) -> bool:
-        """Return whether the next chunk can be decoded, given that ``frames`` frames have been generated."""
+    def is_chunk_due(self, frames: int) -> bool:
+        """Return whether the next chunk can be decoded now that the model has generated ``frames`` frames."""
         return not self._busy and frames >= max(self._made + self._frames_a_chunk + self._ahead, self._first)
 
     def offer(self, medium: Medium, frames: int) -> None:
@@ -171,7 +172,7 @@ class GrowingSound:
         return self._next_piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the codes from the sound's beginning to the end of its next chunk. A chunk's length is limited."""
+        """Return the codes from the sound's beginning to the end of its next chunk, whose length is limited."""
         most = max(self._made + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
@@ -183,7 +184,7 @@ class GrowingSound:
         self._job = self._batcher.submit(piece, self._params, self._on_decoded, self._state)
 
     def _on_decoded(self, job: MediaJob) -> None:
-        """Handle a decoded chunk: store it, and submit the rest if the sound has ended. Called in any thread."""
+        """Store a decoded chunk, and submit the remaining codes of a sound that has ended. Called in any thread."""
         try:
             self._go_on(job)
         except Exception as error:  # noqa: BLE001 - the answer waits for an outcome

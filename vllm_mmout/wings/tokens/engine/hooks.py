@@ -1,4 +1,4 @@
-"""List the functions and classes of vLLM that the token extension overrides or calls, to check them at the start."""
+"""List the functions and classes of vLLM that token-generating models need, to check them when vLLM starts."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _with_failures(outputs: list[RequestOutput], *, single: bool) -> list[Reques
 
 
 def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
-    """Convert `OutputParams`, or a list of them, to vLLM's sampling params, which carry the request's other options."""
+    """Convert `OutputParams`, or a list of them, to vLLM's sampling params, and attach the options that vLLM lacks."""
     if isinstance(params, Sequence):
         return [_sampling(entry, binding, default) for entry in params]
     if not isinstance(params, OutputParams):

@@ -29,7 +29,7 @@ PLAIN = OutputParams()
 
 
 def with_request(sampling: SamplingParams, token_request: TokenRequest) -> SamplingParams:
-    """Return a copy of sampling params with ``token_request``, the request's other options, attached."""
+    """Return a copy of sampling params to which ``token_request``, with options unknown to vLLM, is attached."""
     copied = sampling.clone()
     copied.extra_args = {**(sampling.extra_args or {}), KEY: token_request}
     return copied

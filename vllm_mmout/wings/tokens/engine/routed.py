@@ -38,7 +38,8 @@ class Answer:
     stream: MediaStream
     router: TokenOutputProcessor
     build_output: Callable[[], Any] | None = None
-    """Function that builds the answer's last output. It is set once the engine has finished the answer."""
+    """Function that builds the answer's last output. It is set when the engine has finished the answer, and called when
+    all pictures and sounds of the answer are decoded."""
     objects: list[Any] | None = None
     failed: bool = False
 
@@ -179,7 +180,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def _finish_request(self, req_state: RequestState) -> None:
-        """Finish a request as vLLM does, but keep the parent request until all held answers are delivered."""
+        """Finish a request like vLLM, but keep its parent request while answers still wait for their media."""
         super()._finish_request(req_state)
         parent = req_state.parent_req
         if parent is not None and req_state.request_id in self.pending:
@@ -187,9 +188,9 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.parent_requests[parent.request_id] = parent
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Cancel all answers of a failed request. Return the exception, or a failed result, that its caller gets.
+        """Cancel all answers of a failed request. Return ``error``, or a failed result, to be sent to the user.
 
-        This is the exception for the queue of ``AsyncLLM``, and a result with the attribute ``error`` for ``LLM``.
+        ``AsyncLLM`` gets the exception through its queue, and ``LLM`` a result with the attribute ``error``.
         """
         parent = state.parent_req
         for sibling in self._states_of_request(state):
@@ -224,7 +225,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver a held answer once its media are all decoded. Called in any thread after each decoded medium."""
+        """Deliver an answer that waits for its media if all are decoded. Called in any thread after each medium."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)

@@ -112,7 +112,7 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return a request's stop tokens, except the end marker of its media, which the layout always allows.
+    """Return a request's stop tokens without the end marker of pictures or sounds, which is always allowed.
 
     Raise an OptionError if another media token is a stop token.
     """
@@ -128,7 +128,7 @@ def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) 
 
 
 def _end_without_eos(sampling: SamplingParams, layout: TokenLayout, params: OutputParams, min_tokens: int) -> None:
-    """Set a stop token or ``max_tokens`` so that an answer without stop tokens ends after its picture or sound."""
+    """Set a stop token or ``max_tokens``, so that the answer ends although the request lacks stop tokens."""
     if layout.end:
         sampling.stop_token_ids = sorted({*(sampling.stop_token_ids or ()), layout.end[-1]})
     elif layout.grid is not None:

@@ -33,7 +33,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def of(cls, layout: TokenLayout, *, alone: bool, opened: bool, budget: int, stops: Sequence[int] = ()) -> Self:
-        """Create the rules for one answer. ``layout`` describes its picture or sound tokens."""
+        """Create the token rules for one answer. ``layout`` describes the answer's picture or sound tokens."""
         fields = json.dumps(asdict(layout), sort_keys=True)
         return cls(layout=fields, alone=alone, opened=opened, budget=budget, stops=tuple(stops))
 
@@ -66,7 +66,7 @@ class AllowedTokens(NamedTuple):
     media: tuple[tuple[int, int], ...] = ()
     """Ranges (first, stop) of the allowed picture or sound token ids, with exclusive ends."""
     text: bool = False
-    """Whether text tokens are allowed. These are all tokens except media tokens and stop tokens."""
+    """Whether text tokens are allowed, which are all tokens except media tokens and stop tokens."""
     stops: tuple[int, ...] = ()
     """Allowed stop tokens, which end the answer."""
 
@@ -94,7 +94,7 @@ class TokenTracker:
         self._closed = bool(self._parser.take()) or self._closed
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Read the new tokens among ``tokens``, the whole answer so far. Start over if it has become shorter."""
+        """Read what is new in ``tokens``, the answer so far. Start over if the answer has become shorter."""
         if len(tokens) < self.seen:
             self._begin()
         if len(tokens) > self.seen:

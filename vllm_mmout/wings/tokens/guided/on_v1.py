@@ -41,9 +41,9 @@ class GuidedOnV1(LogitsProcessor):
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Set forbidden tokens in ``logits`` [requests, vocabulary] to minus infinity, for requests with a `Guide`."""
-        return self._masks.apply(logits, self._tracked) if self._requests else logits
+        return self._masks.apply(logits, self._updated_trackers) if self._requests else logits
 
-    def _tracked(self) -> list[tuple[int, TokenTracker]]:
+    def _updated_trackers(self) -> list[tuple[int, TokenTracker]]:
         for tracker, output in self._requests.values():
             tracker.catch_up(_without_placeholders(output))
         return [(row, tracker) for row, (tracker, _) in self._requests.items()]
@@ -52,7 +52,7 @@ class GuidedOnV1(LogitsProcessor):
 def _tracker_and_tokens(
     params: SamplingParams, _prompt: Any, output: list[int]
 ) -> tuple[TokenTracker, list[int]] | None:
-    """Return the token tracker of a request that enters the batch, together with its output tokens.
+    """Return a request's token tracker and output tokens when vLLM adds the request to its batch.
 
     Return None if the tokens of the request are not restricted. ``output`` is vLLM's own list, which grows.
     """
@@ -61,5 +61,5 @@ def _tracker_and_tokens(
 
 
 def _without_placeholders(output: Sequence[int]) -> Sequence[int]:
-    """Drop the placeholders (-1) at the end. Their tokens are not copied from the device yet."""
+    """Return ``output`` without the -1 entries at its end, whose token ids are not yet copied from the GPU."""
     return output[: output.index(-1)] if output and output[-1] == -1 else output

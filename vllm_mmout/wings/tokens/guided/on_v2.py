@@ -31,7 +31,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         refuse_client_rules(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Start tracking a new or resumed request. Return whether its tokens are restricted.
+        """Start tracking a new or resumed request. Return whether a `Guide` restricts its tokens.
 
         ``req_idx`` is the request's index in vLLM's table of running requests.
         """
@@ -48,10 +48,10 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         guided = [(row, slot) for row, slot in enumerate(slots) if slot in self._requests]
         if not guided:
             return logits
-        return self._masks.apply(logits, lambda: self._tracked(guided, ctx))
+        return self._masks.apply(logits, lambda: self._updated_trackers(guided, ctx))
 
-    def _tracked(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, TokenTracker]]:
-        """Pass new tokens to the tracker of each restricted request. Return (row in the logits, tracker) for each.
+    def _updated_trackers(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, TokenTracker]]:
+        """Pass new tokens to the tracker of each request with a `Guide`. Return pairs (row in the logits, tracker).
 
         ``guided`` holds (row in the logits, index of the request) for each restricted request. For most requests, the
         only new token is the token that is fed in this step.

@@ -68,12 +68,12 @@ class Body(ABC):
 
     @property
     def whole(self) -> bool:
-        """Return whether the last token so far completes a row of the picture or a frame of the sound."""
+        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
         return self.may_end
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of a picture's codes, or None if it is not known yet."""
+        """Return the number of columns of the picture's grid of codes, or None if it is not known yet."""
         return self._grid and self._grid[1]
 
     def codes(self) -> tuple[NDArray[np.int64], ...]:
@@ -103,7 +103,7 @@ class Body(ABC):
 
 
 def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Convert the first tokens, as many as ``shape`` holds, to an int64 array."""
+    """Return the first tokens as an int64 array of the given shape. Tokens that do not fit are left out."""
     return np.array(tokens[: shape[0] * shape[1]], np.int64).reshape(shape)
 
 
@@ -123,7 +123,7 @@ class FramesBody(Body):
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """Number of codes, counted from the start, after which a row-end token must come or the picture is complete.
+        """Number of codes at which the picture is complete, or at which the current row is if a token ends each row.
         None if unknown."""
 
     def take(self, token: int) -> bool:
@@ -156,10 +156,10 @@ class FramesBody(Body):
         taken = len(self._tokens)
         fits = []
         if taken != self._limit:
-            fits.append(Fit(*self._range, self._rest(taken + 1, self._rows_ended)))
+            fits.append(Fit(*self._range, self._tokens_left(taken + 1, self._rows_ended)))
         first_row_may_end = self._row is None and taken and not taken % len(self._slots)
         if self._row_end is not None and (first_row_may_end or self._row_ends_here):
-            after = self._rest(taken, self._rows_ended + 1) if self._row is not None else 0
+            after = self._tokens_left(taken, self._rows_ended + 1) if self._row is not None else 0
             fits.append(Fit(self._row_end, self._row_end + 1, after))
         return fits
 
@@ -179,13 +179,13 @@ class FramesBody(Body):
 
     @property
     def whole(self) -> bool:
-        """Return whether the last token so far completes a row of the picture or a frame of the sound."""
+        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
         unit = self._row if self._image else len(self._slots)
         return bool(unit and self._tokens) and len(self._tokens) % (unit or 1) == 0
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of a picture's codes, or None if it is not known yet."""
+        """Return the number of columns of the picture's grid of codes, or None if it is not known yet."""
         return self._row and self._row // len(self._slots)
 
     @property
@@ -200,7 +200,7 @@ class FramesBody(Body):
         row, column = divmod(frame, self.columns) if self.columns else (0, frame)
         return f"row {row}, column {column}"
 
-    def _rest(self, taken: int, rows: int) -> int:
+    def _tokens_left(self, taken: int, rows: int) -> int:
         """Return the minimum number of tokens that must come after ``taken`` codes and ``rows`` row-end tokens."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0

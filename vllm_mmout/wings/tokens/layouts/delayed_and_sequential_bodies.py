@@ -10,7 +10,7 @@ from vllm_mmout.wings.tokens.layouts.layout import TokenLayout
 
 
 class DelayedBody(Body):
-    """Collector of codes in the order "delayed": codebook k comes k steps late, and padding fills the gaps.
+    """Collector of codes in the order "delayed": codebook k is delayed by k frames, and padding fills the gaps.
 
     See MusicGen, https://arxiv.org/abs/2306.05284, figure 1. Without a grid, the number of frames is known from the
     first padding of codebook 0.
@@ -24,9 +24,9 @@ class DelayedBody(Body):
         """Collect a code or padding token if it may come next. Return whether it was accepted."""
         step, book = divmod(len(self._tokens), self._books)
         slot = self._slots[book]
-        if self._pads(step, book):
+        if self._is_padding(step, book):
             fits = token == self._pad
-        elif token == self._pad and self._may_stop(step, book):
+        elif token == self._pad and self._padding_may_begin(step, book):
             self._frame_count = step
             fits = True
         else:
@@ -42,9 +42,11 @@ class DelayedBody(Body):
         """Return a description of the tokens that may come next, for error messages."""
         step, book = divmod(len(self._tokens), self._books)
         pad = f"padding (token {self._pad})"
-        if self._pads(step, book):
+        if self._is_padding(step, book):
             return f"{pad} for codebook {book} in step {step}"
-        return f"{self._slots[book].description} in step {step}" + (f", or {pad}" if self._may_stop(step, book) else "")
+        return f"{self._slots[book].description} in step {step}" + (
+            f", or {pad}" if self._padding_may_begin(step, book) else ""
+        )
 
     @property
     def fits(self) -> list[Fit]:
@@ -53,11 +55,11 @@ class DelayedBody(Body):
             return []
         step, book = divmod(len(self._tokens), self._books)
         pad = self._pad or 0
-        if self._pads(step, book):
-            return [Fit(pad, pad + 1, self._rest(self._frame_count or step + 1))]
-        fits = [Fit(*self._slots[book][1:], self._rest(self._frame_count or step + 1))]
-        if self._may_stop(step, book):
-            fits.append(Fit(pad, pad + 1, self._rest(step)))
+        if self._is_padding(step, book):
+            return [Fit(pad, pad + 1, self._tokens_after_next(self._frame_count or step + 1))]
+        fits = [Fit(*self._slots[book][1:], self._tokens_after_next(self._frame_count or step + 1))]
+        if self._padding_may_begin(step, book):
+            fits.append(Fit(pad, pad + 1, self._tokens_after_next(step)))
         return fits
 
     @property
@@ -65,17 +67,17 @@ class DelayedBody(Body):
         """Return whether the picture or sound may end after the tokens so far."""
         return self.over
 
-    def _rest(self, frames: int) -> int:
-        """Return how many tokens must follow the next token, for a picture or sound of ``frames`` frames."""
+    def _tokens_after_next(self, frames: int) -> int:
+        """Return how many tokens follow the next token if the picture or sound has ``frames`` frames in all."""
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
-    def _pads(self, step: int, book: int) -> bool:
-        """Return whether step ``step`` holds padding instead of a code of codebook ``book``."""
+    def _is_padding(self, step: int, book: int) -> bool:
+        """Return whether time step ``step`` has padding for codebook ``book``, which is delayed by ``book`` steps."""
         frame = step - book
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
-    def _may_stop(self, step: int, book: int) -> bool:
-        """Return whether the next token may be the padding that follows the last code of codebook 0."""
+    def _padding_may_begin(self, step: int, book: int) -> bool:
+        """Return whether the next token may be the padding after the last code, which tells the number of frames."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:
@@ -97,7 +99,7 @@ class SequentialBody(Body):
         self._apart = not isinstance(layout.first, int)
 
     def take(self, token: int) -> bool:
-        """Collect a code if it is of the codebook that comes next. Return whether it was accepted."""
+        """Collect a code of the codebook whose turn it is. Return False for any other token."""
         taken = len(self._tokens)
         if self._next_book_may_begin and self._slots[1].first <= token < self._slots[1].stop:
             self._frame_count = taken

@@ -68,7 +68,7 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return the number of steps that the order "delayed" adds to the frames. It is 0 for other orders."""
+        """Return the number of extra frames that the order "delayed" needs. It is 0 for other orders."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
@@ -166,7 +166,7 @@ def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.i
 
 
 def _delayed(layout: TokenLayout, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Shift codebook k by k steps, and pad the gaps. Return an array [frames + codebooks - 1, codebooks]."""
+    """Delay codebook k by k frames, with padding in the gaps. Return an array [frames + codebooks - 1, codebooks]."""
     count, books = frames.shape
     steps = np.full((count + layout.delay, books), layout.pad, np.int64)
     for book in range(books):

@@ -29,9 +29,9 @@ class LayoutFields:
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0: one number for all positions in a frame (slots), or one per slot. With one number, all
-    codebooks share one range of token ids. In the order "interleaved", one number is the start of the first slot, and
-    the range of each slot follows that of the slot before it."""
+    """Token id of code 0. One number applies to all positions in a frame, called slots, and a tuple has one number per
+    slot. In the order "interleaved", one number is the start of the first slot's range, and the range of each further
+    slot follows directly."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
@@ -57,8 +57,9 @@ class LayoutFields:
     """Token ids of the marker after each picture or sound. Without a marker, a picture ends with the last cell of its
     grid, and a sound before the first token that is not a code."""
     opened: bool = False
-    """Whether every prompt ends inside a picture or sound, so that the answer continues it, unless the answer begins
-    with text. If False, this is so only for a prompt that ends with ``begin``. Frames in the prompt are not decoded."""
+    """Whether every prompt ends inside a picture or sound, which the answer then continues. An answer that begins with
+    text continues nothing. If False, only a prompt that ends with ``begin`` is continued in this way. Codes in the
+    prompt are not decoded."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the
     answer's text. Without ``end``, such a sound lasts until the next ``begin`` or the end of the answer."""

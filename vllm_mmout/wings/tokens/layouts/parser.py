@@ -20,10 +20,11 @@ class NextTokens(NamedTuple):
     """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Ranges of picture or sound tokens that may come next. In these ranges, `Fit.after` includes the end marker."""
+    """Ranges of picture or sound tokens that may come next. The number of tokens that must follow, `Fit.after`,
+    includes the end marker here."""
     text: int | None = None
-    """Minimum number of tokens after a text token that complete the unfinished picture or sound. It is 0 outside
-    pictures and sounds, and None if text may not come next."""
+    """Minimum number of tokens that must follow a text token to complete the unfinished picture or sound. 0 outside
+    pictures and sounds. None if text may not come next."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -161,7 +162,7 @@ class StreamParser:
         return False
 
     def _take_marker(self, token: int, at: int) -> bool:
-        """Process a token that must be the next one of a begin or end marker. Return whether it is text."""
+        """Process a token that must be the next token of a begin or end marker. Return whether it is text."""
         if token != self._due[0]:
             side = "begin" if self._body is None else "end"
             return self._refuse(token, at, f"token {self._due[0]} of the marker {side}")
@@ -175,7 +176,7 @@ class StreamParser:
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
-        """Process a token that does not continue the codes of a picture or sound. Return whether it is text."""
+        """Process a token other than a code inside a picture or sound. Return whether it is text."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
             self._due, self._complete = end, body.may_end
@@ -214,7 +215,7 @@ class StreamParser:
 
     @property
     def _has_open_end(self) -> bool:
-        """Return whether any token but a code ends a picture or sound, as it has neither end marker nor grid."""
+        """Return whether end marker and grid are both missing, so that any token but a code ends the medium."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
@@ -227,7 +228,7 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error for a token that does not fit, unless it ended the stream. Return whether the token is text.
+        """Record an error, and return False. Return True without an error for the stop token that ended the stream.
 
         A token that ended the stream, such as an EOS, counts as text and is not an error.
         """
@@ -250,7 +251,7 @@ def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], lis
 
 
 def _body_of(layout: TokenLayout) -> Body:
-    """Create an empty collector for the codes of one picture or sound."""
+    """Create an empty `Body`, the collector for the codes of one picture or sound in the order of ``layout``."""
     if layout.codebooks == 1 or layout.order in {"flattened", "interleaved"}:
         return FramesBody(layout)
     return DelayedBody(layout) if layout.order == "delayed" else SequentialBody(layout)

@@ -46,7 +46,7 @@ class TokenProcessor(OutputProcessor):
     batch_wait_s: float = 0.005
     """Time that the first picture or sound of a batch waits for others, in seconds."""
     threads: int | None = None
-    """Number of torch threads while the decoder runs. None keeps torch's own number."""
+    """Number of CPU threads of torch while the decoder runs. None keeps torch's own number."""
     prompt: PromptTemplate | None = None
     """Template of prompts on a server, which adds text around the client's text. None adds no text."""
 

@@ -98,7 +98,7 @@ class DecoderProcessor(TokenProcessor):
         """Read settings such as the sampling rate from the decoder. Called at the start and before each decoding."""
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
-        """Decode pictures or sounds of one shape in one forward pass of the decoder."""
+        """Decode pictures or sounds whose codes have equal shapes in one forward pass of the decoder."""
         import torch
 
         decoder = self._loaded()

@@ -15,7 +15,8 @@ Modality: TypeAlias = Literal["image", "audio"]
 
 
 FIELDS: Final = {"image": ("prompt", "rows", "columns"), "audio": ("input", "voice", "instructions")}
-"""Names of the placeholders that a template may contain, by modality. The first is for the client's text."""
+"""Names of the placeholders that a prompt template may contain, by modality. The first name is the placeholder for the
+client's text, which every template must contain."""
 _NUMBERS: Final = ("rows", "columns")
 _PART: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[a-z]+)(?::(?P<default>[^{}]*))?\}|[{}]")
 
@@ -26,7 +27,7 @@ class Field:
 
     name: str
     default: str | None
-    """Text that is inserted if the client does not send a value. None means no text."""
+    """Text that is inserted in place of the placeholder if the client does not send a value. None means no text."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class PromptTemplate:
         end = 0
         for match in _PART.finditer(text):
             parts.append(text[end : match.start()])
-            parts.append(_part(match, place_names))
+            parts.append(_placeholder_of(match, place_names))
             end = match.end()
         parts.append(text[end:])
         template = cls(tuple(_joined(parts)))
@@ -70,7 +71,7 @@ class PromptTemplate:
         return next((default for default in defaults if default is not None), None)
 
     def filled_pieces(self, values: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """Return the texts of a prompt in order, each with True for a client's value, or False for fixed text."""
+        """Return the prompt as pairs (text, whether the text is a client's value)."""
         return [
             (part, False)
             if isinstance(part, str)
@@ -81,8 +82,8 @@ class PromptTemplate:
         ]
 
 
-def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
-    """Convert a match of `_PART` to a placeholder, whose name must be in ``place_names``, or to a literal brace."""
+def _placeholder_of(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
+    """Convert a match of the pattern `_PART` to a placeholder named in ``place_names``, or to a literal brace."""
     name, default = match["name"], match["default"]
     if name is None:
         if len(match[0]) == 2:
@@ -100,7 +101,7 @@ def _part(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
 
 
 def _joined(parts: list[str | Field]) -> list[str | Field]:
-    """Join adjacent literal texts, and drop empty texts."""
+    """Join adjacent literal texts of a prompt template, and drop empty texts."""
     joined: list[str | Field] = []
     for kind, run in groupby(filter(None, parts), key=type):
         items: list[Any] = list(run)

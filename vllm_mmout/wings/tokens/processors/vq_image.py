@@ -33,7 +33,7 @@ _MODEL_FILE = "processor_config.json"
 
 @dataclass(frozen=True)
 class PixelNormalization:
-    """Normalisation of a decoder's pixels: ``pixel * std + mean`` is 0 for black and 1 for white."""
+    """Normalisation of a decoder's pixels. ``pixel * std + mean`` is the brightness, 0 for black and 1 for white."""
 
     mean: tuple[float, ...] = (0.5,)
     """Mean of the pixel values: one number for all channels, or one number per channel."""
@@ -188,11 +188,11 @@ class VQImageProcessor(DecoderProcessor):
         ]
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return the batch key of a picture: the decoder's fixed grid, or else the shape of the codes."""
+        """Return a picture's batch key: the decoder's picture size if that is fixed, else the shape of the codes."""
         return self._grid or super().batch_key(medium)
 
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Read the pixel normalisation from the decoder's folder, and the decoder's fixed grid if it has one."""
+        """Read the pixel normalisation from the decoder's folder, and the size of its pictures if it is fixed."""
         self._grid = decoder.facts.grid if decoder.facts else None
         if self._levels is None and self.decoder_folder is not None:
             self._levels = normalization_beside(self.decoder_folder)

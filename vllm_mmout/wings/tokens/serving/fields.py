@@ -24,7 +24,7 @@ Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
 
 
 class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling fields that a request may contain. Their types and ranges are checked here, the rest by vLLM."""
+    """Sampling fields that a request may contain, with their types and ranges. vLLM checks everything else."""
 
     temperature: Annotated[float | None, said("0 takes the most likely token.", ge=0, le=2)] = None
     top_p: Annotated[float | None, msgspec.Meta(gt=0, le=1)] = None
@@ -69,11 +69,11 @@ def sampling_params(
     try:
         return SamplingParams(**chosen, output_kind=RequestOutputKind.FINAL_ONLY)
     except VLLMValidationError as error:
-        raise ApiError(400, Exception.__str__(error), param=_field(error, (*SAMPLING, "n"))) from error
+        raise ApiError(400, Exception.__str__(error), param=_wrong_field(error, (*SAMPLING, "n"))) from error
 
 
-def _field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """Return the request field in the ``parameter`` of vLLM's error, or the first of ``names`` in its message."""
+def _wrong_field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
+    """Return the request field that vLLM's error is about: its ``parameter``, or a field that its message names."""
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)

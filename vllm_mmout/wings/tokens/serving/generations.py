@@ -119,7 +119,7 @@ async def answer(
 
 
 def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """Return the default of ``max_tokens``, for a picture of ``needed`` tokens and the model's default ``usual``."""
+    """Return the default of ``max_tokens`` for a picture of ``needed`` tokens. ``usual`` is the model's own default."""
     if needed is None or opened:
         return usual if needed is None else needed
     return None if usual is None else max(usual, needed)
@@ -138,7 +138,7 @@ async def encoded_pictures(
 def encode_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget
 ) -> list[Encoded]:
-    """Encode pictures to files in this thread, and return the files. The caller must close them."""
+    """Encode pictures as files, and return the files. The caller must close them. Blocks."""
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []

@@ -133,7 +133,8 @@ def _copy(described: str) -> Any:
 
 
 _SAMPLE_VALUE = "1"
-"""Sample value for placeholders, used to find the special tokens of the template itself."""
+"""Text that replaces each placeholder of a prompt template in a trial encoding, which shows the template's own special
+tokens."""
 
 
 class PromptTokens:
@@ -152,9 +153,9 @@ class PromptTokens:
         # A template that begins with this token itself must not get it twice.
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled_pieces({})))
-        self._expected: dict[frozenset[str], list[int]] = {}
-        """Special tokens that the template itself produces, by the set of placeholders for which a client gives
-        values."""
+        self._template_tokens: dict[frozenset[str], list[int]] = {}
+        """Cache of the special tokens that the prompt template contains, by the set of placeholders that a client
+        fills. The other placeholders get default texts, which may contain special tokens too."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.
@@ -163,7 +164,7 @@ class PromptTokens:
         """
         pieces = self._template.filled_pieces(values)
         ids = self._together(pieces)
-        expected = self._expected_of(frozenset(values) & self._template.names)
+        expected = self._template_tokens_of(frozenset(values) & self._template.names)
         if self._guarded(ids) != expected:
             ids = self._encode_pieces(pieces)
         if self._guarded(ids) != expected:
@@ -179,7 +180,7 @@ class PromptTokens:
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _missing_marker(self, ids: list[int]) -> Sequence[int]:
-        """Return the begin marker if ``ids`` still needs it to open a picture or sound, else an empty sequence.
+        """Return the begin marker of a picture or sound if the prompt ``ids`` must still end with it, else ().
 
         No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
         """
@@ -190,15 +191,15 @@ class PromptTokens:
         is_open = bool(starts) and (end[0] not in ids[starts[-1] :] if end else self._layout.text_inside)
         return () if is_open else begin
 
-    def _expected_of(self, names: frozenset[str]) -> list[int]:
-        """Return the special tokens that the template itself produces if clients give values for ``names``.
+    def _template_tokens_of(self, names: frozenset[str]) -> list[int]:
+        """Return the special tokens of the prompt template if clients fill the placeholders ``names``.
 
         ``names`` are the placeholders for which the client gives a value. The others get their default text.
         """
-        if names not in self._expected:
+        if names not in self._template_tokens:
             ids = self._together(self._template.filled_pieces(dict.fromkeys(names, _SAMPLE_VALUE)))
-            self._expected[names] = self._guarded(ids)
-        return self._expected[names]
+            self._template_tokens[names] = self._guarded(ids)
+        return self._template_tokens[names]
 
     def _together(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
         return self._tokenizer.whole("".join(text for text, _ in pieces), special=self._adds)
@@ -208,7 +209,7 @@ class PromptTokens:
         return [token for token in ids if token in self._tokenizer.guarded]
 
     def _encode_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode a prompt piece by piece. Special tokens are recognised only in the template's own pieces."""
+        """Encode a prompt in pieces. Special tokens in the client's pieces are encoded as ordinary text."""
         before, after = self._tokenizer.around if self._adds else ([], [])
         ids = list(before)
         text = ""
@@ -222,7 +223,7 @@ class PromptTokens:
         return ids + self._tokenizer.plain(text) + list(after)
 
     def _split_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
-        """Split a prompt into texts and special tokens, which are recognised only in the template's own pieces."""
+        """Split the pieces of a prompt at special tokens, but leave pieces that the client wrote unsplit."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | SpelledToken] = []
         stripped = False

@@ -110,7 +110,7 @@ class TokenService(Service):
 
     @property
     def gives(self) -> str:
-        """Return a description of the model's media and routes, for error messages."""
+        """Return a phrase about the model's media and routes, for error messages."""
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
@@ -146,7 +146,7 @@ class TokenService(Service):
             return [output async for output in outputs][-1]
 
     async def running(self, run: GenerateArguments) -> AsyncGenerator[RequestOutput, None]:
-        """Run the engine with the arguments ``run``, and yield its outputs. The caller must close the generator."""
+        """Call ``generate`` of the engine with ``run``, and yield its outputs. The caller must close the generator."""
         last = None
         prompt: Any = {"prompt_token_ids": run.prompt}
         try:

@@ -50,7 +50,8 @@ class Sizes:
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Measured size of one cell in pixels, or the error message of a failed measurement. None before measuring."""
+        """Measured width and height in pixels of the block that one code is decoded to, or the error message of a
+        failed measurement. None before measuring."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:

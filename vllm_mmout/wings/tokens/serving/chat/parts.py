@@ -19,7 +19,7 @@ PIECE: Final = 3 << 16
 
 
 def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
-    """Convert pictures to entries of a message's field ``images``. Their indices count from ``first``. Blocks."""
+    """Convert pictures to entries of a message's field ``images``. Their indices begin at ``first``. Blocks."""
     entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
@@ -32,7 +32,7 @@ def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -
 
 
 def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
-    """Convert the sounds of an answer, joined, to the value of a message's field ``audio``. Blocks."""
+    """Convert the sounds of an answer, joined end to end, to the value of a message's field ``audio``. Blocks."""
     sound = joined(sounds)
     file = encoded(sound, media_options.form or "", FORMAT, media_options.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()
@@ -49,8 +49,8 @@ class AudioDeltas:
 
     def __init__(self) -> None:
         self._form: tuple[int, int] | None = None
-        self._left = b""
-        """Bytes that are not sent yet, because they do not fill a whole group of base64."""
+        self._unsent = b""
+        """Bytes of the sound that are held back until they fill a group that base64 encodes without padding."""
 
     def add(self, media_options: RequestedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Yield the ``delta.audio`` values for new sounds or chunks of a sound. Blocks."""
@@ -62,12 +62,12 @@ class AudioDeltas:
         if form != self._form:
             raise DecodeError(f"the sounds of one answer differ: {self._form} and {form} (Hz, channels)")
         file = encoded(sound, media_options.form or "", FORMAT)
-        content = self._left + file.read(0, file.nbytes)
+        content = self._unsent + file.read(0, file.nbytes)
         group = (
             6 * sound.channels
         )  # whole frames of two bytes per channel, and whole groups of base64, which are three bytes
         whole = len(content) // group * group
-        self._left = content[whole:]
+        self._unsent = content[whole:]
         piece = PIECE // group * group
         for at in range(0, whole, piece):
             yield _data(content[at : min(at + piece, whole)])
@@ -76,8 +76,8 @@ class AudioDeltas:
         """Yield the last ``delta.audio`` values of the answer: remaining data, the transcript, and the expiry time."""
         if self._form is None:
             return
-        if self._left:
-            yield _data(self._left)
+        if self._unsent:
+            yield _data(self._unsent)
         ended = _audio_trailer(transcript, partial=partial)
         last = {"expires_at": ended.pop("expires_at")}
         yield from (ended, last)  # in a separate delta, as OpenAI sends it

@@ -33,7 +33,7 @@ class RequestedMedia:
     text: bool
     """Whether the client also asks for text."""
     form: str | None = None
-    """File format of sounds, such as "mp3". None if the chat asks for pictures."""
+    """File format of sounds in the answer, such as "mp3". None if the chat asks for pictures."""
     voice: str | None = None
     budget: AnswerBudget = field(default_factory=AnswerBudget)
     """Limit on the total bytes of the answer's pictures or sounds."""

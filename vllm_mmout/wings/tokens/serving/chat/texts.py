@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in nested data, including dict keys. Yield the text parts of a list also joined."""
+    """Yield all texts in nested data, including dict keys, and the concatenation of a list's text parts."""
     value = _plain(value)
     if isinstance(value, str):
         yield value

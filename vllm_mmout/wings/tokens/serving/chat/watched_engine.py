@@ -54,7 +54,7 @@ class WatchedEngine:
         )
         results = self._engine.generate(prompt, params, request_id, *args, **kwargs)
         try:
-            async with aclosing(results), aclosing(self._without_silence(results)) as outputs:
+            async with aclosing(results), aclosing(self._merge_media_only(results)) as outputs:
                 async for output in outputs:
                     yield output
         except MMOutError as error:
@@ -65,7 +65,7 @@ class WatchedEngine:
         """Return the pictures and sounds of answer ``index`` that were collected since the last call, in order."""
         return self._media.pop(index, [])
 
-    async def _without_silence(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
+    async def _merge_media_only(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
         """Yield the engine's outputs. An output that has only media tokens is merged into the next output.
 
         A picture has thousands of tokens, each of which would become an event without text. The first output is
@@ -88,7 +88,7 @@ class WatchedEngine:
             yield held
 
     def _keep(self, output: RequestOutput) -> bool:
-        """Collect the pictures and sounds of an output. Return whether it has any."""
+        """Collect the pictures and sounds of an output. Return whether the output has any."""
         has_media = False
         for answer in output.outputs:
             whole = getattr(answer, "multimodal", ())
