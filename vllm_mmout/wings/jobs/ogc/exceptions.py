@@ -17,7 +17,7 @@ NO_SUCH_PROCESS: Final = f"{_URI}/no-such-process"
 NO_SUCH_JOB: Final = f"{_URI}/no-such-job"
 RESULT_NOT_READY: Final = f"{_URI}/result-not-ready"
 _TYPES_BY_STATUS: Final = {400: "InvalidParameterValue"}
-"""Exception type by HTTP status, for exceptions to which OGC API Processes gives no type. Other statuses get the type
+"""Exception type by HTTP status, for exceptions that OGC API Processes does not define. Other statuses get the type
 "about:blank"."""
 
 

@@ -65,7 +65,7 @@ class JobFilter:
 
     @classmethod
     def of(cls, request: Request) -> JobFilter:
-        """Read the conditions from a request's query parameters. Raise an ApiError (400) if one is malformed."""
+        """Create the filter from a request's query parameters. Raise an ApiError (400) if one is malformed."""
         query = request.query_params
         kinds = _listed(query, "type")
         for name, values, known in (("type", kinds, ("process",)), ("status", _listed(query, "status"), STATUSES)):

@@ -43,7 +43,7 @@ The engine's setting ``max_scenes`` has the same default, so more jobs would wai
 _PREVIEWS: Final = 2
 """Maximum number of input previews that are made at once."""
 _POLL_S: Final = 0.25
-"""Seconds between two polls of the database, by which this server learns of deletions and preview requests that other
+"""Seconds between two polls of the database. Polling tells this server of deletions and preview requests that other
 servers received."""
 _SWEEP_S: Final = 5.0
 """Seconds between two searches for expired jobs and for jobs of stopped servers."""

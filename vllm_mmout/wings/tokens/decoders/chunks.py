@@ -70,7 +70,7 @@ class Context:
 
 
 class WindowedChunks(SoundChunks):
-    """Chunked decoding for decoders in which a frame's samples depend on only a few neighbouring frames.
+    """Chunked decoding for decoders that compute a frame's samples from only a few neighbouring frames.
 
     Each chunk is decoded with the frames around it, whose samples are then cut off. A window must begin at a multiple
     of ``unit`` frames.

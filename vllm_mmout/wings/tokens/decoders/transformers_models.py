@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return 1 and the number of codes of the only codebook, the product of the config's quantization levels."""
+        """Return 1 codebook and its number of codes, which is the product of the config's quantization levels."""
         return 1, math.prod(config.quantization_levels)
 
 

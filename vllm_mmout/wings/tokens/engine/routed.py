@@ -225,7 +225,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer that waits for its media if all are decoded. Called in any thread after each medium."""
+        """Deliver an answer once all its media are decoded. Called in any thread after each decoded medium."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)

@@ -94,7 +94,7 @@ class TokenTracker:
         self._closed = bool(self._parser.take()) or self._closed
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Read what is new in ``tokens``, the answer so far. Start over if the answer has become shorter."""
+        """Read the new tokens of ``tokens``, the answer so far. Start over if the answer has become shorter."""
         if len(tokens) < self.seen:
             self._begin()
         if len(tokens) > self.seen:

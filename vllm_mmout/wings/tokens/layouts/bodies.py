@@ -123,8 +123,8 @@ class FramesBody(Body):
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """Number of codes at which the picture is complete, or at which the current row is if a token ends each row.
-        None if unknown."""
+        """Number of codes that complete the picture, or the current row if a token must follow each row. None if
+        unknown."""
 
     def take(self, token: int) -> bool:
         """Collect a code or a row-end token if it may come next. Return whether it was accepted."""

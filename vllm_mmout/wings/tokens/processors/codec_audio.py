@@ -67,7 +67,7 @@ class CodecAudioProcessor(DecoderProcessor):
         """Sampling rate of the sounds, in Hz. None until it is read from the decoder."""
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
-        """Return the file formats of sounds."""
+        """Return the file formats that sounds can be saved in, as suffix -> name of the format."""
         from vllm_mmout.outputs.audio import AudioOutput
 
         return AudioOutput.formats

@@ -110,7 +110,7 @@ class TokenService(Service):
 
     @property
     def gives(self) -> str:
-        """Return a phrase about the model's media and routes, for error messages."""
+        """Return a sentence for error messages: the kind of results of the model, and the routes for them."""
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
