@@ -53,7 +53,7 @@ class SnacDecoder(TokenDecoder):
         return decoder
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the smallest number of frames that fills whole attention windows.
+        """Return the smallest number of frames whose codes fill whole windows of the decoder's local attention.
 
         ``rates`` holds the codes per frame of each codebook.
         """

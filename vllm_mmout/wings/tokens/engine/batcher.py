@@ -31,7 +31,7 @@ class MediaJob:
     """Decoder state that is passed from one chunk of a sound to the next. None if a picture or sound is decoded as a
     whole."""
     key: Hashable = None
-    """Batch key. Jobs with equal keys can be decoded in one forward pass."""
+    """Batch key. Decoding jobs with equal keys can share a forward pass."""
     outcome: Outcome = None
     submitted_at: float = 0.0
     """Time when the job was submitted, in seconds of ``time.monotonic``."""

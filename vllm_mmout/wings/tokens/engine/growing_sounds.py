@@ -62,7 +62,7 @@ class GrowingSounds:
             self.error = error
 
     def end(self, medium: Medium) -> GrowingSound:
-        """Submit the rest of a finished sound for decoding."""
+        """Submit the remaining codes of a finished sound for decoding."""
         sound = self._sound(medium.start)
         self._open = None
         sound.end(medium)
@@ -154,7 +154,7 @@ class GrowingSound:
         self._decode(self._next_piece(medium, frames, ended=False))
 
     def end(self, medium: Medium) -> None:
-        """Submit the rest of the finished sound, once the chunk in progress has been decoded."""
+        """Submit the remaining codes of the finished sound, after the chunk in progress has been decoded."""
         with self._lock:
             self.medium = medium
             if self._busy or self.done is None:

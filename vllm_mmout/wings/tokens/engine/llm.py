@@ -88,7 +88,7 @@ class BoundTokenLLM(LLM):
 
 
 def _with_failures(outputs: list[RequestOutput], *, single: bool) -> list[RequestOutput]:
-    """Turn the result of each failed prompt into a `TokenRequestOutput`, or raise the error of a single prompt.
+    """Turn the result of each failed prompt into a `TokenRequestOutput`. For a single prompt, raise the error.
 
     This must run after vLLM's loop, which reads ``outputs`` of all results.
     """

@@ -47,7 +47,8 @@ class MediaStream:
         growing: GrowingSounds | GrowingPictures | None = None,
     ) -> None:
         self.growing = growing
-        """Decoder of sound chunks or picture previews while the answer is unfinished. None if not requested."""
+        """Decoder of sound chunks or picture previews while the answer is unfinished. None if the request asks for
+        neither."""
         self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
         self._parser = self._new_parser()
         self._params = params

@@ -36,7 +36,7 @@ class GuidedOnV1(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Add, move or remove restricted requests as the batch changes. Resumed requests keep their tokens."""
+        """Add, move or remove requests with a `Guide` as the batch changes. Resumed requests keep their tokens."""
         process_dict_updates(self._requests, batch_update, _tracker_and_tokens)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

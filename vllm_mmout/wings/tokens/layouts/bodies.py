@@ -63,7 +63,7 @@ class Body(ABC):
 
     @property
     def has_all_codes(self) -> bool:
-        """Return whether all codes have come, so that only row ends and the end marker may follow."""
+        """Return whether all codes have come, so that only row-end tokens and the end marker may follow."""
         return self.over
 
     @property
@@ -174,7 +174,7 @@ class FramesBody(Body):
 
     @property
     def has_all_codes(self) -> bool:
-        """Return whether all codes of the picture have come, so that only row ends and the end marker may follow."""
+        """Return whether all codes have come, so that only row-end tokens and the end marker may follow."""
         return len(self._tokens) == self._all
 
     @property

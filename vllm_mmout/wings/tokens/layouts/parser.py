@@ -37,7 +37,8 @@ class StreamParser:
     """
 
     error: TokenError | None
-    """Error for the first token that does not fit the layout. Later tokens are ignored. None if all tokens fit."""
+    """Error for the first token that does not fit the token layout. Later tokens are ignored. None if all tokens
+    fit."""
     seen: int
     """Number of tokens that `feed` has processed so far."""
 

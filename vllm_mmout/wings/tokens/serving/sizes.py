@@ -46,7 +46,8 @@ class Sizes:
         self._processor = processor
         self._fixed = None if processor.layout.grid is None else Grid(*processor.layout.grid)
         self._prompt_has_size = {"rows", "columns"} <= template.names
-        """Whether the prompt tells the model the size of the picture."""
+        """Whether the prompt template has placeholders for rows and columns, so that the prompt tells the model the
+        picture's size."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
