@@ -30,7 +30,7 @@ def result_path(job: str, output: JobOutput) -> str:
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Download the rest of a result into ``part``. If the connection breaks, resume at the last byte received.
+    """Download the missing bytes of a result into ``part``. After a broken connection, resume where it stopped.
 
     Args:
         session: the connection to the server.
@@ -61,7 +61,7 @@ def download(session: Session, path: str, size: int, part: PartFile, show: Calla
 
 
 def _download_once(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Request the missing bytes of a result once, and append them to ``part``."""
+    """Send one request for the missing bytes of a result, and append them to ``part``."""
     # A complete file requests its last byte again, so that the server checks whether the ETag is still valid.
     start = 0 if part.etag is None else min(part.size, max(size - 1, 0))
     headers = {"Range": f"bytes={start}-", "If-Range": part.etag} if start and part.etag else {}

@@ -44,7 +44,7 @@ class SceneBoard:
         """
         self.store = store
         self.taken_over: SimpleQueue[SceneJob] = SimpleQueue()
-        """Queue of jobs that were taken over from stopped servers. This server must start them."""
+        """Queue of jobs from stopped servers that this server has taken over and must start."""
         self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}

@@ -19,7 +19,7 @@ _JSON: Final = ("outputs", "error", "video", "delivery")
 """Columns of the jobs table that hold JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
-"""Maximum number of starts of a job. It keeps a job that crashes its server from crashing all servers."""
+"""Maximum number of times that a job is started, so that a job that crashes its server does not crash all servers."""
 NOBODY: Final = ""
 """Value of the column ``server`` for a released job, which any server may take over."""
 _WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
@@ -33,7 +33,7 @@ _QUEUED_VALUES: Final = {
     "outputs": (),
     "error": None,
 }
-"""Column values of a job that waits in the queue to run from its beginning."""
+"""Values of the columns of the jobs table for a job that waits to run from its beginning."""
 
 
 class SceneDatabase:

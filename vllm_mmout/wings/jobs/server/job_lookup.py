@@ -32,7 +32,7 @@ class JobKind:
     """Type of jobs, either scenes or videos. Each type has its own routes, which find only jobs of this type."""
 
     prefix: str
-    """Prefix of the job ids of this kind, such as "video_"."""
+    """Prefix of the ids of jobs of this type, such as "video_"."""
     parameter: str
     """Name of the path parameter that holds the job id. Error responses refer to it."""
     advice: str
@@ -45,7 +45,7 @@ class JobKind:
     """Error type in the response for a job that does not exist. If None, it is vLLM's type for HTTP status 404."""
 
     def id_of(self, request: Request) -> str:
-        """Return the job id in a request's path, or "" if it is not a valid id of this kind."""
+        """Return the job id in a request's path, or "" if it is not a valid id of such a job."""
         job_id = str(request.path_params[self.parameter])
         return job_id if job_id.startswith(self.prefix) and _REST.fullmatch(job_id[len(self.prefix) :]) else ""
 

@@ -185,7 +185,7 @@ class SceneRunner:
             await self._run(job, _with_job_id(work, job), watch, inputs.held)
 
     async def _record_error(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
-        """Record the error of a job. If the engine died, release the job instead for another server to restart."""
+        """Record the error of a job. If the engine died, release the job so that another server can restart it."""
         engine_died = isinstance(error.__cause__, EngineDeadError | AbortedError)
         if not engine_died or not await asyncio.to_thread(self.board.release, job.id):
             failure = api_error(error, request_id)
@@ -193,7 +193,7 @@ class SceneRunner:
             await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
     async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _PreviewFile) -> None:
-        """Run a job to its end, and store its results. Previews are written meanwhile if clients ask for them."""
+        """Run a job to its end, and store its results. While the job runs, write the previews that clients ask for."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
                 last, progress = output, output.progress

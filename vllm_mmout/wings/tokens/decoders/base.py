@@ -27,7 +27,7 @@ class TokenDecoder(ABC):
     """Base class of decoders that turn generated codes into pictures or sounds. `load` reads the weights."""
 
     kind: ClassVar[str]
-    """Name of this kind of decoder, such as "mimi", as error messages show it."""
+    """Name of the decoder's type in error messages, such as "mimi"."""
 
     facts: DecoderFacts | None = None
     """Codebooks, picture grid and sampling rate of the decoder, which a token layout must match. If None, layouts are

@@ -18,7 +18,7 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, samples]."""
 
 _TEST_FRAMES = (64, 256, 1024)
-"""Lengths, in frames, of the test sounds that show how many frames affect a sample. They are tried in this order."""
+"""Lengths in frames of the test sounds that show how many frames affect a sample, in the order of the tests."""
 _MIN_TEST_FRAMES = 16
 """Length in frames of the shortest test sound that measures the samples per frame."""
 _TEST_SOUNDS = 3
@@ -105,10 +105,10 @@ class WindowedChunks(SoundChunks):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Measurement of how a decoder turns frames into samples. It decodes test sounds."""
+    """Measurement of the frames that a sample depends on, and of the samples per frame, by decoding test sounds."""
 
     decode: Decode
-    """Function that decodes codes. The same codes must always give the same samples."""
+    """Function that decodes codes. It must be deterministic."""
     rates: Sequence[int]
     """Number of codes per frame in each codebook."""
     size: int

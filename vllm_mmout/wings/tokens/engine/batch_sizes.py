@@ -8,8 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _RETIME_AFTER = 64
-"""Number of forward passes with the faster method (one by one, or in a batch) before the slower method is timed
-again."""
+"""Number of forward passes with the faster method, single or batched decoding, before the slower is timed again."""
 _WEIGHT = 0.5
 """Weight, 0 to 1, of the latest measurement in the moving average of decoding times."""
 

@@ -33,7 +33,7 @@ class TextFilterState:
 
 
 class RoutedDetokenizer(IncrementalDetokenizer):
-    """Detokenizer that leaves picture and sound tokens out of the text. They still count as tokens of the answer."""
+    """Detokenizer that leaves picture and sound tokens out of the text, but counts them as tokens of the answer."""
 
     mmout: TextFilterState
 

@@ -57,7 +57,7 @@ class TokenRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Build an output like vLLM. An answer's last output is held back until its pictures and sounds are decoded."""
+        """Build an output like vLLM. An answer's last output comes when its pictures and sounds are decoded."""
         answer = self.mmout
         vllms = super().make_request_output
 

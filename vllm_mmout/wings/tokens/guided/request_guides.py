@@ -26,7 +26,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 
 
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
-    """Return the `TokenTracker` of a request whose tokens are restricted, or None for any other request.
+    """Return a `TokenTracker` for a request with a `Guide`, or None for any other request.
 
     Never raises.
     """

@@ -45,7 +45,7 @@ class LayoutFields:
     """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved".
     None means 0, 1, ..."""
     pad: int | None = None
-    """Token id that fills the positions without a code. Only for the order "delayed"."""
+    """Token id of the padding at positions without a code, which only the order "delayed" has."""
     grid: tuple[int, int] | None = None
     """Number of rows and columns of tokens in an image. None if a token ``row_end`` ends each row."""
     row_end: int | None = None

@@ -268,7 +268,8 @@ class Medium:
     """Index after the last output token of the picture or sound, including its end marker. The range
     ``output_token_ids[start:stop]`` includes text inside a sound if the layout allows such text."""
     codes: tuple[NDArray[np.int64], ...]
-    """One int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Only whole rows and frames."""
+    """Codes as one int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Incomplete rows or frames
+    are left out."""
     complete: bool
     """Whether the picture or sound has all its codes. False if the answer ended, or continued with text, before
     that."""

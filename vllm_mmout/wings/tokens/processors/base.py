@@ -82,7 +82,7 @@ class TokenProcessor(OutputProcessor):
         return self.decode_batch([raw])[0]
 
     def decode_batch(self, media: Sequence[Medium]) -> list[Any]:
-        """Decode the codes of several pictures or sounds at once. Their keys (`batch_key`) are equal.
+        """Decode the codes of several pictures or sounds with equal batch keys (see `batch_key`) at once.
 
         Args:
             media: media of several requests, at most ``max_batch``.

@@ -141,7 +141,7 @@ class TokenService(Service):
         return length - len(prompt)
 
     async def generated(self, run: GenerateArguments) -> RequestOutput:
-        """Run the engine with the arguments ``run`` to the end of the answer, and return the last output."""
+        """Call ``generate`` of the engine with ``run`` until the answer ends, and return the last output."""
         async with aclosing(self.running(run)) as outputs:
             return [output async for output in outputs][-1]
 
