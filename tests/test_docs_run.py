@@ -166,6 +166,15 @@ def walk(tmp_path_factory):
     other = {**feature, "properties": {"name": "all"}}
     fields = {"type": "FeatureCollection", "features": [feature, other]}
     (folder / "fields.geojson").write_text(json.dumps(fields), encoding="utf-8")
+    counties = [
+        {"type": "Feature", "properties": {"name": name}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+        for name, ring in (
+            ("west", [[11.99, 45.05], [12.02, 45.05], [12.02, 45.07], [11.99, 45.05]]),
+            ("east", [[12.02, 45.05], [12.04, 45.05], [12.04, 45.07], [12.02, 45.05]]),
+        )
+    ]
+    text = json.dumps({"type": "FeatureCollection", "features": counties})
+    (folder / "counties.geojson").write_text(text, encoding="utf-8")  # where docs/mosaics.md looks
     landsat = folder / "LC09_L2SP_195027_20240817"
     landsat.mkdir()
     with rasterio.open(scene) as source:
@@ -359,7 +368,7 @@ def test_python_with_an_engine(page, walk, llm, monkeypatch):
     june = ("june-classes.tif", "june-classes.qml", "june-polygons.gpkg", "june-areas.csv", "june-classes.json")
     wanted = {
         "area-and-date.md": [f"report/{name}" for name in (*june, "figure.png", "collection.json")],
-        "mosaics.md": ["map.tif"],
+        "mosaics.md": ["map.tif", "any.tif", "any.tif.aux.xml", "any.qml", "any.png", "counties.csv"],
         "use.md": ["mask.tif"],
         "scenes.md": ["out/scene.tif", "fields.csv", "masked/scene.tif", "flood.geojson", "flood.gpkg", "mask.tif"],
         "report.md": [f"report/{name}" for name in report],
