@@ -72,9 +72,12 @@ def test_the_first_sound_comes_while_the_model_speaks(speaking_server, speaking_
     assert 0 < len(first) < len(rest)
 
 
-def events(answer):
-    """The events of an answer."""
-    lines = "".join(answer.iter_text()).split("\n\n")
+def events(answer, after_first=lambda: None):
+    """The events of an answer. ``after_first`` is called when the first bytes are there."""
+    texts = answer.iter_text()
+    begun = next(texts)
+    after_first()
+    lines = "".join([begun, *texts]).split("\n\n")
     pairs = [line.split("\n") for line in lines if line]
     for name, data in pairs:
         assert json.loads(data.removeprefix("data: "))["type"] == name.removeprefix("event: ")
@@ -82,15 +85,16 @@ def events(answer):
 
 
 @pytest.mark.parametrize("name", ["pcm", "wav"])
-def test_events_are_openais(speaking_client, whole, name):
+def test_events_are_openais(speaking_client, leave, name):
     """Deltas whose joined base64 is the file, then what was used."""
     create = speaking_client.audio.speech.with_streaming_response.create
-    with create(**asked(name, **CHUNKS), stream_format="sse") as answer:
+    with create(**asked(name, "a held sound", **CHUNKS), stream_format="sse") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        *deltas, done = events(answer)
-    assert len(deltas) > 2
+        *deltas, done = events(answer, leave.touch)
+    assert len(deltas) > 1
     assert {event["type"] for event in deltas} == {"speech.audio.delta"}
     content = b"".join(base64.b64decode(event["audio"]) for event in deltas)
+    whole = read(speaking_client.audio.speech.create(**asked("wav", "a held sound")).content, "wav")
     np.testing.assert_allclose(read(content, name), whole, rtol=0, atol=2 / 2**15)
     assert done["type"] == "speech.audio.done"
     frames = len(whole) // 16
