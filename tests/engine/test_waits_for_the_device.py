@@ -22,7 +22,7 @@ from vllm_mmout.engine import wire
 from vllm_mmout.engine.worker import pinning
 from vllm_mmout.engine.worker.reduce import ReducingPooler
 from vllm_mmout.models.author import run
-from vllm_mmout.models.inputs.engine_input import FIELD, as_mm_input
+from vllm_mmout.models.inputs.engine_input import FIELD, as_block_input
 from vllm_mmout.models.single_pass import PlainPooler, SinglePassModel
 from vllm_mmout.processors import RegressionProcessor, SegmentationProcessor
 
@@ -92,9 +92,9 @@ def test_pixels_are_pinned_as_they_arrive(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
     monkeypatch.setattr(pinning, "PIN_MEMORY", True)
-    (item,) = as_mm_input({"pixel_values": np.zeros((2, 6, 64, 64), np.float32)}, ("pixel_values",), tiles=2)[
-        "mm_kwargs"
-    ]["image"]
+    (item,) = as_block_input({"pixel_values": np.zeros((2, 6, 64, 64), np.float32)}, ("pixel_values",), 2)["mm_kwargs"][
+        "image"
+    ]
     core = SimpleNamespace(
         vllm_config=SimpleNamespace(device_config=SimpleNamespace(device_type="cuda")),
         model_executor=object.__new__(UniProcExecutor),

@@ -15,6 +15,7 @@ from vllm_mmout.engine.trace import Trace, Traced
 from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.importing import import_path
 from vllm_mmout.log import logger
+from vllm_mmout.models.inputs.shared_memory import SharedMemory
 from vllm_mmout.params import OutputParams
 from vllm_mmout.processors.base import OwnInputsProcessor, check_output
 from vllm_mmout.registry import MULTIMODAL_OUTPUT_REGISTRY
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
+
+_BUDGETS = 2
+"""Size of the shared memory in multiples of ``max_tile_bytes``. Tiles that are read in advance are not counted there,
+and a memory that is used in parts needs room."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class Binding(EngineBinding):
     """Index of the data-parallel engine that gets this frontend's first tiles. It differs between frontends."""
     trace: Trace | None = None
     """File to which the times of each request are written, or None if the engine is not traced."""
+    memory: SharedMemory | None = None
+    """Memory for the pixels of tiles, which workers on this machine can map. None if requests never hold blocks."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -126,7 +133,10 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return a copy that knows the number of engines. Each `OwnInputsProcessor` gets vLLM's config and renderer."""
+        """Return a copy that knows the number of engines and has the memory that is shared with their workers.
+
+        Each `OwnInputsProcessor` gets vLLM's config and renderer.
+        """
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)
             for name, processor in self.processors.items()
@@ -135,7 +145,11 @@ class Binding(EngineBinding):
         client = engine.engine_core
         engines = len(getattr(client, "core_engines", "1"))  # the client of an engine in this process lacks the list
         first = getattr(client, "client_index", 0) % engines
-        return replace(self, processors={**self.processors, **own}, engines=engines, first_engine=first)
+        memory = None
+        if self.inputs is not None and self.inputs.takes_blocks and SharedMemory.is_supported(engines):
+            memory = SharedMemory(_BUDGETS * engines * self.settings.max_tile_bytes)
+        processors = {**self.processors, **own}
+        return replace(self, processors=processors, engines=engines, first_engine=first, memory=memory)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
         """Return an object that records a request's times in the trace file, or None if tracing is off.

@@ -162,7 +162,11 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Convert floating point inputs of a transformers model to its dtype. Its image processor returns float32."""
+        """Copy tensors in shared memory to the device. Convert floats to the dtype of a transformers model.
+
+        The image processors of transformers always return float32.
+        """
+        tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
         if self._dtype is None:
             return tensors
         return {

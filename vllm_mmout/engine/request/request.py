@@ -46,8 +46,9 @@ class PartInput:
     prompt: Any = None
     """Rendered prompt of a single tile or other part. None for a block of tiles, and for tiles without valid pixels."""
     tensors: Mapping[str, Any] | None = None
-    """Keyword arguments of ``forward`` for a block of tiles: arrays or tensors with the tiles on axis 0. None for other
-    inputs.
+    """Keyword arguments of ``forward`` for a block of tiles, with the tiles on axis 0. None if this is not a block.
+
+    They are kept until the engine has answered, because its worker may read them in shared memory.
     """
     is_block: bool = False
     """Whether this is a block of tiles. The engine's output then has the tiles on axis 0."""
@@ -79,9 +80,9 @@ class PartInput:
         )
         return first, rest
 
-    def without_input(self) -> PartInput:
-        """Return a copy without prompt and tensors, so that their memory is freed before the outputs are decoded."""
-        return replace(self, prompt=None, tensors=None)
+    def without_prompt(self) -> PartInput:
+        """Return a copy without the prompt, so that its memory is freed before the part is decoded."""
+        return replace(self, prompt=None)
 
     def named_in(self, error: BaseException) -> BaseException:
         """Return a copy of ``error`` whose message also names the tile or other part of the input that failed.

@@ -103,8 +103,11 @@ class Run(FanOut):
         """Number of joined tiles, and total number of tiles."""
         return Progress(self.done, self.total)
 
-    def rendered(self, part: PartInput) -> Any:
-        """Return the engine's input for a block of tiles, or for another part of the request."""
+    def rendered(self, part: PartInput, engine: int) -> Any:
+        """Return the input for a block of tiles, or another part of the request, in the form that vLLM takes.
+
+        ``engine`` is the index of the engine that gets it.
+        """
         return part.prompt
 
     def part_request(self, part: PartInput, request_id: str, engine: int | None = None) -> Request:
@@ -112,7 +115,7 @@ class Run(FanOut):
 
         Its priority value is higher by 1 than the user's, so that requests without tiles run earlier.
         """
-        sent = part.without_input()
+        sent = part.without_prompt()
         traced = self.context.get(TRACED)
         name = {} if traced is None else {wire.TRACED: (traced.request, part.index, len(part))}
         return Request(
@@ -122,7 +125,7 @@ class Run(FanOut):
             self.request.trace_headers,
             self.request.priority + 1,
             engine,
-            prompt=self.rendered(part),
+            prompt=self.rendered(part, engine or 0),
             mark={**self._mark, **name},
             pooling=part.pooling,
             finish=lambda outputs, name: self.decoded(sent, str(name), outputs),

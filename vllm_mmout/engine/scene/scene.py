@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vllm_mmout.engine.request.request import PartInput
 from vllm_mmout.engine.scene.cutting import columns_at_once
 from vllm_mmout.engine.scene.lane import StoppedError
@@ -14,6 +16,7 @@ from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.trace import stage
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, raise_interrupt, type_and_message
 from vllm_mmout.geo import TileGrid, reflected
+from vllm_mmout.models.inputs.engine_input import as_tensor
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.outputs.partial_images import PartialImages
@@ -148,10 +151,12 @@ class Scene(Run):
     def parts(self) -> Generator[PartInput, None, None]:
         """Read and yield blocks of tiles, in an order that decodes each segment of the file at most twice."""
         count, sent, unread = self.block_size, False, len(self.grid)
+        memory = self.binding.memory
+        empty = np.empty if memory is None else memory.empty
         with self._opened() as view:
             for group in self.grid.groups(columns_at_once(self.grid, view)):
                 windows = [self.grid.window(index) for index in group]
-                with closing(view.tiles(windows, size=self.grid.fed, count=count)) as blocks:
+                with closing(view.tiles(windows, size=self.grid.fed, count=count, empty=empty)) as blocks:
                     for start in range(0, len(group), count):
                         indices = group[start : start + count]
                         if not self.reserve(len(indices)):
@@ -179,9 +184,14 @@ class Scene(Run):
                 mapped = list(self._mapped(view, pixels if len(shown) == len(parts) else pixels[places], shown))
             yield from mapped
 
-    def rendered(self, part: PartInput) -> Any:
-        """Return the engine's input for a block of tiles or a single tile."""
-        return part.prompt if part.tensors is None else self._inputs.render_block(part.tensors, len(part))
+    def rendered(self, part: PartInput, engine: int) -> Any:
+        """Return the input for a block of tiles or a single tile, in the form that vLLM takes.
+
+        ``engine`` is the index of the engine that gets it.
+        """
+        if part.tensors is None:
+            return part.prompt
+        return self._inputs.render_block(part.tensors, len(part), self.binding.memory, engine)
 
     def _read(self, blocks: Iterator[TilePixels], group: Sequence[int]) -> TilePixels:
         try:
@@ -201,12 +211,14 @@ class Scene(Run):
             if (window := part.window) is not None and (window.height, window.width) != (height, width):
                 padding = height - window.height, width - window.width
                 tile[...] = reflected(tile[:, : window.height, : window.width], padding)
-        inputs, params = self._inputs, self.request.params
+        inputs, params, memory = self._inputs, self.request.params, self.binding.memory
         if inputs.takes_blocks:
             done = 0
             for tensors in inputs.tiles(view, pixels):
                 count = len(next(iter(tensors.values())))
-                yield PartInput(parts[done : done + count], None, tensors, is_block=True, name_of=self._name_of)
+                held = {name: as_tensor(value) for name, value in tensors.items()}
+                held = held if memory is None else memory.moved(held)
+                yield PartInput(parts[done : done + count], None, held, is_block=True, name_of=self._name_of)
                 done += count
             return
         for part, tile in zip(parts, pixels, strict=True):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.models.inputs.context import InputContext, dummy_of, processed, tokens_of
-from vllm_mmout.models.inputs.engine_input import as_mm_input, as_tensor, raw_input
+from vllm_mmout.models.inputs.engine_input import as_block_input, as_mm_input, as_tensor, raw_input
 from vllm_mmout.models.inputs.input_forms import are_named_files, native
 from vllm_mmout.models.inputs.keywords import Keywords
 from vllm_mmout.models.inputs.make_mapper import AutoProcessorMapper, called, make_mapper, refuse_reading_options
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vllm.inputs import MultiModalInput
 
     from vllm_mmout.models.inputs.raster_view import RasterView
+    from vllm_mmout.models.inputs.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,14 @@ class ModelInputs:
             tiles = list(alike)
             yield {name: _stacked([tile[name] for tile in tiles]) for name in tiles[0]}
 
-    def render_block(self, tensors: Mapping[str, Any], count: int) -> MultiModalInput:
-        """Convert the tensors of ``count`` tiles, which are on axis 0, to vLLM's input format."""
-        return as_mm_input(tensors, self.keywords.names, tiles=count)
+    def render_block(
+        self, tensors: Mapping[str, Any], count: int, memory: SharedMemory | None, engine: int
+    ) -> MultiModalInput:
+        """Convert the tensors of ``count`` tiles, which are on axis 0, to vLLM's input format.
+
+        ``memory`` is shared with the worker of the engine that has the index ``engine``.
+        """
+        return as_block_input(tensors, self.keywords.names, count, memory=memory, engine=engine)
 
     def _checked_input(self, mapped: MappedInput) -> MappedInput:
         return MappedInput(self._checked_tensors(mapped.tensors), mapped.source)

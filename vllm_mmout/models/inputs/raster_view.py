@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from vllm_mmout.geo import Georeference, Layer, OpenRaster, PlacedArea, Raster
+    from vllm_mmout.geo.raster.window_blocks import Empty
     from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
@@ -187,13 +188,15 @@ class RasterView:
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
-        self, windows: Sequence[Window], *, size: tuple[int, int], count: int
+        self, windows: Sequence[Window], *, size: tuple[int, int], count: int, empty: Empty = np.empty
     ) -> Generator[TilePixels, None, None]:
         """Yield the pixels of windows in batches of up to ``count`` tiles of ``size``, with the tiles on axis 0.
 
-        Raises InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
+        ``empty`` allocates the arrays, see `OpenRaster.tiles`. Raises InputError if the file is damaged. Its ``tile``
+        is the index of the first damaged window.
         """
-        arrays = self.raster.tiles([self.in_input(window) for window in windows], self.bands, size=size, count=count)
+        in_raster = [self.in_input(window) for window in windows]
+        arrays = self.raster.tiles(in_raster, self.bands, size=size, count=count, empty=empty)
         with closing(arrays):
             done = 0
             for array, masks in arrays:

@@ -1,0 +1,193 @@
+"""Memory that a frontend shares with the engine's workers, so that the pixels of tiles are not sent as bytes.
+
+The frontend decodes tiles straight into a `SharedMemory`, and a request carries only the offset of each tensor in it.
+Bytes would be copied to the engine core, and again to a worker in another process.
+
+The first requests carry bytes and the address of the memory. A worker that can map the memory sets a flag in it.
+Only then does the frontend use it for this engine's requests. A worker on another machine never sets its flag.
+
+The system frees the memory when its processes end, even if they are killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from bisect import bisect
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+_NAME = "mmout-tiles"
+_ALIGNMENT = 4096
+_TOKEN_BYTES = 5
+_HEADER_BYTES: Final = 4096
+"""Size of the header in bytes: the token, and then a byte for each engine, which is 1 if its worker has mapped the
+memory."""
+
+
+class Address(NamedTuple):
+    """Numbers by which a worker finds and checks the memory of a frontend."""
+
+    pid: int
+    """Id of the frontend's process."""
+    fd: int
+    """Number of the memory's file descriptor in that process."""
+    token: int
+    """Random number at the start of the memory, by which a worker recognizes it."""
+
+
+class SharedMemory:
+    """Memory of a frontend for the pixels of tiles, which workers on the same machine can map. Thread-safe.
+
+    A part of the memory is used as long as an array that `empty` returned, or a view of it, exists.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is first used."""
+        self.nbytes = nbytes
+        size = _HEADER_BYTES + nbytes
+        fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        weakref.finalize(self, os.close, fd)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.address = Address(os.getpid(), fd, secrets.randbits(8 * _TOKEN_BYTES))
+        self._map = mmap.mmap(fd, size)
+        self._map[:_TOKEN_BYTES] = self.address.token.to_bytes(_TOKEN_BYTES, "little")
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._free = [(_HEADER_BYTES, size)]
+        """Sorted (start, end) byte ranges that are not used."""
+        self._returned: deque[tuple[int, int]] = deque()
+        """Ranges that are no longer used but not in ``_free`` yet. An array may be collected while the lock is held."""
+        self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
+
+    @staticmethod
+    def is_supported(engines: int) -> bool:
+        """Return whether this system has memory files, as Linux does, and the header has a byte for each engine."""
+        return hasattr(os, "memfd_create") and engines <= _HEADER_BYTES - _TOKEN_BYTES
+
+    def is_mapped_by(self, engine: int) -> bool:
+        """Return whether the worker of an engine has mapped this memory. ``engine`` is the engine's index."""
+        return self._map[_TOKEN_BYTES + engine] == 1
+
+    @property
+    def free_bytes(self) -> int:
+        """Number of bytes that are not used."""
+        with self._lock:
+            self._take_back()
+            return sum(end - start for start, end in self._free)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an uninitialized array, like `numpy.empty`.
+
+        It is in this memory if a worker has mapped the memory and if there is room.
+        """
+        part = self._allocate(prod(shape) * dtype.itemsize)
+        return np.empty(shape, dtype) if part is None else part.view(dtype).reshape(shape)
+
+    def moved(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return tensors by keyword, copied into this memory if they are outside, as far as `empty` would use it."""
+        import torch
+
+        moved = dict(tensors)
+        for name, tensor in tensors.items():
+            if self.offset_of(tensor) is None and (part := self._allocate(tensor.nbytes)) is not None:
+                moved[name] = torch.from_numpy(part).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return moved
+
+    def offset_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the offset in bytes of a tensor in this memory, or None if it is outside or not contiguous."""
+        offset = int(tensor.data_ptr() - self._bytes.ctypes.data) if tensor.is_cpu else -1
+        return offset if _HEADER_BYTES <= offset < self._bytes.nbytes and tensor.is_contiguous() else None
+
+    def _allocate(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return an array of ``nbytes`` bytes in this memory. None if no worker has mapped it, or it has no room."""
+        size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        start = self._find(size) if size and 1 in self._map[_TOKEN_BYTES:_HEADER_BYTES] else None
+        if start is None:
+            return None
+        part: Any = (ctypes.c_char * size).from_buffer(self._map, start)
+        weakref.finalize(part, self._returned.append, (start, start + size)).atexit = False
+        return np.frombuffer(part, np.uint8, nbytes)
+
+    def _find(self, size: int) -> int | None:
+        with self._lock:
+            self._take_back()
+            for place, (start, end) in enumerate(self._free):
+                if end - start >= size:
+                    self._free[place : place + 1] = [(start + size, end)] if end - start > size else []
+                    return start
+        return None
+
+    def _take_back(self) -> None:
+        """Add ranges that are no longer used to the free ranges, and merge neighbours."""
+        while self._returned:
+            start, end = self._returned.popleft()
+            place = bisect(self._free, (start, end))
+            if place < len(self._free) and self._free[place][0] == end:
+                end = self._free.pop(place)[1]
+            if place and self._free[place - 1][1] == start:
+                place -= 1
+                start = self._free.pop(place)[0]
+            self._free.insert(place, (start, end))
+
+
+def tensor_at(memory: torch.Tensor | None, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return the tensor at a byte offset in a memory that `map_memory` returned, without a copy.
+
+    Raises:
+        RuntimeError: ``memory`` is None, or the tensor exceeds it.
+
+    """
+    if memory is None:
+        raise RuntimeError("a request's tensors are in shared memory, which this process cannot map")
+    end = offset + prod(shape) * dtype.itemsize
+    if not _HEADER_BYTES <= offset <= end <= memory.nbytes:
+        raise RuntimeError(f"a tensor of {dtype} {list(shape)} at byte {offset} exceeds the shared memory")
+    return memory[offset:end].view(dtype).view(tuple(shape))
+
+
+@cache
+def map_memory(address: Address, engine: int) -> torch.Tensor | None:
+    """Map the memory of a frontend, and set the flag of the engine with the index ``engine``. Called in a worker.
+
+    Returns:
+        The memory as uint8 [bytes], pinned if the worker uses a GPU. None if this process is the frontend itself, or if
+        the frontend runs on another machine.
+
+    """
+    import torch
+
+    path = Path(f"/proc/{address.pid}/fd/{address.fd}")
+    try:
+        if address.pid == os.getpid() or not str(path.readlink()).startswith(f"/memfd:{_NAME}"):
+            return None
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            mapped = mmap.mmap(fd, 0)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError):
+        return None
+    if int.from_bytes(mapped[:_TOKEN_BYTES], "little") != address.token:
+        return None
+    memory = torch.frombuffer(mapped, dtype=torch.uint8)
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():  # without pinning, copies to the GPU are slower but correct
+        cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+    mapped[_TOKEN_BYTES + engine] = 1
+    return memory
