@@ -101,9 +101,9 @@ def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -
     handling = 'the numbers were taken as stored. scale="file" applies both, scale="stored" takes the numbers as stored'
     if packing.shift:
         handling = (
-            f"{packing.shift} was added to the counts, as in products of before processing baseline 04.00. If the model"
-            f" takes such counts, scale=1 with offset={packing.shift} confirms this. If it takes reflectance, set"
-            f' scale="file". scale="stored" would take the counts without adding {packing.shift}'
+            f"{packing.shift} was added to the counts, as in products of before processing baseline 04.00. This is"
+            f' right if the model takes such counts. If it takes reflectance, set scale="file". scale="stored" would'
+            f" take the counts without adding {packing.shift}"
         )
     return f"{statement(packing, bands)}; {handling}."
 
