@@ -67,12 +67,16 @@ def test_a_pod_that_is_to_end_waits_for_its_scenes(monkeypatch):
     program, flag, code = container["lifecycle"]["preStop"]["exec"]["command"]
     ours, vllms = 'mmout:tiles_waiting{model_name="m"}', 'vllm:num_requests_running{engine="0",model_name="m"}'
     assert '"mmout:tiles_waiting"' in (ROOT / "vllm_mmout/serving/metrics.py").read_text()
-    pages = [f"# HELP x\n{ours} {tiles}\n{vllms} {running}\n" for tiles, running in ((12, 0), ("0.0", 1.0), (0.0, 0.0))]
+    assert '"mmout:jobs_unfinished"' in (ROOT / "vllm_mmout/wings/jobs/server/runner.py").read_text()
+    pages = [
+        f"# HELP x\nmmout:jobs_unfinished {jobs}\n{ours} {tiles}\n{vllms} {running}\n"
+        for jobs, tiles, running in ((0.0, 12, 0), (0.0, "0.0", 1.0), (2.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    ]
     left, waited = iter(pages), []
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(next(left).encode()))
     monkeypatch.setattr("time.sleep", waited.append)
     exec(code, {})  # noqa: S102 - our own
-    assert (program, flag, waited, list(left)) == ("python3", "-c", [2, 2], [])
+    assert (program, flag, waited, list(left)) == ("python3", "-c", [2, 2, 2], [])
 
 
 def test_the_image_has_what_it_is_built_of_and_no_more():

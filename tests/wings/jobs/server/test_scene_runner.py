@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from failures_logged import failures_logged
 from PIL import Image
+from prometheus_client import REGISTRY
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.request_output import Progress
@@ -138,7 +139,9 @@ async def test_a_job_runs_to_its_end(board):
     """Its tiles are counted as they come, under its own id; then its result is there and its input closed."""
     async with started(board) as runner:
         work, given = Work(), inputs()
+        before = REGISTRY.get_sample_value("mmout:jobs_unfinished")
         job = await added(runner, work, given)
+        assert REGISTRY.get_sample_value("mmout:jobs_unfinished") == before + 1
         assert board.get(job.id).status in ("queued", "in_progress")
         await work.began.wait()
         assert board.get(job.id).status == "in_progress"
@@ -154,6 +157,7 @@ async def test_a_job_runs_to_its_end(board):
         assert (seen.status, seen.tiles_done, seen.outputs[0].processor) == ("completed", 4, "segmentation")
         await until(given[1].is_set)
         await until(lambda: not runner._running)
+        assert REGISTRY.get_sample_value("mmout:jobs_unfinished") == before
     assert [path.name for path in board.store.shared.work.iterdir()] == [".lock"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client import Gauge
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from vllm_mmout.engine.threads import in_thread
@@ -50,6 +52,13 @@ _SWEEP_S: Final = 5.0
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
 
 
+@functools.cache
+def unfinished_jobs() -> Gauge:
+    """Return the Prometheus gauge of this process's jobs that wait or run, created once."""
+    text = "Jobs of this server that wait or run."
+    return Gauge("mmout:jobs_unfinished", text, multiprocess_mode="livesum")
+
+
 @dataclass(frozen=True, slots=True)
 class _ActiveJob:
     task: asyncio.Task[None]
@@ -71,6 +80,7 @@ class SceneRunner:
 
     def start(self) -> None:
         """Start the background task that watches this server's jobs and takes over the jobs of stopped servers."""
+        unfinished_jobs()  # so that the metric exists before the first job
         self._tending = asyncio.create_task(self._tend())
 
     async def add(
@@ -125,6 +135,7 @@ class SceneRunner:
     def _start(self, job: SceneJob, run: Coroutine[Any, Any, None], watch: PreviewRequest) -> None:
         task = asyncio.create_task(run)
         self._running[job.id] = _ActiveJob(task, watch)
+        unfinished_jobs().inc()
         task.add_done_callback(lambda task: self._ended(job.id, task))
 
     def _delete_unsent(self, job: SceneJob | int) -> None:
@@ -142,6 +153,7 @@ class SceneRunner:
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         self._running.pop(job_id, None)
+        unfinished_jobs().dec()
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("job %s ended with an unexpected error", job_id, exc_info=error)
 
