@@ -58,7 +58,7 @@ def check_release() -> None:
 
 
 class _PictureParser(MultiModalDataParser):
-    """Data parser for vLLM that leaves pictures unchanged, because the model author's functions read them."""
+    """vLLM data parser that leaves pictures unchanged. Functions of the model's author convert them to tensors."""
 
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if data is None:
@@ -103,7 +103,10 @@ class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
 
 
 class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
-    """Processor for vLLM that inserts image tokens and maps pictures to tensors by the model author's functions."""
+    """vLLM's multimodal processor for pictures in prompts.
+
+    Functions of the model's author insert the image tokens, and convert the pictures to tensors.
+    """
 
     requires_tokenizer = False
 
@@ -181,7 +184,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
 
     def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
-        """Return a replacement that changes nothing, which vLLM requires. `apply` has already inserted the tokens."""
+        """Return an empty replacement, since vLLM requires one. `apply` has already inserted the image tokens."""
         return [PromptReplacement(modality=IMAGE, target=[], replacement=[])]
 
 

@@ -38,13 +38,13 @@ class Observer:
         """Record that an output of ``nbytes`` bytes has arrived from the engine and waits to be decoded."""
 
     def settled(self, nbytes: int) -> None:
-        """Record that an output of ``nbytes`` bytes no longer waits: it was decoded, has failed or was cancelled."""
+        """Record that an output of ``nbytes`` bytes was decoded, failed or was cancelled, so it no longer waits."""
 
     def decoded(self, processor: str, seconds: float) -> None:
         """Record how long a processor took to decode a request or a block of tiles, including writing a file."""
 
     def tile(self, pixels: int) -> None:
-        """Record that a tile was joined to the result of its scene. ``pixels`` is its share of the scene's pixels."""
+        """Record that a tile was joined to the result of its scene. ``pixels`` is the number of scene pixels in it."""
 
     def backlog(self, tiles: int, seconds: float) -> None:
         """Record the number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""
@@ -94,7 +94,7 @@ def was_counted(error: BaseException) -> bool:
 
 
 def counted(generate: Generate) -> Generate:
-    """Decorate ``AsyncLLM.generate`` to report each call that ends without a result to the observer once."""
+    """Decorate ``AsyncLLM.generate`` so that the observer learns once of each call that ends without a result."""
 
     @functools.wraps(generate)
     async def counting(

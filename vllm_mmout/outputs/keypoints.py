@@ -44,7 +44,7 @@ class KeypointsOutput(StructuredOutput):
 
     keypoints: list[Keypoint]
     size: tuple[int, int]
-    """(height, width) in pixels of the input that the positions refer to."""
+    """(height, width) of the input in pixels. The points are positions in this input."""
 
     @property
     def geojson(self) -> dict[str, Any]:

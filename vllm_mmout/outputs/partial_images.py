@@ -194,7 +194,7 @@ class PartialImage:
     georeference: Georeference | None
     """Georeference of the whole raster, or None if it is unknown."""
     asked: bool = False
-    """True if a client requested the preview by `PreviewRequest`. False if it was made after a set number of tiles.
+    """True if a client requested this preview, False if it was made after a set number of tiles.
 
     A requested preview that was not taken yet is replaced by a newer one."""
 
@@ -253,7 +253,7 @@ class GrowingImage(ImageOutput):
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return the preview pixels that show a part of the raster, along one axis, and the raster pixels they show.
+    """Return, along one axis, which preview pixels show a part of the raster, and which raster pixels they show.
 
     Each preview pixel shows a single raster pixel, whose index is in ``middles``. The part has ``length`` raster pixels
     from index ``start`` on, from which the raster pixels in the result are counted.

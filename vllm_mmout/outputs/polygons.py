@@ -110,7 +110,7 @@ class PolygonsOutput(MediaOutput):
         return geopandas.read_parquet(BytesIO(self.to_bytes("geoparquet")))
 
     def placed(self, source: Source) -> PolygonsOutput:
-        """Return a copy with the georeference of its input, so that polygons are in the input's CRS."""
+        """Return a copy with the georeference of the input ``source``, so that polygons are in the input's CRS."""
         return PolygonsOutput(self.classes.placed(source), simplify=self.simplify)
 
     def close(self) -> None:
@@ -162,9 +162,9 @@ class TracedPolygons:
     """Iterator over polygons that are traced from a class raster on demand. It can be consumed only once."""
 
     pieces: Iterable[Polygons]
-    """Batches of polygons, whose vertices are pixel corners (column, row)."""
+    """Batches of polygons. Their vertices are corners of pixels, as (column, row)."""
     lattice: Lattice
-    """Converter of pixel corners to coordinates of the raster's CRS."""
+    """Converter from pixel corners (column, row) to coordinates in the raster's CRS."""
     georeference: Georeference | None
     """Georeference of the class raster."""
     names: Sequence[str] | None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STYLE_BYTES: Final = 1 << 24
 """Maximum number of bytes of a style file that are read. It is twice the size of a style of 65536 classes."""
 _ENTRY: Final = re.compile(r'<paletteEntry\b(?=[^<>]*?\bvalue="(\d{1,5})")(?=[^<>]*?\bcolor="#([0-9a-fA-F]{6})")')
-"""Class number and colour in an entry of a QGIS style."""
+"""Pattern of an entry in a QGIS style file. Its groups are the class number and the colour."""
 
 
 def open_result(path: str | Path) -> StoredRaster:

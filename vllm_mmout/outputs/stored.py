@@ -136,7 +136,7 @@ class StoredRaster(RasterOutput):
         return target
 
     def placed(self, source: Source) -> StoredRaster:
-        """Return the raster unchanged, since it got the georeference of its input when it was written."""
+        """Return the raster unchanged. Its file already has the georeference of its input."""
         return self
 
     def close(self) -> None:

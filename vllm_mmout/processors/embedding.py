@@ -67,7 +67,7 @@ class EmbeddingProcessor(OutputProcessor):
         self._dtype = dtype
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Pool and normalise the model's output to vectors of ``dtype`` [n, dim].
+        """Pool and normalise the model's output as the options say. Return vectors [n, dim].
 
         Raise ReduceError if the output has a wrong shape or dtype, or a component is too large for float16.
         """
@@ -120,9 +120,9 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def tensor_named(output: Raw, name: str | None, takes: str, default: str | None = None) -> torch.Tensor:
-    """Return the model's output ``name``. If ``name`` is None, return the output ``default`` or the only output.
+    """Return the tensor ``name`` of a model's output. If ``name`` is None, return ``default`` or the only tensor.
 
-    Raise ReduceError if there is no such output. Its message begins with ``takes``, the inputs of the processor.
+    Raise ReduceError if the tensor is missing. The message begins with ``takes``, what the processor accepts.
     """
     tensors = named(output)
     if name is None and default in tensors:

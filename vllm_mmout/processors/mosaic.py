@@ -59,19 +59,18 @@ def mosaic(
 
 
 class _Joining:
-    """State of joining the tiles of a scene. Overlaps wait in memory until all tiles that cover them have arrived.
+    """Raster that is joined from the tiles of a scene. Overlaps wait in memory until all their tiles have arrived.
 
-    Pixels of a single tile are written at once.
+    Pixels that only one tile covers are written immediately.
 
     The first tile with an output sets the dtype, bands and metadata of the raster; the other tiles must match it.
     """
 
     _plan: Plan
     _like: RasterOutput
-    """One pixel of the first tile that has valid pixels, as a template: all tiles must have its bands, dtype and
-    nodata."""
+    """One pixel of the first tile that has valid pixels. All other tiles must have its bands, dtype and nodata."""
     _metadata: dict[str, str]
-    """Metadata items that are equal in all tiles so far."""
+    """Metadata items that all tiles joined so far have in common."""
     _finished_metadata: dict[str, str]
 
     def __init__(
@@ -97,7 +96,7 @@ class _Joining:
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add_block(self, block: Sequence[Part]) -> None:
-        """Add the tiles of one engine request. A tile without valid pixels has the output None."""
+        """Add the tiles of one engine request. The output of a tile without valid pixels is None."""
         if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
             tiles = block.outputs
             if isinstance(tiles, RasterTiles):
@@ -109,9 +108,9 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add the tiles of one engine request, and write neighbouring tiles together where possible.
+        """Add the tiles of one engine request, whose outputs are a single array.
 
-        Tiles without overlap and without masked pixels are written at once.
+        Neighbouring tiles without overlap and without masked pixels are written together.
         """
         if tiles.array.shape[2:] != self._plan.output_size:
             self._add(block[0])  # raises the error
@@ -134,7 +133,7 @@ class _Joining:
             start += count
 
     def _strip(self, parts: Sequence[Part], start: int) -> tuple[int, Cell] | None:
-        """Count the tiles from index ``start`` on that lie side by side and can be written together.
+        """Count the neighbouring tiles from index ``start`` on that can be written together as one strip.
 
         Return (count, rectangle of the first tile), or None if the tile at ``start`` has masked pixels or overlaps
         another tile.
@@ -180,7 +179,7 @@ class _Joining:
 
     @property
     def _georeference(self) -> Georeference | None:
-        """Georeference of the joined raster. Its pixels may be larger or smaller than the scene's."""
+        """Georeference of the joined raster, whose pixel size differs from the scene's if the model changes it."""
         georeference = self._source.georeference
         return None if georeference is None else georeference.resized(self._grid.covered, self._plan.size)
 
@@ -191,7 +190,7 @@ class _Joining:
             self._canvas.discard()
 
     def _begin(self, output: RasterOutput) -> Canvas:
-        """Create the canvas from the first tile with valid pixels. Then fill in earlier tiles, which have none."""
+        """Create the canvas from the first tile with valid pixels. Mark the empty tiles that arrived before it."""
         shape = self._blend if output.dtype.kind == "f" else "none"
         self._plan = Plan.make(self._grid, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)
@@ -226,7 +225,7 @@ class _Joining:
                 self._wait(canvas, cell, Contribution(index, values.copy(), self._plan.weight(index, cell), shown))
 
     def _mask_of_result(self, valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
-        """Resize a tile's mask to ``size``. An output pixel is valid if any of its input pixels is valid."""
+        """Resize a tile's mask of valid input pixels to ``size``. One valid input pixel makes an output pixel valid."""
         patch = self._grid.patch
         if patch == 1:
             return resized_mask(valid, size)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=type)
 
 FACTORIES = "_output_processor_factories"
-"""Name of the attribute of a model class that keeps its registered output processors by name."""
+"""Attribute of a model class in which the output processors registered for it are stored by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class EngineFunctions:
     """Functions of `vllm_mmout.engine` that `OutputRegistry` calls. They are set when vLLM loads the plugin."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Function that `OutputRegistry.create_output_processor` calls."""
+    """Function that creates a model's output processor, for `OutputRegistry.create_output_processor`."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Function that `OutputRegistry.output_router` calls."""
+    """Function that chooses vLLM's output processor for an engine, for `OutputRegistry.output_router`."""
 
 
 class OutputRegistry:
@@ -47,7 +47,7 @@ class OutputRegistry:
 
     @classmethod
     def connect(cls, engine: EngineFunctions) -> None:
-        """Set the functions of `vllm_mmout.engine` that all registries call. The vLLM plugin calls this."""
+        """Store the engine functions that all registries call. vLLM calls this when it loads this package's plugin."""
         cls._engine = engine
 
     def register_output_processor(

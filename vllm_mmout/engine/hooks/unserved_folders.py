@@ -16,7 +16,7 @@ from vllm_mmout.errors import MMOutError, ModelError, OptionError, type_and_mess
 from vllm_mmout.registry.resolve import KEY
 
 _alternatives: dict[str, str] = {}
-"""Name of the extension package that could serve a model instead of vLLM, by the model's path or hub id."""
+"""Maps a model's path or hub id to the name of the extension package that could serve it instead of vLLM."""
 
 
 def record_alternative(model: str, wing: str | None) -> None:
@@ -70,9 +70,9 @@ def naming_the_argument(model: str) -> Iterator[None]:
 
 
 class LeftLLM:
-    """Mixin for the ``LLM`` of a pooling model that vLLM serves itself, but an extension package could serve.
+    """Mixin for ``LLM`` whose errors suggest to serve the model by an extension package instead of vLLM.
 
-    Errors of ``generate`` name the engine argument that selects the package.
+    It is used for pooling models. Errors of ``generate`` name the engine argument that selects the package.
     """
 
     llm_engine: Any
@@ -89,7 +89,7 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Turn an ``LLM`` into a `LeftLLM` if it serves a pooling model that an extension package could serve."""
+    """Make errors of ``llm`` suggest an extension package, if one could serve its pooling model instead of vLLM."""
     model_config = llm.llm_engine.vllm_config.model_config
     if model_config.runner_type == "pooling" and remedy(model_config.model) is not None:
         rebase(llm, LeftLLM)

@@ -16,7 +16,10 @@ Original: TypeAlias = Callable[..., Any]
 
 
 def _hook_wrapper(replacement: Callable[..., Any]) -> Callable[[Original], Original]:
-    """Return a decorator that redirects calls to ``replacement``, with the decorated callable as first argument."""
+    """Return a decorator that redirects calls of a function to ``replacement``.
+
+    The decorated function is passed to ``replacement`` as the first argument.
+    """
 
     @functools.wraps(replacement)
     def wrap(original: Original) -> Original:
@@ -69,9 +72,10 @@ def llm_engine_init(original: Original, self: Any, vllm_config: VllmConfig, *arg
 
 
 def _started(start: Callable[[], None], vllm_config: VllmConfig, *, in_process: bool) -> EngineBinding | None:
-    """Check an engine's options, then call ``start``. Return its `EngineBinding`, or None for a text model.
+    """Check an engine's options, then start the engine by calling ``start``.
 
-    If an engine with output processors does not start, the error that its processes reported is raised.
+    Return its `EngineBinding` (output processors and settings), or None for a model that answers in text. If an engine
+    with output processors does not start, the error that its processes reported is raised.
     """
     from vllm_mmout.engine.binding import check_extensions, make_binding
     from vllm_mmout.engine.hooks.startup import raising_worker_error

@@ -42,11 +42,11 @@ class Limits:
     """Limits of a mosaic that a server sets. None means no limit."""
 
     tiles: int | None = None
-    """Largest number of tiles of all scenes together."""
+    """Largest number of tiles in a mosaic, summed over its scenes."""
     area: float | None = None
-    """Largest area of a scene, and of the map, in square kilometres."""
+    """Largest area in square kilometres. It applies to each scene and to the map that the mosaic makes."""
     pixels: int | None = None
-    """Largest number of pixels of the map."""
+    """Largest number of pixels of the mosaic's map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class MosaicPlan:
     maps: tuple[PlannedMap, ...]
     """Maps that are made: one, or one for each day."""
     assumed: tuple[str, ...]
-    """Sentences for the result's ``assumed``: about scenes that were left out, and about doubtful dates."""
+    """Sentences for the result's field ``assumed``, about scenes that were left out and about doubtful dates."""
     grid: tuple[MapGrid, bool] | None
     """Grid of the map that the user gave, and whether its size is fixed. None if the user gave no grid."""
     area: Area | None
@@ -79,7 +79,7 @@ class MosaicPlan:
 
     @classmethod
     def of(cls, binding: Binding, mosaic: Mosaic, params: OutputParams, limits: Limits) -> MosaicPlan:
-        """Open each scene, check all that can be checked before the model runs, and close the scenes.
+        """Return the plan of a mosaic. Each scene is opened, checked and closed before the model runs.
 
         Raises:
             MMOutError: the request is refused. If a scene is the reason, the message names it.
@@ -121,7 +121,7 @@ class MosaicPlan:
         return own or ([] if self.target is None else [self.target])
 
     def checked(self, limits: Limits) -> MosaicPlan:
-        """Check the scenes' scales and dates, the grid and limits. Return a copy with sentences on doubtful dates."""
+        """Check the mosaic's scales, dates, grid and limits. Return a copy whose ``assumed`` names doubtful dates."""
         self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:
@@ -157,7 +157,7 @@ class MosaicPlan:
                 )
 
     def _dated(self) -> MosaicPlan:
-        """Raise OptionError if the date of a scene is unknown. Return a copy with sentences about doubtful dates."""
+        """Return a copy whose ``assumed`` names doubtful dates. Raise OptionError if the date of a scene is unknown."""
         undated = [scene.name for scene in self.scenes if (scene.day or scene.written) is None]
         if undated:
             raise OptionError(
@@ -232,9 +232,10 @@ def _shown(scales: frozenset[tuple[float, float]]) -> str:
 def _usable_scenes(
     scenes: Iterable[tuple[str, Callable[[], MosaicScene]]], *, assumed: list[str], skip_failed: bool
 ) -> tuple[MosaicScene, ...]:
-    """Call the functions in ``scenes`` to make scenes. Leave out failed scenes, with a sentence in ``assumed``.
+    """Make the scenes by calling the functions in ``scenes``, and leave out scenes that fail.
 
-    Scenes outside of the bbox or aoi are always left out, and other failed scenes only if ``skip_failed`` is True.
+    A sentence about each scene that is left out is added to ``assumed``. Scenes outside of the bbox or aoi are always
+    left out, and other failed scenes only if ``skip_failed`` is True.
     """
     kept = []
     for name, make in scenes:

@@ -1,4 +1,4 @@
-"""The results that a request asks for: one of each processor, or several kinds made of one decoded output."""
+"""Results of a request: one of each output processor, or several kinds of output made by one processor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AskedResult:
-    """A result that a request asks for."""
+    """One result that a request asks for, with the output processor and the options that make it."""
 
     name: str
     """Name of the result: its kind if the request asks for several kinds of output, else its processor's name."""
@@ -80,7 +80,7 @@ def check_suffix_of(results: Sequence[AskedResult], path: PurePath, hint: str = 
 
 
 def make_kinds(results: Sequence[AskedResult], output: Any, source: Source) -> dict[str, Any]:
-    """Make each requested kind of output from a processor's ``output``, and return them by name.
+    """Convert a processor's ``output`` to each kind that the request asks for. Return the results by name.
 
     ``source`` describes the input.
     """

@@ -12,7 +12,7 @@ from typing import Protocol
 from vllm_mmout.engine.observer import SILENT, Observer
 
 MEMORY_S = 30.0
-"""Time constant, in seconds of work, of the exponential moving average of the time of a tile."""
+"""Time constant in seconds of the exponential moving average of the time per tile. Idle time does not count."""
 
 
 class Countable(Protocol):
@@ -53,7 +53,7 @@ class Backlog:
             self.look()
 
     def look(self) -> None:
-        """Update the counts, and report the number of unfinished tiles and their expected seconds to the observer."""
+        """Update the counts, and report the unfinished tiles and their expected time in seconds to the observer."""
         now, done, waiting = time.monotonic(), 0, 0
         for request, before in self._seen.items():
             done += request.done - before

@@ -39,8 +39,7 @@ _AROUND = 4
 bytes)."""
 
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""GDAL metadata item for each band of the overviews. From it, GDAL 3.12 sets the item OVERVIEW_RESAMPLING=NEAREST of
-the file."""
+"""GDAL metadata item of each overview band. GDAL 3.12 derives the file's item OVERVIEW_RESAMPLING=NEAREST from it."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
@@ -196,7 +195,7 @@ class CompressedTiles:
 
 
 class _PyramidLevel:
-    """Full image or overview of a GeoTIFF: offsets of finished tiles in the temporary file, and unfinished tiles."""
+    """Full image or overview of a GeoTIFF. It holds unfinished tiles, and the file offsets of finished tiles."""
 
     def __init__(self, size: tuple[int, int], tile_side: int, finer_size: tuple[int, int]) -> None:
         """Create a level of an image pyramid. ``finer_size`` (height, width) is the size of the next finer level."""
@@ -205,8 +204,7 @@ class _PyramidLevel:
         self.starts = np.zeros([-(-length // tile_side) for length in size], np.int64)
         self.sizes = np.zeros_like(self.starts)
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Tiles that still lack pixels, by (row, column) of the tile: its pixels so far, and the number of missing
-        pixels."""
+        """Maps (row, column) of each unfinished tile to its pixels so far and its number of missing pixels."""
         self._nearest = [_nearest(*lengths) for lengths in zip(size, finer_size, strict=True)]
         """Row indices and column indices of the pixels that this overview takes from the next finer level of the image
         pyramid."""
@@ -237,7 +235,7 @@ class _PyramidLevel:
         return None
 
     def _along(self, nearest: NDArray[np.intp], finer_tile: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield the tiles of this overview that need pixels of ``finer_tile`` of the finer level, along one axis.
+        """Yield, along one axis, this overview's tiles that need pixels of tile ``finer_tile`` of the next finer level.
 
         Each item is the index of the tile, the slice to fill in it, and the index in the finer tile of each pixel to
         copy.

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 _AT_ONCE = min(4, os.cpu_count() or 1)
 """Largest number of GDAL datasets that are open for one file at the same time."""
 _SHARE = 16 << 20
-"""Number of bytes that one GDAL dataset may decode before it is closed, which removes its blocks from GDAL's block
-cache."""
+"""Number of bytes that a GDAL dataset may decode before it is closed, so that GDAL frees its cached blocks."""
 _REMOTE = ("/vsis3/", "/vsigs/", "/vsiaz/")
 
 
@@ -148,11 +147,11 @@ def _errors(name: str) -> Iterator[None]:
         yield
     except (RasterioError, CPLE_BaseError, OSError, SystemError, UnicodeError) as error:
         # SystemError: GDAL failed without a message. UnicodeError: its message is not UTF-8.
-        raise InputError(f"{name} cannot be read by GDAL: {_words(error)}") from error
+        raise InputError(f"{name} cannot be read by GDAL: {_innermost_message(error)}") from error
 
 
-def _words(error: BaseException) -> str:
-    """Return the message of GDAL's original error, since rasterio's own error only refers to it."""
+def _innermost_message(error: BaseException) -> str:
+    """Return the message of the innermost cause. rasterio's own error only refers to GDAL's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip() or type(error).__name__

@@ -186,7 +186,7 @@ def _open(
 def _open_through_gdal(
     file_format: GdalFormat, file: SharedFile, path: Path | None, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a file through GDAL, by its path if known, so that GDAL finds its sidecar files, else by its bytes."""
+    """Open a file through GDAL, by its path or else by its bytes. GDAL finds sidecar files only by the path."""
     if file_format is JPEG2000:
         check_gml(file)
     if path is None and neighbours is not None and _are_there(neighbours):
@@ -218,9 +218,8 @@ def _are_there(neighbours: Neighbours) -> bool:
 
 
 _MOST_BYTES: Final = 2**25
-"""Largest size of a file header in bytes. The tile offsets and sizes of 500 million pixels in tiles of 16 x 16 take
-half."""
-_WHOLE: Final = 2**28
+"""Largest size of a file header in bytes. A TIFF of 500 million pixels in tiles of 16 x 16 pixels needs half of it."""
+_MOST_AVIF_BYTES: Final = 2**28
 """Largest accepted size of an AVIF file in bytes. Pillow reads the whole file to get the header."""
 _MOST_BANDS: Final = 2**16 - 1
 _LARGEST: Final = 2**29
@@ -248,7 +247,7 @@ def declared_size(file: BinaryIO) -> DeclaredSize:
 
 def _declared(file: BinaryIO, name: str) -> DeclaredSize:
     head = file.read(_HEAD)
-    most = _WHOLE if head[4:8] == b"ftyp" else _MOST_BYTES
+    most = _MOST_AVIF_BYTES if head[4:8] == b"ftyp" else _MOST_BYTES
     header = SharedFile(cast("BinaryIO", HeaderFile(file, name, most)), name, owned=False)
     if is_tiff(head):
         return _of_tiff(header)

@@ -26,8 +26,7 @@ from vllm_mmout.geo.raster.geotiff import (
 _CACHE = 64 << 20
 """Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
 _CACHES: list[int] = []
-"""Size of GDAL's block cache at the start of each COG that is being written. When the last COG is done, the first of
-these sizes is restored."""
+"""Sizes of GDAL's block cache before each COG that is being written. The first is restored after the last COG."""
 _CACHING = threading.Lock()
 
 

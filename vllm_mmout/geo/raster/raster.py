@@ -56,7 +56,7 @@ class Window:
         return inside and min(self.row, self.col) >= 0 and min(self.height, self.width) >= 1
 
     def grown(self, margin: int, size: tuple[int, int]) -> Window:
-        """Return the window with ``margin`` more pixels on each side, as far as a raster of ``size`` has them."""
+        """Return the window enlarged by ``margin`` pixels on each side, and clipped to a raster of ``size``."""
         row, col = max(0, self.row - margin), max(0, self.col - margin)
         end_row, end_col = self.row + self.height + margin, self.col + self.width + margin
         return Window(row, col, min(size[0], end_row) - row, min(size[1], end_col) - col)
@@ -86,9 +86,9 @@ class Window:
 
 
 def _widened(first: int, count: int, multiple: int, side: int) -> tuple[int, int]:
-    """Enlarge a range of pixels to a multiple of ``multiple`` pixels. Return its first pixel and its length.
+    """Enlarge a range of pixels to a multiple of ``multiple``, on an axis of ``side`` pixels. Return (first, length).
 
-    The range stays as it is if the result would be longer than ``side``, the height or width of the raster.
+    The range stays as it is if the result would be longer than the axis.
     """
     whole = -(-count // multiple) * multiple
     return (first, count) if whole > side else (min(first, side - whole), whole)
@@ -132,15 +132,14 @@ class RasterFacts:
     alpha: int | None = None
     """Number of the alpha band, counted from 1, or None if all bands are data."""
     packing: tuple[Packing, ...] = ()
-    """Scale and offset of each band, one entry per band; empty if the file states none."""
+    """Scale and offset of each band. Empty if the file states none."""
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made about the raster. Each names the fact, the value used, and how to
     override it."""
     colours: tuple[str | None, ...] = ()
-    """Colour of each band ("red", "nir") as stated by the file, one entry per band; empty if unknown."""
+    """Colour of each band, such as "red" or "nir", as the file states it. Empty if the file states none."""
     days: tuple[date | None, ...] = ()
-    """Acquisition day (UTC) of each band, one entry per band. Empty if all bands have the day that the metadata or the
-    name states."""
+    """Acquisition day (UTC) of each band. Empty if all have the same day, which the file's metadata or name states."""
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class _Mask:
     """True if the mask file has one mask for each band of the raster, False if one mask applies to all bands."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the indices (from 0) of the mask bands that apply to the raster's bands ``places``, except alpha.
+        """Return the mask bands, as indices from 0, of the raster's bands ``places`` without the alpha band.
 
         The result is [0] if all bands share one mask, or if only the alpha band is given.
         """
@@ -177,7 +177,7 @@ class _OpenTiff(OpenSegments):
 
 @contextmanager
 def _parsed_by_tifffile(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """Yield a TIFF parsed by tifffile. A damaged TIFF raises InputError, a failed read raises its own error."""
+    """Yield a TIFF parsed by tifffile. Raise InputError if it is damaged. Errors of reading the file are unchanged."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
@@ -288,7 +288,7 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
 
 
 def _nodata_of_pam(pam: Pam, own: float | None, dtype: np.dtype[Any], bands: Sequence[int], name: str) -> float | None:
-    """Return the nodata value in a ``.aux.xml`` file (GDAL's PAM), else ``own``, the image's own value."""
+    """Return the nodata value in a ``.aux.xml`` file (GDAL's PAM). Without it, return ``own``, the TIFF's own value."""
     if not pam.nodata:
         return own
     values = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]

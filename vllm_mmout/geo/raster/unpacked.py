@@ -17,7 +17,7 @@ from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, OpenView
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """Conversion of a band's stored numbers: ``number * scale + offset`` as floats, or an integer ``shift``.
+    """Conversion of a band's stored numbers to ``number * scale + offset`` as floats, or ``number + shift``.
 
     With the default values, the numbers stay as they are stored.
     """
@@ -25,8 +25,7 @@ class Unpacking:
     scale: float = 1.0
     offset: float = 0.0
     shift: int = 0
-    """Integer that is added to integer pixels, whose dtype stays. Results are clipped to between 0 and the dtype's
-    maximum."""
+    """Integer that is added to integer pixels. The dtype stays, so sums are clipped to between 0 and its maximum."""
 
     @property
     def to_floats(self) -> bool:

@@ -208,7 +208,7 @@ def _pixels_written(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -
 
 
 def _create_private(path: Path) -> str:
-    """Create an empty file that other users cannot read, since the folder may be shared. Return its name."""
+    """Create an empty file that other users cannot read, even in a shared folder. Return its path as text."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return str(path)
 

@@ -1,4 +1,4 @@
-"""Find the corners of region borders in a band of raster rows, and link them in their order along each border.
+"""Find the corners of region borders in a strip of raster rows, and link them in order along each border.
 
 A border runs along the edges of pixels, counterclockwise as seen on a screen, with its region on the left. Pixels that
 touch only at a corner are not connected, so each of them has its own corner there.
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 FLAG_BITS = 2
 TOUCH, JUNCTION = 1, 2
-"""Bit flags, stored in the low bits of a polygon corner's column. TOUCH: a region may touch itself at the corner.
-JUNCTION: three or four borders meet at the corner."""
+"""Flags of a polygon corner, in the low bits of its column number.
+
+TOUCH is set if a region may touch itself at the corner, JUNCTION if three or four borders meet there."""
 
 # Kinds of corners that a region's border can have at a lattice point, named by a quadrant around the point.
 (
@@ -24,9 +25,9 @@ JUNCTION: three or four borders meet at the corner."""
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on eastward borders, whose region is above them: kinds where a line begins, and all kinds."""
+"""Kinds of corners on borders that run east, with the region above: kinds at which a line begins, and all kinds."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on westward borders, whose region is below them: kinds where a line begins, and all kinds."""
+"""Kinds of corners on borders that run west, with the region below: kinds at which a line begins, and all kinds."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -45,17 +46,16 @@ class Verticals:
     """
 
     upper: NDArray[np.int32]
-    """Index of the border piece (see `LinkedElements`) at the upper end of each vertical line."""
+    """Index in `LinkedElements`, the pieces of borders, of the upper end of each vertical line."""
     lower: NDArray[np.int32]
-    """Index of the border piece (see `LinkedElements`) at the lower end of each vertical line."""
+    """Index in `LinkedElements`, the pieces of borders, of the lower end of each vertical line."""
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
-    """Upper row of each vertical line, relative to the first row of the band, or -1 if the line begins above the
-    band."""
+    """Upper row of each vertical line, counted from the first traced row. -1 if the line begins above that row."""
 
     height: int
-    """Number of raster rows in the band that is traced."""
+    """Number of raster rows that are traced together."""
 
     def indices_at(self, rows: NDArray[np.intp], cols: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the indices of the vertical border lines that cross row ``rows[i]`` in column ``cols[i]``."""
@@ -65,11 +65,11 @@ class Verticals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedElements:
-    """Pieces of the region borders in a band of raster rows, each with a link to the piece that follows it.
+    """Pieces of region borders in a strip of raster rows, each linked to the next piece of its border.
 
     The pieces are, in this order: stretches, which are horizontal lines of a border with their corners; unfinished
-    borders from the rows above the band; ports, which are points where borders cross the lower edge of the band. Ports
-    of borders that go up come first.
+    borders from the rows above the strip; ports, which are points where borders cross the strip's lower edge. Ports of
+    borders that go up come first.
     """
 
     vertices: NDArray[np.int32]
@@ -78,18 +78,17 @@ class LinkedElements:
     The low `FLAG_BITS` bits of a column hold flags.
     """
     starts: NDArray[np.int64]
-    """Position in ``vertices`` where each horizontal border line begins, followed by the number of corners."""
+    """Index in ``vertices`` of each horizontal line's first corner. The last entry is the number of corners."""
     following: NDArray[np.int32]
-    """Index of the border piece that follows each piece. A piece that continues below the traced rows has its own
-    index."""
+    """Index of the next border piece after each piece. A piece that continues below the traced rows has its own."""
     ports_up: NDArray[np.int32]
-    """Column of each point where a border enters the band of raster rows from below."""
+    """Column of each point where a border enters the strip of raster rows from below."""
     ports_down: NDArray[np.int32]
-    """Column of each point where a border leaves the band of raster rows through its lower edge."""
+    """Column of each point where a border leaves the strip of raster rows at its lower edge."""
     left: Verticals
-    """Vertical lines on the left borders of regions."""
+    """Vertical lines along the left sides of regions."""
     right: Verticals
-    """Vertical lines on the right borders of regions."""
+    """Vertical lines along the right sides of regions."""
 
 
 def link(
@@ -101,15 +100,15 @@ def link(
     *,
     junctions: bool,
 ) -> LinkedElements:
-    """Find the corners of the region borders in a band of raster rows, and link them in their order along the border.
+    """Find the corners of region borders in a strip of raster rows, and link them in order along each border.
 
     Args:
-        labels: classes [rows + 1, columns + 2] of the row above the band and of the band, with an additional column on
-            either side. Values below 0 belong to no region, which includes both additional columns.
-        row: index of the band's first row in the raster.
+        labels: classes [rows + 1, columns + 2] of the row above the strip and of the strip, with an additional column
+            on either side. Values below 0 belong to no region, which includes both additional columns.
+        row: index of the strip's first row in the raster.
         height: number of rows of the raster.
-        heads: column where each unfinished border begins, going up across the upper edge of the band.
-        tails: column where each unfinished border ends, coming down across the upper edge of the band.
+        heads: column where each unfinished border begins, going up across the upper edge of the strip.
+        tails: column where each unfinished border ends, coming down across the upper edge of the strip.
         junctions: True to add a corner where a border goes straight on and another border ends.
 
     """
@@ -159,7 +158,7 @@ def _quadrants(labels: NDArray[np.int32], at: _PixelCorners) -> list[NDArray[np.
 
 
 def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
-    """Return which kinds of border corner each pixel corner is, for example a left turn, as bool [corners, kinds].
+    """Return for each pixel corner which kinds of border corner it is, such as a left turn, as bool [corners, kinds].
 
     The kinds are in the order in which stretches end and begin at a point.
     """
@@ -183,9 +182,9 @@ def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junct
 
 
 def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
-    """Return the bit flags TOUCH and JUNCTION of each pixel corner.
+    """Return flags of each pixel corner: TOUCH if a region may touch itself, JUNCTION if several borders meet.
 
-    ``ends`` are the raster's upper and lower edge, as rows relative to the band's first row.
+    ``ends`` are the raster's upper and lower edge, as rows relative to the strip's first row.
     """
     nw, ne, sw, se = _quadrants(labels, at)
     meeting = np.sum(sides, axis=0)
@@ -198,7 +197,7 @@ def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tu
 
 
 def _horizontal_lines(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group border corners into horizontal lines. ``kind`` has the kind of each corner, such as a left turn.
+    """Group border corners into horizontal lines, by the ``kind`` of each corner, such as a left turn.
 
     Return the indices of the corners, with the corners of a line in succession, and the position in this array at
     which each line begins. Corners of kind NORTH or SOUTH are lines of a single corner.
@@ -219,7 +218,7 @@ def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32
 
 
 def _verticals(elements: NDArray[np.int32], cols: NDArray[np.intp], rows: NDArray[np.intp], height: int) -> Verticals:
-    """Pair the upper and lower ends of vertical border lines.
+    """Build the table of vertical border lines from the columns and rows of their ends.
 
     The ends must be sorted by row: upper and lower ends then alternate in each column. ``elements`` are the border
     pieces that the lines end at.

@@ -55,7 +55,7 @@ def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfD
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Bands of one date of an input, and that date according to different sources."""
+    """Bands of one date of an input, and this date as the metadata, the names and the TIFF tag state it."""
 
     layers: list[Layer]
     name: str
@@ -64,13 +64,13 @@ class Frame:
     name_date: date | None
     """Date in the name of the file or folder, else in the name of the folder's first file. None if both lack a date."""
     rough_date: date | None
-    """Date in the metadata or the names. "2024-06" counts as the first day of June. None if unknown."""
+    """Date in the metadata or in a name, where "2024-06" counts as the first day of June. None if unknown."""
     tiff_date: date | None
     """Date in the tag TIFFTAG_DATETIME, on which the file may have been written. None if it is not set."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:
-        """Create a `Frame` from the bands ``layers`` of one date, which the files' names and metadata tell."""
+        """Create a `Frame` from the bands ``layers`` of one date. The date is read from file names and metadata."""
         raster = layers[0].raster
         inside = PurePath(raster.name).name
         name = data.name if isinstance(data, Path | FilesOfDate | CataloguedInput) else inside
@@ -79,8 +79,11 @@ class Frame:
         return cls(layers, name, items, named, coarse, date_of_file_item(raster.metadata))
 
 
-def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -> list[Frame]:
-    """Return the dates of a folder in chronological order. Raise InputError if the order is unknown."""
+def in_order_of_dates(frames: Sequence[Frame], folder: Path, notes: list[str]) -> list[Frame]:
+    """Return the frames of a folder in chronological order. Raise InputError if the order is unknown.
+
+    If the order is doubtful, a sentence about it is added to ``notes``.
+    """
     items, named = ([getattr(frame, source) for frame in frames] for source in ("metadata_date", "name_date"))
     if _distinct(items) and _distinct(named) and _order_of(items) != _order_of(named):
         raise InputError(
@@ -98,14 +101,14 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -
                 )
             return _sorted(frames, days)
     if _distinct(written := [frame.tiff_date for frame in frames]):
-        noted.append(
+        notes.append(
             f"The dates in {folder} were put into the order of TIFFTAG_DATETIME, which may be when the files were"
             f" written: {_listed(_sorted(frames, written), sorted(day for day in written if day))}; give them in a list"
             " for another order."
         )
         return _sorted(frames, written)
     if _are_numbered([frame.name for frame in frames]):
-        noted.append(
+        notes.append(
             f"The dates in {folder} were taken in the order of the numbers in their names, as their dates are unknown:"
             f" {', '.join(frame.name for frame in frames)}; give them in a list for another order."
         )
@@ -116,12 +119,12 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, noted: list[str]) -
     )
 
 
-def note_order(frames: Sequence[Frame], noted: list[str]) -> None:
-    """Add a note to ``noted`` if dates that the user listed are not in chronological order."""
+def note_order(frames: Sequence[Frame], notes: list[str]) -> None:
+    """Add a sentence to ``notes`` if the frames, in the order that the user gave, are not chronological."""
     days = [frame.metadata_date or frame.name_date for frame in frames]
     known_days = [day for day in days if day is not None]
     if len(known_days) == len(days) and any(day <= before for before, day in pairwise(known_days)):
-        noted.append(
+        notes.append(
             f"The dates were taken in the order given, which is not chronological: {_listed(frames, days)}; give the"
             " earliest first if the model was trained that way."
         )

@@ -32,7 +32,7 @@ NAMELESS = "output"
 
 
 def name_of(data: Any) -> str:
-    """Return the name for the output files of an input: that of its folder, its file, or the first of its files."""
+    """Return the name for an input's output files: the name of its folder, its file, or its first file."""
     if (folder := as_folder(data)) is not None:
         return folder.resolve().name or NAMELESS
     if isinstance(data, str | os.PathLike):
@@ -88,7 +88,7 @@ def is_open_file(data: Any) -> bool:
 
 
 def are_named_files(data: Any) -> bool:
-    """Return whether an input is a dict of band names and files, instead of keywords and tensors."""
+    """Return whether an input is a dict from names, such as band names, to files. A dict of tensors is not."""
     if not isinstance(data, Mapping) or not data:
         return False
     return all(
@@ -109,7 +109,7 @@ def is_named(data: Any) -> bool:
 
 
 def parts_of(data: Any) -> list[Any]:
-    """Return the items of a list, or the files of a dict of files or of a catalogue's record, such as a STAC item.
+    """Return the items of a list, or the files that a dict or a catalogue's record (such as a STAC item) names.
 
     Any other input is a single file or array, for which the list is empty.
     """

@@ -40,9 +40,9 @@ def read_picture(open_input: Callable[[], MappedInput | RasterView]) -> Image | 
 
 
 def _shown_planes(bands: Sequence[str]) -> list[int]:
-    """Return the indices of the bands to draw: those named red, green and blue.
+    """Return the indices of the bands to draw: the red, green and blue bands.
 
-    Without these, return all bands if there are three, else the first.
+    If a colour is missing, return all bands if there are three, else the first band.
     """
     by_name = meanings([(name,) for name in bands], [possible_sensors(bands)[0]] * len(bands))
     colours = [by_name.index(colour) for colour in _COLOURS if colour in by_name]

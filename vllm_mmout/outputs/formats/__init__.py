@@ -37,9 +37,10 @@ class Format:
     media_type: str
     """Media type in HTTP headers, such as "image/png"."""
     writers: Mapping[str, str]
-    """Maps kinds of output, such as "raster", to functions that write them, each given as "module:function" of this
-    package. Writers are called with the output, the target (an open file or a path), this `Format`, and the options as
-    keyword arguments."""
+    """Function that writes each kind of output, such as "raster", as "module:function" of this package.
+
+    It is called with the output, the target (an open file or a path), this `Format`, and the options as keyword
+    arguments."""
     options: tuple[str, ...] = ()
     """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
     aliases: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class Format:
     transparent: bool = False
     """True if the format supports transparent pixels."""
     usual: bool = True
-    """True if a server may choose the format when the request does not name a format."""
+    """True if a server may choose this format for a request that does not name a format."""
 
     @property
     def picture(self) -> bool:
@@ -164,7 +165,7 @@ FORMATS: Mapping[str, Format] = {row.name: row for row in _ROWS}
 """All file formats by name, in the order shown to users."""
 
 SENT = {name: form for name, form in FORMATS.items() if not form.sound}
-"""Formats by name, without the sound formats. The HTTP routes for images can send results in these formats."""
+"""All formats by name, except sound formats. The HTTP routes for images can return results in these formats."""
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
@@ -220,7 +221,7 @@ def is_folder_suffix(suffix: str) -> bool:
 
 
 def other_suffix(formats: Mapping[str, str], name: str) -> str:
-    """Return the suffix of any format in ``formats`` except ``name``. Error messages suggest it."""
+    """Return a suffix in ``formats`` (suffix -> name) of another format than ``name``, for an error message."""
     return next((suffix for suffix, other in formats.items() if other != name), "another format")
 
 

@@ -94,9 +94,9 @@ def as_pcm(samples: NDArray[np.float32]) -> bytes:
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return the silence to append to a sound of ``frames`` frames in the format ``name``, float32 [n, channels].
+    """Return the silence to append to a sound of ``frames`` frames, float32 [n, channels], or None.
 
-    Return None unless the format is "opus". Without the silence, an Opus file ends with a click.
+    Only the format "opus" needs silence. Without it, an Opus file ends with a click.
     """
     return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
 
@@ -127,7 +127,10 @@ def _frames(samples: NDArray[np.float32], subtype: str) -> NDArray[Any]:
 
 
 def _levels(samples: NDArray[np.float32], bits: int) -> NDArray[np.int32]:
-    """Quantize samples to 2**bits levels, int32 [frames, channels]. 1.0 becomes the highest level, 2**(bits-1) - 1."""
+    """Quantize samples in [-1, 1] to integers of ``bits`` bits, int32 [frames, channels].
+
+    1.0 becomes the largest integer, 2**(bits-1) - 1.
+    """
     full = np.float32(1 << (bits - 1))
     levels = np.rint(np.ascontiguousarray(samples.T).clip(-1, 1) * full)
     integers: NDArray[np.int32] = np.minimum(levels, full - 1).astype(np.int32)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SIDE: Final = 512
 """Maximum height and width of a chunk in pixels. Larger rasters also get reduced copies."""
 _CHUNK_BYTES: Final = 2**23
-"""Number of bytes of a chunk above which its bands are divided among several chunks."""
+"""Largest size in bytes of a chunk with all bands. If they are larger, the bands are divided among several chunks."""
 _READ_BYTES: Final = 2**26
 """Maximum number of bytes of a raster to read at a time, unless a single chunk of all bands is larger."""
 _METADATA: Final = "zarr.json"
@@ -85,7 +85,7 @@ def _write(
     target: Path | BinaryIO,
     form: Format,
 ) -> None:
-    """Write a raster of each day to a Zarr store, along a time axis. If ``days`` is empty, write one raster without it.
+    """Write rasters to a Zarr store: one for each day along a time axis, or a single raster if ``days`` is empty.
 
     ``target`` is a folder, or a file for the zipped store.
     """
@@ -163,7 +163,7 @@ def _folder(target: Path | BinaryIO) -> Iterator[Path]:
 
 
 def _consolidate(folder: Path) -> None:
-    """Copy the metadata of all nodes below a group into the group's own, so that xarray need not search for them."""
+    """Add consolidated metadata to each group of a Zarr store, so that xarray need not search for arrays."""
     nodes = {path.parent: json.loads(path.read_bytes()) for path in sorted(folder.rglob(_METADATA))}
     for group, stated in nodes.items():
         if stated["node_type"] == "group":

@@ -185,7 +185,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: float) -> None:
-    """Remove expired results every ``pause`` seconds, until the store is closed or collected."""
+    """Remove expired results every ``pause`` seconds, until the store is closed or garbage-collected."""
     while not stop.wait(pause):
         living_store = store()
         if living_store is None:

@@ -21,7 +21,7 @@ _PROCESSORS: Final = {
     "classification": "classification",
     "similarity-search": "embedding",
 }
-"""Maps each MLM task to the name of its output processor."""
+"""Maps the task in a model's STAC item, such as "classification", to the name of an output processor."""
 _PIXEL_OUTPUT_AXES: Final = 4
 """Number of axes of an output with a value for each pixel: [batch, classes, height, width]."""
 _VERSION: Final = re.compile(r"/mlm/v?(\d+\.\d+[^/]*)/")
@@ -86,7 +86,7 @@ class ModelOutput(Struct):
     variables: list[str | Band] = []
     classes: list[OutputClass] | None = field(name="classification:classes", default=None)
     classes_of_stac_model: list[OutputClass] | None = field(name="classification_classes", default=None)
-    """Predicted classes under ``classification_classes``, the key that the Python package stac-model writes."""
+    """Predicted classes from the key ``classification_classes``, which the Python package stac-model writes."""
     post_processing_function: Any = None
 
 
@@ -131,7 +131,7 @@ def archive_named(item: Item) -> str | None:
 
 
 def entries_of(item: Item, output_ranks: Sequence[int]) -> dict[str, Any]:
-    """Convert a STAC item of a model to the ``config.json`` entries bands, dim_order, value_scaling and mmout.
+    """Convert a model's STAC item to ``config.json`` entries: "bands", "dim_order", "value_scaling" and "mmout".
 
     The entry ``mmout`` holds the output processor and its class names. ``output_ranks`` are the numbers of axes of the
     model's outputs. Raise OptionError if the item asks for something that is not supported.

@@ -104,7 +104,7 @@ class ExportedModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keyword arguments of `forward`: ``pixel_values`` for images, else the program's input names."""
+        """Return the argument names of `forward`: ``pixel_values`` for images, else the exported program's inputs."""
         return (_RASTER,) if ORDER in config else tuple(spec.name for spec in contents_of(Path(config[FILE])).inputs)
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Request: TypeAlias = "tuple[Mapping[str, torch.Tensor], OutputParams]"
-"""Input tensors of a request, without the batch axis, and its options, which set num_inference_steps and seed."""
+"""Input tensors of a request, without the batch axis, and its options. These set num_inference_steps and seed."""
 
 
 def check_iterative_model(
@@ -95,9 +95,9 @@ class _CheckedModel:
         self._steps = StepRunner(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that StepRunner calls
 
     def together(self, numbers: Sequence[int], start_steps: Sequence[int]) -> list[Outcome]:
-        """Run the requests with the indices ``numbers`` in shared batches, and return their results.
+        """Run the requests with the indices ``numbers`` in shared batches. Return their results.
 
-        A request joins the others after as many steps as its entry in ``start_steps`` says.
+        Each request joins the batch at its step in ``start_steps``.
         """
         running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}
@@ -145,7 +145,7 @@ class _WatchedModel:
         return self._model.begin(inputs, params)
 
     def step(self, states: list[Any], steps: list[int]) -> Any:
-        """Call the model's ``step``, and then its optional ``preview``, which must leave the new states unchanged."""
+        """Call the model's ``step``, then ``preview`` if it has one, to check that it leaves the states unchanged."""
         new_states = self._kept("step", states, steps)
         if hasattr(self, "preview"):
             self.preview(list(new_states))

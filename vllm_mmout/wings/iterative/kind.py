@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 STEPS: Final = 50
-"""Default number of steps, as in diffusers, if the request, ``config.json`` and the model class do not set it."""
+"""Number of steps of a request if neither the request, ``config.json`` nor the model class sets it, as in diffusers."""
 MOST_STEPS: Final = 1000
 """Default maximum number of steps of a request, which ``config.json`` can change."""
 

@@ -75,7 +75,7 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
-        """Run scenes on the cluster, and yield each outcome when it is done. `row_of` makes the items of ``rows``."""
+        """Run the scenes in ``rows``, made by `row_of`, on the cluster. Yield each outcome when it is known."""
         for row in dataset_of(rows, job, **self._places).iter_rows():
             yield msgspec.json.decode(row[RECORD], type=SceneRecord)
 

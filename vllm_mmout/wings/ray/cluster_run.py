@@ -60,7 +60,7 @@ class ClusterRun:
             tqdm.write(fault, file=sys.stderr)
         bar = tqdm(total=len(self._names), initial=len(records), unit="scene", disable=not sys.stderr.isatty())
         with bar, self._cluster.connected() if left else bar:
-            for record in self._made(left):
+            for record in self._run_scenes(left):
                 self._mark.check()
                 records[record.scene] = record
                 _show(record, out)
@@ -78,8 +78,8 @@ class ClusterRun:
             print(f"{failed} of {len(records)} scenes failed; {report} says why", file=sys.stderr)
         return 1 if failed else 0
 
-    def _made(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
-        """Run the scenes that are keys of ``names``, and yield their outcomes. Large scenes are cut into windows."""
+    def _run_scenes(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
+        """Run the scenes that are the keys of ``names``. Yield their outcomes. Large scenes are cut into windows."""
         if not names:
             return
         cut = cut_large_scenes(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
@@ -94,7 +94,7 @@ class ClusterRun:
 
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the scenes that the inputs name. Maps each scene to the name of its result files, without suffix."""
+    """Return a dict from each scene that ``inputs`` name to the name of its result files, without suffix."""
     named_scenes = named_scenes_of(inputs)
     names = [name for _, name in named_scenes]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -139,7 +139,7 @@ def _printable(scene: str) -> str:
 
 
 def absolute(path: str, *, only_if_there: bool = False) -> str:
-    """Make a path absolute. URLs stay unchanged, and so do paths of missing files if ``only_if_there`` is True."""
+    """Make a path absolute. URLs stay unchanged. With ``only_if_there=True``, so do paths of missing files."""
     if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
         return path
     end = "/" if path.endswith("/") else ""

@@ -87,7 +87,7 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass with the settings ``job``. It has the model's name, because Ray's dashboard shows it."""
+        """Return a subclass for the settings ``job``, named after the model. Ray's dashboard shows the class name."""
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -117,7 +117,10 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False, may_be_empty=list(may_be_empty))
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the outcome of each scene. Run new scenes as a batch, and scenes that crashed a worker alone."""
+        """Return the outcome of each scene. Scenes without a stored outcome are run.
+
+        They run as a batch. A scene during which a worker crashed runs alone.
+        """
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]
         begun = {
@@ -179,7 +182,7 @@ def _record(
 
 
 def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
-    """Store and return an error as the outcome of a scene that crashed its worker too often."""
+    """Return an error as the outcome of a scene that crashed its worker too often. Also store it."""
     error = f"whatever ran this scene ended {MOST_STARTS} times before it was done; run it alone to see why"
     record = SceneRecord(scene=entry.scene, options=entry.options, error=error)
     manifest.write(record)

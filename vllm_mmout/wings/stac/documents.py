@@ -144,7 +144,7 @@ class _UnrestrictedOpener:
             raise InputError(f"cannot read {address}: {error.strerror}; give the path of an item") from error
 
     def file(self, address: str) -> str:
-        """Return the address unchanged. The model's reader will open it."""
+        """Return the address of a file unchanged. It is opened later, when the model's input is read."""
         return address
 
 

@@ -41,7 +41,7 @@ _POINTS_PER_SIDE: Final = 16
 
 
 class ResultFacts:
-    """Metadata of a result's GeoTIFF, in the form that STAC items need.
+    """Metadata for the STAC item of a result, read from the result's GeoTIFF.
 
     Args:
         path: path of the file.
@@ -64,7 +64,7 @@ class ResultFacts:
 
     @cached_property
     def acquisition_times(self) -> tuple[datetime, datetime, bool]:
-        """First and last acquisition time, and whether they are known. The fallback is the file's modification time."""
+        """First and last acquisition time, and True. If unknown: the file's modification time twice, and False."""
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:

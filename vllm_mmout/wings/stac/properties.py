@@ -83,7 +83,7 @@ def _day(text: str) -> date:
 
 
 def sensor_of_item(name: str, properties: Json) -> str | None:
-    """Return a STAC item's sensor, found by its platform and instruments, or else its id. None if unknown."""
+    """Return the sensor that a STAC item's platform, instruments or id name, or None if it is unknown."""
     instruments = properties.get("instruments")
     words = [
         properties.get("platform"),

@@ -28,7 +28,7 @@ def check() -> None:
 
 
 def spare(path: PurePath) -> None:
-    """Raise SaveError if the STAC item or thumbnail of a result at ``path`` would overwrite some other file."""
+    """Raise SaveError if the STAC item or thumbnail of a new result at ``path`` would overwrite another file."""
     beside, picture = path.with_suffix(ITEM_SUFFIX), _thumbnail_of(path)
     if exists(beside):
         if not _is_item_of(beside, path):

@@ -13,7 +13,7 @@ _BACKBONES: Final[Mapping[str, tuple[int, int]]] = {
     "terramind_v1": (16, 0),
     "clay_v1": (8, 1),
 }
-"""Patch side in pixels, and number of class tokens, by the beginning of a backbone's name. The first match counts."""
+"""Maps a prefix of a backbone's name to (patch side in pixels, number of class tokens). The first match counts."""
 
 
 _DATED_TOKENS_PREFIX: Final = "prithvi_eo_v"
@@ -21,7 +21,7 @@ _DATED_TOKENS_PREFIX: Final = "prithvi_eo_v"
 
 
 def patches_of(arguments: Mapping[str, Any], frames: int | None = None) -> dict[str, int]:
-    """Return ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a backbone as a dict, which lacks unknown values.
+    """Return the known values of ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a backbone as a dict.
 
     Args:
         arguments: the table ``init_args`` of an embedding task. Its ``has_cls`` and the backbone's ``patch_size`` take

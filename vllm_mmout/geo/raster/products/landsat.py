@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster.products.product_band import ProductBand, opened_meta
 from vllm_mmout.geo.raster.xml import parse_xml
 
 _Entries: TypeAlias = "Iterator[tuple[str, str, str]]"
-"""Iterator over the entries of an MTL file, each as (name of its group, name of the entry, value as text)."""
+"""Iterator over Landsat's metadata file (MTL). An item is (group name, entry name, value as text)."""
 _FILE: Final = re.compile(
     r"(?P<product>L[COTEM]\d\d_L\d[A-Z]{2}_\d{6}_\d{8}_\d{8}_\d\d_[A-Z0-9]{2})_(?:(?P<kind>SR|ST)_)?B(?P<band>\d{1,2})\.tiff?",
     re.IGNORECASE,
@@ -27,8 +27,10 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Maps the kind of a Landsat band file, such as "SR", to the group and the name pattern of its scale and offset in the
-MTL file. The scale of level 1 reflectance does not include the correction for the sun's angle."""
+"""Maps the kind of a Landsat band file, such as "SR", to where the MTL metadata file states its scale and offset.
+
+A place is the name of a group, and a pattern for the names of its entries. The scale of level 1 reflectance does not
+include the correction for the sun's angle."""
 
 
 def landsat_band(name: str, path: Path | None) -> ProductBand | None:

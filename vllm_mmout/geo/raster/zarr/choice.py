@@ -28,9 +28,9 @@ class Axes:
     """Band and time axis of an array of pixels. Its last two axes are always rows and columns."""
 
     band: int | None
-    """Index of the band axis, or None without this axis."""
+    """Index of the band axis, or None if the array has no band axis."""
     time: int | None
-    """Index of the time axis, or None without this axis."""
+    """Index of the time axis, or None if the array has no time axis."""
     names: tuple[str | None, ...]
     """Name of each axis, or None for an axis without a name."""
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Axes:
         return 1 if self.time is None else self.shape[self.time]
 
     def plane(self, time: int, band: int) -> tuple[int, ...]:
-        """Return the index of the plane of one time and band, along all axes of the array except rows and columns."""
+        """Return the index for which ``array[index]`` is the plane [rows, columns] of one time and band."""
         at = {self.time: time, self.band: band}
         return tuple(at.get(axis, 0) for axis in range(len(self.shape) - 2))
 
@@ -121,7 +121,7 @@ def _finest(group: Node) -> Node:
 
 
 def _rasters(children: Mapping[str, Node]) -> list[tuple[Node, Axes]]:
-    """Return the arrays in ``children`` that hold pixels, each with its axes, in natural order ("B2" before "B10")."""
+    """Return the arrays with pixels among a group's ``children``, with their axes. "B2" comes before "B10"."""
     arrays = [node for node in children.values() if node.is_array]
     beside = {name for node in arrays for name in str(node.attributes.get("coordinates", "")).split()}
     beside |= {str(node.attributes.get(key)) for node in arrays for key in ("bounds", "grid_mapping")}

@@ -69,7 +69,10 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
 
 
 async def _store_result(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
-    """Store a result and return its URL. If the client named a path, write the file there and return the path."""
+    """Write a result to the path that the client named, and return the path. Without one, return a URL of the result.
+
+    The URL serves the result from the server's store.
+    """
     if plugin_request.target is None:
         (name,) = await kept(service.store, [entry])
         return str(request.url_for("mmout_result", name=name))
@@ -80,7 +83,7 @@ async def _store_result(request: Request, service: ForwardService, plugin_reques
 
 
 def _check_outer_fields(body: Mapping[str, Any]) -> IOProcessorRequest[Any]:
-    """Parse the fields beside ``data`` in the request body. Raise ApiError for options that must be inside ``data``.
+    """Parse the request body without its field ``data``. Raise ApiError for options that belong inside ``data``.
 
     Unknown fields are ignored.
     """
@@ -105,5 +108,5 @@ class PluginRoutes(ServerExtension):
         return plugin_answer if isinstance(plugin, MMOutPlugin) else None
 
     def needed_plugins(self, args: Namespace) -> Sequence[str]:
-        """Return ``["mmout"]`` if the server's arguments select this plugin, or an empty list."""
+        """Return ``["mmout"]`` if the server's arguments select the IO Processor plugin ``mmout``, else []."""
         return [NAME] if getattr(args, "io_processor_plugin", None) == NAME else []

@@ -129,7 +129,7 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _fields(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the inputs of a process to fields of an image request. The input images become a tuple."""
+    """Convert the inputs of an OGC process to fields of this server's image request. The images become a tuple."""
     images = inputs.get(IMAGE)
     if not images:
         raise ApiError(400, f"inputs has no {IMAGE}; {_HOW}", param=IMAGE)
@@ -144,7 +144,7 @@ def _fields(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unwrapped(name: str, value: Any) -> Any:
-    """Return an input's value. If the value is wrapped in an object with a media type or schema, unwrap it."""
+    """Return an input's value. It may be wrapped in a JSON object together with a media type or schema."""
     if not isinstance(value, Mapping):
         return value
     if "href" in value:
@@ -162,7 +162,7 @@ def _outputs(value: Any, process: Process) -> dict[str, _Output]:
 
 
 def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
-    """Return the format that is requested for all results as ``{"output_format": ...}``, or {} for the default."""
+    """Return the format requested for all results as ``{"output_format": ...}``, or {} if none is requested."""
     chosen: dict[str, str | None] = {}
     for name, output in outputs.items():
         asked = output.format or _Format()

@@ -39,9 +39,9 @@ INPUTS: Final = (
     .without(("model",), "the process is the model; leave it out", path="a process")
     .without(("prompt", "user", "safety_identifier", "quality", "n"), _ELSEWHERE, path="a process", apart=(IMAGE,))
 )
-"""Inputs that a process can have besides the image. `inputs_of` returns the subset that a model accepts."""
+"""Inputs of an OGC process besides the image. `inputs_of` returns the subset that a model accepts."""
 _RASTER_OPTIONS: Final = frozenset({*ReadingOptions.__struct_fields__, "tile", "overlap", "blend"}) - {*OF_MODELS}
-"""Names of the options that only models of rasters have."""
+"""Names of the options that only models with rasters as input have."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
 JSON_FORMATS: Final = ("json", "geojson")
 """Formats that are embedded in a JSON document as JSON. Files of other formats are embedded as base64."""
@@ -67,7 +67,7 @@ class Process:
 
     @property
     def outputs(self) -> Mapping[str, OutputProcessor]:
-        """Output processors by name. Each processor is an output of the process."""
+        """Output processors of the model by name. The process has one output for each."""
         return self.service.binding.processors
 
     def formats(self, output: str) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Process:
 
 
 def processes(service: ForwardService) -> dict[str, Process]:
-    """Return the server's models and LoRA adapters as processes, by id. Empty if the model cannot read files."""
+    """Return the server's models and LoRA adapters as OGC processes, by id. Return {} if they cannot read files."""
     inputs = service.binding.inputs
     if inputs is not None and not inputs.opens_files:
         return {}
@@ -157,7 +157,7 @@ def description(request: Request, process: Process) -> dict[str, Any]:
 
 
 def inputs_of(process: Process) -> Fields:
-    """Return the options that the model of a process accepts as inputs, besides the image."""
+    """Return the options, besides the image, that the model behind a process accepts as inputs."""
     binding = process.service.binding
     own = next((each for each in process.outputs.values() if isinstance(each, OwnInputsProcessor)), None)
     names = {*INPUTS.options}

@@ -71,7 +71,7 @@ class SceneRunner:
 
     board: SceneBoard
     rebuild: Callable[[SceneJob], tuple[Work, SceneInputs]]
-    """Function that rebuilds the `Work` and the input of a job that another server started. The call blocks."""
+    """Function that rebuilds the request (`Work`) and the input of a job of another server. The call blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
     """Semaphore that limits how many input previews are made at once, because each may need some hundred MiB."""
     _running: dict[str, _ActiveJob] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class SceneRunner:
             await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
     async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _PreviewFile) -> None:
-        """Run a job to its end, and store its results. While the job runs, write the previews that clients ask for."""
+        """Run a job to its end, and store its results. Write previews that clients request to ``picture``."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
                 last, progress = output, output.progress
@@ -257,12 +257,12 @@ class SceneRunner:
 
 
 def _with_job_id(work: Work, job: SceneJob) -> Work:
-    """Return a copy of ``work`` whose request id begins with the job's id, for logs and traces."""
+    """Return a copy of the request ``work`` whose id begins with the job's id, for logs and traces."""
     return replace(work, request_id=f"{job.id}-{work.request_id}")
 
 
 class _PreviewFile:
-    """Preview files (PNG and GeoTIFF) of a running job, in the results folder that all servers share."""
+    """Preview of a running job, as PNG and GeoTIFF files in the results folder that all servers share."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -76,7 +76,7 @@ def _chosen(request: Request, job: SceneJob) -> SceneOutput:
 
 
 async def _finished(request: Request) -> FinishedResult:
-    """Return a result of a finished job. The request's parameters name the job and the result."""
+    """Return a result of a finished job. Parameters of the HTTP request name the job and the output processor."""
     runner = _runner(request)
     job = await find_job(request, runner.board, SCENE_KIND)
     file = await _checked(request, job, runner.board.store)

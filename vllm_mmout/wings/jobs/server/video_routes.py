@@ -42,7 +42,7 @@ _NO_SHEET: Final = "this server does not make spritesheets; ask for variant=thum
 
 
 def attach(app: FastAPI) -> None:
-    """Register the routes of videos on the app."""
+    """Register the HTTP routes of video jobs on the app."""
     job_path = f"{ROUTE}/{{video_id}}"
     content = exempt_handler(_content, check_videos)
     for method, path, endpoint, description in (
@@ -81,7 +81,7 @@ def described(job: SceneJob) -> dict[str, Any]:
 
 
 def rebuild(service: ForwardService, video: VideoSettings, request: ImageRequest) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of a video job that another server started. The call blocks."""
+    """Rebuild the request (`Work`) and the input of a video job that another server started. The call blocks."""
     inputs = keep_reference(request.images, service.sources)
     try:
         return video_work(service, request, video, inputs.data, f"video-{uuid4().hex}"), inputs

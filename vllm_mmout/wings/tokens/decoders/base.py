@@ -30,11 +30,10 @@ class TokenDecoder(ABC):
     """Name of the decoder's type in error messages, such as "mimi"."""
 
     facts: DecoderFacts | None = None
-    """Codebooks, picture grid and sampling rate of the decoder, which a token layout must match. If None, layouts are
-    not checked."""
+    """Codebooks, picture grid and sampling rate of the decoder. Token layouts are checked against them, unless None."""
 
     sampling_rate: int | None = None
-    """Sampling rate of the sounds in Hz. This attribute is needed only if ``facts`` is None."""
+    """Sampling rate of the sounds in Hz. Only needed if ``facts`` is None, because it also states the rate."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
@@ -72,9 +71,9 @@ class TokenDecoder(ABC):
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return how many audio frames must be decoded together. ``rates`` holds the codes per frame of each codebook.
+        """Return the number of audio frames at whose multiples a chunk of a sound may begin.
 
-        Chunks begin at multiples of this number.
+        ``rates`` holds the number of codes per frame of each codebook.
         """
         return 1
 
@@ -105,8 +104,7 @@ class DecoderFacts:
     accepts_fewer: bool = False
     """Whether the decoder also accepts the codes of only the first codebooks, for a coarser sound."""
     strides: tuple[int, ...] | None = None
-    """Duration of one code in each codebook, as a multiple of the shortest duration, such as (4, 2, 1). None if the
-    codes of all codebooks are equally long."""
+    """Duration of a code in each codebook, relative to the shortest, such as (4, 2, 1). None if all are equal."""
     grid: tuple[int, int] | None = None
     """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _RETIME_AFTER = 64
-"""Number of forward passes with the faster method, single or batched decoding, before the slower is timed again."""
+"""Number of forward passes after which the slower of single and batched decoding is timed again."""
 _WEIGHT = 0.5
 """Weight, 0 to 1, of the latest measurement in the moving average of decoding times."""
 
@@ -21,7 +21,7 @@ class _ForwardTimes:
     mean_seconds: float = 0.0
     """Average seconds per picture or sound. Infinity if the last forward pass failed."""
     passes_since: int = 0
-    """Number of forward passes with the other method, single or batched decoding, since this method was last used."""
+    """Number of forward passes since this method (single or batched decoding) was last used."""
 
     def record(self, seconds: float) -> None:
         self.forwards += 1

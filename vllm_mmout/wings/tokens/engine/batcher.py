@@ -23,7 +23,7 @@ class MediaJob:
     """A decoding job: one picture, one sound, or one chunk of a sound."""
 
     medium: Any
-    """Codes to decode: the `Medium` of a picture or sound, or the `SoundPiece` of one chunk of a sound."""
+    """Codes of a picture or sound (`Medium`), or of one chunk of a sound (`SoundPiece`)."""
     params: OutputParams
     done: Callable[[MediaJob], None] | None
     """Callback for the finished job, called in any thread. None once it was called, or if the job was cancelled."""
@@ -74,8 +74,7 @@ class MediaBatcher:
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._tasks_without_jobs = 0
-        """Number of tasks in the decoder thread's queue that have not taken jobs yet. It is at least the number of
-        waiting jobs, so that every job is decoded."""
+        """Number of queued decoder tasks that have not taken jobs yet: at least one for each waiting job."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
@@ -161,7 +160,7 @@ class MediaBatcher:
                 return
 
     def _take_batch(self) -> list[MediaJob]:
-        """Take the oldest job, and jobs that the same forward pass can decode, from the queue. Return all of them."""
+        """Remove the oldest job, and jobs that can share its forward pass, from the queue. Return all of them."""
         first = self._waiting[0]
         count = self._sizes.size(first.key, self._alike(first))
         taken = [job for job in self._waiting if job.key == first.key][:count]

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 
 _MAX_CHUNKS = 8
-"""Maximum number of chunks that one forward pass decodes. Several are due at once if the model is faster than the
-decoder."""
+"""Maximum number of chunks in one forward pass of the decoder, when the model generates faster than it decodes."""
 
 
 class GrowingSounds:
-    """Sounds of one answer, each decoded in chunks while the model generates it.
+    """Sounds in a model's answer to one request, each decoded in chunks while the model generates it.
 
     ``settled`` is called in any thread when a whole sound has been decoded.
     """
@@ -69,7 +68,7 @@ class GrowingSounds:
         return sound
 
     def take(self) -> list[AudioOutput]:
-        """Return the chunks decoded since the last call. Chunks of a sound wait until earlier sounds are finished."""
+        """Return the chunks decoded since the last call. Chunks of a sound are held back until earlier sounds end."""
         chunks: list[AudioOutput] = []
         with self._lock:
             while self._sounds:
@@ -104,7 +103,7 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """Sound that is decoded in chunks while the model generates it. It has the interface of a `MediaJob`.
+    """Sound that is decoded in chunks while the model generates it. It has the members of a `MediaJob`.
 
     Only one piece is decoded at a time. The next piece has all frames that came in the meantime, so chunks become
     longer if the decoder is slower than the model. Their length is limited, because a forward pass has a time limit.
@@ -133,7 +132,7 @@ class GrowingSound:
         self._params = params
         self._batcher = batcher
         self._sounds = sounds
-        self._made = 0
+        self._frames_submitted = 0
         """Number of frames of the sound that are decoded or being decoded."""
         self._chunks: list[AudioOutput] = []
         self._job: MediaJob | None = None
@@ -143,7 +142,7 @@ class GrowingSound:
 
     def is_chunk_due(self, frames: int) -> bool:
         """Return whether the next chunk can be decoded now that the model has generated ``frames`` frames."""
-        return not self._busy and frames >= max(self._made + self._frames_a_chunk + self._ahead, self._first)
+        return not self._busy and frames >= max(self._frames_submitted + self._frames_a_chunk + self._ahead, self._first)
 
     def offer(self, medium: Medium, frames: int) -> None:
         """Submit the next chunk unless one is being decoded. ``frames`` counts the frames generated so far."""
@@ -172,12 +171,12 @@ class GrowingSound:
         return self._next_piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the codes from the sound's beginning to the end of its next chunk, whose length is limited."""
-        most = max(self._made + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
+        """Return the codes from the sound's beginning to the end of its next chunk. The chunk's length is limited."""
+        most = max(self._frames_submitted + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
             medium, frames, ended = replace(medium, codes=codes), most, False
-        self._made = frames if ended else frames - self._ahead
+        self._frames_submitted = frames if ended else frames - self._ahead
         return SoundPiece(medium, ended)
 
     def _decode(self, piece: SoundPiece) -> None:
@@ -213,7 +212,7 @@ class GrowingSound:
         return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
 
     def _settle(self, outcome: Outcome) -> None:
-        """End decoding with the whole sound or an exception, and call ``done``. An exception makes the answer fail."""
+        """End decoding with the whole sound or an exception, and call ``done``. An exception fails the whole answer."""
         done = self.done
         if done is None:
             return

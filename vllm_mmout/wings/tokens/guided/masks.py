@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_MASKS: Final = 256
-"""Maximum number of cached masks. The cache is emptied when it is full."""
+"""Maximum number of token masks in the cache. The cache is emptied when it is full."""
 
 
 class Masks:
@@ -59,7 +59,7 @@ class Masks:
         logits[index] = left.masked_fill_(dead & ~forbidden, 0.0)
 
     def _mask(self, tracker: TokenTracker, allowed: AllowedTokens, logits: torch.Tensor) -> torch.Tensor:
-        """Return the mask of the tokens that may not come next, bool [vocabulary]."""
+        """Return the mask of tokens that a request may not generate next, bool [vocabulary]."""
         key = (allowed, tracker.guide.layout if allowed.text else None, tracker.guide.stops if allowed.text else None)
         mask = self._masks.get(key)
         if mask is None:

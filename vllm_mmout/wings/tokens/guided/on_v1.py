@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GuidedOnV1(LogitsProcessor):
-    """vLLM logits processor that forbids the tokens which a request's `Guide` excludes. It skips other requests."""
+    """vLLM logits processor that forbids tokens for requests with a `Guide`, the rules for their next tokens."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 - vLLM's signature
         self._requests: dict[int, tuple[TokenTracker, Sequence[int]]] = {}
@@ -28,7 +28,7 @@ class GuidedOnV1(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client's sampling params contain a `Guide`, token rules that only the engine may set."""
+        """Raise an error if a client's sampling params contain a `Guide`. Only the engine may set these rules."""
         refuse_client_rules(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
@@ -36,11 +36,11 @@ class GuidedOnV1(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Add, move or remove requests with a `Guide` as the batch changes. Resumed requests keep their tokens."""
+        """Update the list of requests whose next tokens are restricted when vLLM's batch changes."""
         process_dict_updates(self._requests, batch_update, _tracker_and_tokens)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Set forbidden tokens in ``logits`` [requests, vocabulary] to minus infinity, for requests with a `Guide`."""
+        """Set the ``logits`` [requests, vocabulary] of tokens that may not come next to minus infinity."""
         return self._masks.apply(logits, self._updated_trackers) if self._requests else logits
 
     def _updated_trackers(self) -> list[tuple[int, TokenTracker]]:
@@ -52,14 +52,14 @@ class GuidedOnV1(LogitsProcessor):
 def _tracker_and_tokens(
     params: SamplingParams, _prompt: Any, output: list[int]
 ) -> tuple[TokenTracker, list[int]] | None:
-    """Return a request's token tracker and output tokens when vLLM adds the request to its batch.
+    """Return the token tracker and the output tokens of a request that vLLM adds to its batch.
 
-    Return None if the tokens of the request are not restricted. ``output`` is vLLM's own list, which grows.
+    Return None if the request's tokens are not restricted. ``output`` is vLLM's own list, which grows.
     """
     tracker = tracker_of(params)
     return None if tracker is None else (tracker, output)
 
 
 def _without_placeholders(output: Sequence[int]) -> Sequence[int]:
-    """Return ``output`` without the -1 entries at its end, whose token ids are not yet copied from the GPU."""
+    """Return ``output`` without the -1 entries at its end. Their token ids are not yet copied from the GPU."""
     return output[: output.index(-1)] if output and output[-1] == -1 else output

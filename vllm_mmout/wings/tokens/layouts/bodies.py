@@ -1,4 +1,4 @@
-"""Collect the codes of one picture or sound from its tokens, for orders that keep the codes of a frame together."""
+"""Collect the codes of one picture or sound from its tokens, if all codes of a frame come one after another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fit(NamedTuple):
     first: int
     stop: int
     after: int
-    """Minimum number of tokens that must follow a token of this range to complete the picture or sound."""
+    """Minimum number of tokens still needed to complete the picture or sound after a token of this range."""
 
 
 class Body(ABC):
@@ -63,12 +63,12 @@ class Body(ABC):
 
     @property
     def has_all_codes(self) -> bool:
-        """Return whether all codes have come, so that only row-end tokens and the end marker may follow."""
+        """Return whether all codes of the picture or sound have come. Row-end tokens may still follow."""
         return self.over
 
     @property
     def whole(self) -> bool:
-        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
+        """Return whether the last row of the picture, or the last frame of the sound, is complete."""
         return self.may_end
 
     @property
@@ -108,7 +108,7 @@ def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.in
 
 
 class FramesBody(Body):
-    """Collector of codes that come frame by frame: order "flattened" or "interleaved", or a single codebook."""
+    """Collector of codes that come frame by frame, in the order "flattened" or "interleaved", or from one codebook."""
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__(layout)
@@ -123,8 +123,7 @@ class FramesBody(Body):
             self._row = columns * len(self._slots)
             self._all = rows * self._row
         self._limit = self._row if self._row_end is not None else self._all
-        """Number of codes that complete the picture, or the current row if a token must follow each row. None if
-        unknown."""
+        """Number of codes after which the picture is complete or a row-end token must follow. None if unknown."""
 
     def take(self, token: int) -> bool:
         """Collect a code or a row-end token if it may come next. Return whether it was accepted."""
@@ -174,12 +173,12 @@ class FramesBody(Body):
 
     @property
     def has_all_codes(self) -> bool:
-        """Return whether all codes have come, so that only row-end tokens and the end marker may follow."""
+        """Return whether all codes of the picture or sound have come. Row-end tokens may still follow."""
         return len(self._tokens) == self._all
 
     @property
     def whole(self) -> bool:
-        """Return whether the tokens so far end with a complete row of the picture or frame of the sound."""
+        """Return whether the last row of the picture, or the last frame of the sound, is complete."""
         unit = self._row if self._image else len(self._slots)
         return bool(unit and self._tokens) and len(self._tokens) % (unit or 1) == 0
 
@@ -201,7 +200,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _tokens_left(self, taken: int, rows: int) -> int:
-        """Return the minimum number of tokens that must come after ``taken`` codes and ``rows`` row-end tokens."""
+        """Return the minimum number of tokens still needed after ``taken`` codes and ``rows`` row-end tokens."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends

@@ -86,7 +86,7 @@ def _check_codebooks(layout: LayoutFields) -> None:
 
 
 def _check_order(layout: LayoutFields) -> None:
-    """Check the fields that depend on the order of the codes, such as ``pattern`` and ``pad``."""
+    """Check the fields that are only valid for some values of ``order``, such as ``pattern`` and ``pad``."""
     order, books = layout.order, layout.codebooks
     if layout.pattern is not None:
         if order != "interleaved":
@@ -134,7 +134,7 @@ def _check_modality(layout: LayoutFields) -> None:
 
 
 def _check_ranges(layout: LayoutFields) -> None:
-    """Check that the token ids of the codes are valid, and that ranges of different positions do not overlap."""
+    """Check that the token ids of codes are valid. Id ranges of different positions in a frame must not overlap."""
     firsts = (layout.first,) if isinstance(layout.first, int) else layout.first
     slots = len(layout.pattern or ()) or layout.codebooks
     if not isinstance(layout.first, int) and len(firsts) != slots:

@@ -21,9 +21,8 @@ from vllm_mmout.retries import LONGEST_PAUSE_S
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_WHOLE = 10
-"""Largest duration of a whole request, as a multiple of the timeout. The timeout itself limits the wait for more
-bytes."""
+_TIMEOUTS_PER_REQUEST = 10
+"""Maximum duration of a request, as a multiple of the timeout. The timeout itself only limits a wait for more bytes."""
 
 
 def is_public() -> bool:
@@ -63,7 +62,7 @@ def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
 
 @functools.cache
 def _first_process() -> int:
-    """Return the id of the process that first used an obstore store, to detect later use in a forked process.
+    """Return the id of the process that first used obstore, so that use in a fork of this process is detected.
 
     obstore's threads exist in that process only. In a fork of it a request would wait forever.
     """
@@ -83,11 +82,11 @@ def _store(scheme: str, bucket: str, options: FetchOptions) -> ObjectStore:
     config: Any = {
         "connect_timeout": _milliseconds(options.timeout),
         "read_timeout": _milliseconds(options.timeout),
-        "timeout": _milliseconds(_WHOLE * options.timeout),
+        "timeout": _milliseconds(_TIMEOUTS_PER_REQUEST * options.timeout),
     }
     retry: Any = {
         "max_retries": options.retries,
-        "retry_timeout": timedelta(seconds=_WHOLE * options.timeout * (1 + options.retries)),
+        "retry_timeout": timedelta(seconds=_TIMEOUTS_PER_REQUEST * options.timeout * (1 + options.retries)),
         "backoff": {
             "init_backoff": timedelta(seconds=options.backoff),
             "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),

@@ -23,8 +23,7 @@ _PART = 8 << 20
 """Size of one part of a multipart upload, in bytes."""
 _NEVER_THERE = ".vllm-mmout-is-the-bucket-there"
 _AT_ONCE = 4
-"""Number of parts that are uploaded concurrently. It is small, since on a slow connection all of them must be uploaded
-within the timeout of a request."""
+"""Number of parts that are uploaded concurrently. With more, requests on a slow connection would time out."""
 
 
 @contextmanager
