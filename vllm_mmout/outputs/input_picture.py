@@ -1,4 +1,4 @@
-"""Define `InputPicture`, which reads the picture of an output's input again, to draw the output over it."""
+"""Define `InputPicture`, which reads a request's input again as a picture over which the result is drawn."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class OutputRegistry:
         self._architectures[architecture] = with_added(table, new, f"architecture {architecture}")
 
     def of_architectures(self, architectures: Iterable[str]) -> Mapping[str, Registration]:
-        """Return the output processors registered for the first architecture that has any, by name.
+        """Return the output processors, by name, of the first architecture for which any are registered.
 
         The default processor comes first.
         """

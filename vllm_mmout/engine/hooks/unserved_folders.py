@@ -78,7 +78,7 @@ class LeftLLM:
     llm_engine: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's ``generate``. If it refuses a pooling model, add a hint on the extension package to the error."""
+        """Call vLLM's ``generate``. If it refuses the model, the error suggests the extension package."""
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:

@@ -55,7 +55,7 @@ class MosaicPlan:
 
     binding: Binding
     params: OutputParams
-    """Options of the request. ``params.mosaic`` is the order of precedence of the results, such as "newest"."""
+    """Options of the request. ``params.mosaic`` says which scene wins where scenes overlap, such as "newest"."""
     mosaic: Mosaic
     scenes: tuple[MosaicScene, ...]
     """Scenes in the order given, except scenes that were left out."""
@@ -64,7 +64,7 @@ class MosaicPlan:
     target: Target | None
     """Output file or folder, or None if the request lacks a path."""
     maps: tuple[PlannedMap, ...]
-    """Maps that are made: one, or one for each day."""
+    """Maps that the mosaic makes: a single one, or one for each day."""
     assumed: tuple[str, ...]
     """Sentences for the result's field ``assumed``, about scenes that were left out and about doubtful dates."""
     grid: tuple[MapGrid, bool] | None

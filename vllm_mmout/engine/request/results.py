@@ -31,7 +31,7 @@ class AskedResult:
     params: OutputParams
     """Options of the request. If it asks for several kinds of output, ``params.output`` is the kind of this result."""
     is_kind: bool = False
-    """Whether this result is one of several kinds of output that the request asks a single processor for."""
+    """True if the request asks one processor for several kinds of output, and this result is one of them."""
 
     @property
     def formats(self) -> Mapping[str, str] | None:

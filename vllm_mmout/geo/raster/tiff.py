@@ -43,7 +43,7 @@ _SHARED_MASK_FLAG = 2
 
 
 def open_tiff(file: SharedFile, neighbours: Neighbours | None = None) -> OpenRaster:
-    """Open the first image of a TIFF and its mask. Also read sidecar files such as ``.aux.xml`` from ``neighbours``."""
+    """Open the first image of a TIFF, with its mask and the sidecar files (such as ``.aux.xml``) in ``neighbours``."""
     binary = cast("BinaryIO", file)
     directory, *others = read_directories(binary, file.name)
     gdal = GdalMetadata.from_xml(directory.text(binary, GDAL_METADATA) or "")

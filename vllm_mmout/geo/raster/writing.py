@@ -57,9 +57,9 @@ class GeoTiffBlocks:
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
-        """Write the pixels [bands, height, width] of the block at block row ``row`` and block column ``col``.
+        """Write the pixels [bands, height, width] of a block. ``row`` and ``col`` count blocks, not pixels, from 0.
 
-        ``row`` and ``col`` count blocks from 0. A block that does not fit or was written before raises SaveError. So
+        A block that does not fit or was written before raises SaveError. So
         does a full disk, after which all blocks are discarded.
         """
         self._check(row, col, pixels)

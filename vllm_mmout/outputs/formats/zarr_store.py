@@ -125,7 +125,7 @@ def _time_indices(days: tuple[date, ...]) -> list[tuple[int, ...]]:
 
 
 def write_arrays(output: TensorOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write the arrays of an output as the arrays of a group. Raise SaveError for texts, and names with "/"."""
+    """Write an output's arrays as a Zarr group. Raise SaveError for an array of text, or with "/" in its name."""
     check(None, form, ".npz")
     for name, array in output.arrays.items():
         if array.dtype.kind not in "biufc":
@@ -183,7 +183,7 @@ def _chunks(array: NDArray[Any]) -> tuple[int, ...]:
 
 
 def _create(group: Any, output: RasterOutput, grid: StoredGrid, days: tuple[date, ...]) -> Any:
-    """Create the array of a raster or series on a grid in a group, with its coordinates. Return the zarr array."""
+    """Create the array for a raster or a series of rasters in a Zarr group, with its coordinates. Return the array."""
     dtype = np.dtype(np.uint8) if output.dtype == np.bool_ else output.dtype.newbyteorder("=")
     sides = [min(_SIDE, side) for side in grid.size]
     bands = max(1, min(output.count, _CHUNK_BYTES // (math.prod(sides) * dtype.itemsize)))

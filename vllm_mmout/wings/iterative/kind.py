@@ -28,7 +28,7 @@ ITERATIVE: Final = ModelKind(
 
 
 def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return default engine arguments: one model step per engine step, with up to 16 requests at once."""
+    """Return default engine arguments for an iterative model, so that each engine step runs one step of the model."""
     return {
         "scheduler_cls": "vllm_mmout.wings.iterative.scheduler.StepScheduler",
         "enable_chunked_prefill": True,

@@ -59,7 +59,7 @@ def landsat_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def _of_text(file: SharedFile) -> _Entries:
-    """Yield the group, the name and the value of each line ``NAME = value`` in an MTL text file."""
+    """Yield group, name and value of each line ``NAME = value`` in Landsat's metadata file (MTL) as text."""
     group = ""
     for line in file.read_at(0, file.size).decode("utf-8", "replace").splitlines():
         name, equals, text = (part.strip() for part in line.partition("="))

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Maximum number of jobs that run at once. Small jobs can share forward passes.
+"""Maximum number of jobs that run at once, so small jobs can share forward passes.
 
-The engine's setting ``max_scenes`` has the same default, so more jobs would wait in the engine."""
+More jobs would only wait in the engine, whose setting ``max_scenes`` has the same default."""
 _PREVIEWS: Final = 2
 """Maximum number of input previews that are made at once."""
 _POLL_S: Final = 0.25

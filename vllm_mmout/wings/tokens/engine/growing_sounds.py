@@ -132,7 +132,7 @@ class GrowingSound:
         self._params = params
         self._batcher = batcher
         self._sounds = sounds
-        self._frames_submitted = 0
+        self._frames_sent = 0
         """Number of frames of the sound that are decoded or being decoded."""
         self._chunks: list[AudioOutput] = []
         self._job: MediaJob | None = None
@@ -142,7 +142,7 @@ class GrowingSound:
 
     def is_chunk_due(self, frames: int) -> bool:
         """Return whether the next chunk can be decoded now that the model has generated ``frames`` frames."""
-        return not self._busy and frames >= max(self._frames_submitted + self._frames_a_chunk + self._ahead, self._first)
+        return not self._busy and frames >= max(self._frames_sent + self._frames_a_chunk + self._ahead, self._first)
 
     def offer(self, medium: Medium, frames: int) -> None:
         """Submit the next chunk unless one is being decoded. ``frames`` counts the frames generated so far."""
@@ -172,11 +172,11 @@ class GrowingSound:
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
         """Return the codes from the sound's beginning to the end of its next chunk. The chunk's length is limited."""
-        most = max(self._frames_submitted + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
+        most = max(self._frames_sent + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))
             medium, frames, ended = replace(medium, codes=codes), most, False
-        self._frames_submitted = frames if ended else frames - self._ahead
+        self._frames_sent = frames if ended else frames - self._ahead
         return SoundPiece(medium, ended)
 
     def _decode(self, piece: SoundPiece) -> None:
