@@ -48,7 +48,7 @@ class DrawnBands:
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
-        """Yield the pixels of each window. A window's row and column count from the corner of the drawn part."""
+        """Yield the pixels of each window. Window (0, 0) begins at the upper left corner of the part that is drawn."""
         row, col = self._window.row, self._window.col
         moved = [Window(each.row + row, each.col + col, each.height, each.width) for each in windows]
         for raster in self._raster.windows(moved, self._bands):

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[RasterOutput], RasterOutput]
-"""Function that computes the final pixels of a joined raster, such as class ids, from values averaged over overlapping
-tiles, such as probabilities. It must compute each pixel independently, since it is called with rectangles of any
-size."""
+"""Function that computes the final pixels of a joined raster, such as class ids from averaged probabilities.
+
+It must compute each pixel independently, since it is called with rectangles of any size."""
 
 
 def mosaic(

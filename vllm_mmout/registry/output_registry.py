@@ -26,9 +26,9 @@ class EngineFunctions:
     """Functions of `vllm_mmout.engine` that `OutputRegistry` calls. They are set when vLLM loads the plugin."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Function that creates a model's output processor, for `OutputRegistry.create_output_processor`."""
+    """Function behind `OutputRegistry.create_output_processor`. It creates the output processor of a model."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Function that chooses vLLM's output processor for an engine, for `OutputRegistry.output_router`."""
+    """Function behind `OutputRegistry.output_router`. It returns what creates an engine's output processor, or None."""
 
 
 class OutputRegistry:

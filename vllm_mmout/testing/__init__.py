@@ -1,4 +1,4 @@
-"""Test tools for authors of output processors: hypothesis strategies, and a check of the engine's rules.
+"""Test tools for authors of output processors: hypothesis strategies, and checks of what engines require.
 
 A complete test file::
 

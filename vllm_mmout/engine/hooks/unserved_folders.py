@@ -1,4 +1,4 @@
-"""Add hints to vLLM's errors about models that an installed extension package could serve instead of vLLM.
+"""Add hints to vLLM's errors about a model: an installed extension package could serve it instead of vLLM.
 
 The errors name the engine argument that selects the extension package.
 """
@@ -78,7 +78,7 @@ class LeftLLM:
     llm_engine: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's ``generate``. If it refuses the model, the error suggests the extension package."""
+        """Call vLLM's ``generate``. If it refuses the model, the error suggests an extension package for it."""
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:

@@ -16,7 +16,7 @@ MEMORY_S = 30.0
 
 
 class Countable(Protocol):
-    """Request whose tiles `Backlog` counts."""
+    """Protocol of a request whose unfinished tiles `Backlog` counts."""
 
     total: int
     """Number of tiles."""

@@ -151,7 +151,7 @@ def _errors(name: str) -> Iterator[None]:
 
 
 def _innermost_message(error: BaseException) -> str:
-    """Return the message of the innermost cause. rasterio's own error only refers to GDAL's message."""
+    """Return the message of an error's innermost cause: GDAL's message, to which rasterio's error only refers."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip() or type(error).__name__

@@ -25,9 +25,9 @@ TOUCH is set if a region may touch itself at the corner, JUNCTION if three or fo
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on borders that run east, with the region above: kinds at which a line begins, and all kinds."""
+"""Kinds of corners on borders that run east, with the region above: first the kinds that begin a line, then all."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on borders that run west, with the region below: kinds at which a line begins, and all kinds."""
+"""Kinds of corners on borders that run west, with the region below: first the kinds that begin a line, then all."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -46,9 +46,9 @@ class Verticals:
     """
 
     upper: NDArray[np.int32]
-    """Index in `LinkedElements`, the pieces of borders, of the upper end of each vertical line."""
+    """Upper end of each vertical line, as an index of the border pieces in `LinkedElements`."""
     lower: NDArray[np.int32]
-    """Index in `LinkedElements`, the pieces of borders, of the lower end of each vertical line."""
+    """Lower end of each vertical line, as an index of the border pieces in `LinkedElements`."""
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
@@ -80,7 +80,7 @@ class LinkedElements:
     starts: NDArray[np.int64]
     """Index in ``vertices`` of each horizontal line's first corner. The last entry is the number of corners."""
     following: NDArray[np.int32]
-    """Index of the next border piece after each piece. A piece that continues below the traced rows has its own."""
+    """Index of the border piece that follows each piece, or its own index if it continues below the traced rows."""
     ports_up: NDArray[np.int32]
     """Column of each point where a border enters the strip of raster rows from below."""
     ports_down: NDArray[np.int32]

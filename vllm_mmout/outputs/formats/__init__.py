@@ -46,9 +46,9 @@ class Format:
     aliases: tuple[str, ...] = ()
     """Further names that select the format, besides ``name`` and ``suffixes``."""
     check: str | None = None
-    """Function, as "module:function", that raises SaveError if the format cannot express a georeference, or None.
+    """Function, as "module:function", that raises SaveError for georeferences that the format cannot express.
 
-    The function is called with the georeference, this `Format`, and the suffix of another format to suggest."""
+    It gets the georeference, this `Format`, and the suffix of another format to suggest. None means no check."""
     extra: str | None = None
     """Name of the pip extra of this package that installs the dependencies of the format, or None."""
     folders: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ def is_folder_suffix(suffix: str) -> bool:
 
 
 def other_suffix(formats: Mapping[str, str], name: str) -> str:
-    """Return a suffix in ``formats`` (suffix -> name) of another format than ``name``, for an error message."""
+    """Return the suffix of a format other than ``name``, which an error message can suggest."""
     return next((suffix for suffix, other in formats.items() if other != name), "another format")
 
 

@@ -94,9 +94,9 @@ def as_pcm(samples: NDArray[np.float32]) -> bytes:
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return the silence to append to a sound of ``frames`` frames, float32 [n, channels], or None.
+    """Return the silence that the format ``name`` needs after ``frames`` frames of sound, or None for no silence.
 
-    Only the format "opus" needs silence. Without it, an Opus file ends with a click.
+    Only "opus" needs silence, float32 [n, channels]. Without it, an Opus file ends with a click.
     """
     return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
 

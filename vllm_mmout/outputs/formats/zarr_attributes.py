@@ -54,7 +54,7 @@ def cf_attributes(output: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def convention(name: str) -> dict[str, str]:
-    """Return the entry for the attribute ``zarr_conventions`` of the convention ``name``, a key of `_CONVENTIONS`."""
+    """Return the entry of the attribute ``zarr_conventions`` that declares ``name``, a key of `_CONVENTIONS`."""
     repository, uuid, title = _CONVENTIONS[name]
     return {
         "schema_url": f"https://raw.githubusercontent.com/zarr-conventions/{repository}/refs/tags/v1/schema.json",

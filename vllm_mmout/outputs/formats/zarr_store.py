@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SIDE: Final = 512
 """Maximum height and width of a chunk in pixels. Larger rasters also get reduced copies."""
 _CHUNK_BYTES: Final = 2**23
-"""Largest size in bytes of a chunk with all bands. If they are larger, the bands are divided among several chunks."""
+"""Maximum size of a chunk in bytes. If a chunk of all bands is larger, the bands are divided among several chunks."""
 _READ_BYTES: Final = 2**26
 """Maximum number of bytes of a raster to read at a time, unless a single chunk of all bands is larger."""
 _METADATA: Final = "zarr.json"

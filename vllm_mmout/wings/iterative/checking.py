@@ -95,9 +95,9 @@ class _CheckedModel:
         self._steps = StepRunner(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that StepRunner calls
 
     def together(self, numbers: Sequence[int], start_steps: Sequence[int]) -> list[Outcome]:
-        """Run the requests with the indices ``numbers`` in shared batches. Return their results.
+        """Run the requests with the indices ``numbers`` in one batch, which each joins at its step in ``start_steps``.
 
-        Each request joins the batch at its step in ``start_steps``.
+        Return the results.
         """
         running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 STEPS: Final = 50
-"""Number of steps of a request if neither the request, ``config.json`` nor the model class sets it, as in diffusers."""
+"""Default number of steps, the same as in diffusers, if neither request, ``config.json`` nor model class sets it."""
 MOST_STEPS: Final = 1000
 """Default maximum number of steps of a request, which ``config.json`` can change."""
 

@@ -94,7 +94,7 @@ class ClusterRun:
 
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
-    """Return a dict from each scene that ``inputs`` name to the name of its result files, without suffix."""
+    """Return the scenes that ``inputs`` name, each with the name of its result files (without suffix) as value."""
     named_scenes = named_scenes_of(inputs)
     names = [name for _, name in named_scenes]
     twice = sorted({name for name in names if names.count(name) > 1})

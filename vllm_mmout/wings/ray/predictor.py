@@ -117,9 +117,9 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False, may_be_empty=list(may_be_empty))
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the outcome of each scene. Scenes without a stored outcome are run.
+        """Return the outcome of each scene: from ``manifest`` if it is stored there, else by running the scene.
 
-        They run as a batch. A scene during which a worker crashed runs alone.
+        Scenes run as a batch, except that a scene during which a worker crashed runs alone.
         """
         records = [manifest.find(entry.scene, entry.options) for entry in entries]
         left = [place for place, record in enumerate(records) if record is None]

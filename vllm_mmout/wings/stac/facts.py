@@ -64,7 +64,7 @@ class ResultFacts:
 
     @cached_property
     def acquisition_times(self) -> tuple[datetime, datetime, bool]:
-        """First and last acquisition time, and True. If unknown: the file's modification time twice, and False."""
+        """First and last acquisition time, and whether they are known. Else both are the file's modification time."""
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:
@@ -218,7 +218,7 @@ def _utc(text: str) -> datetime:
 
 
 def _outline(width: int, height: int, steps: int = _POINTS_PER_SIDE) -> list[tuple[float, float]]:
-    """Return points along the border of a raster as (column, row), from its first corner around to the same corner."""
+    """Return points along a raster's border as (column, row). The first and the last point are the same corner."""
     corners = [(0, 0), (0, height), (width, height), (width, 0), (0, 0)]
     ring = [
         (a[0] + (b[0] - a[0]) * step / steps, a[1] + (b[1] - a[1]) * step / steps)

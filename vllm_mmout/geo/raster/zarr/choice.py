@@ -121,7 +121,7 @@ def _finest(group: Node) -> Node:
 
 
 def _rasters(children: Mapping[str, Node]) -> list[tuple[Node, Axes]]:
-    """Return the arrays with pixels among a group's ``children``, with their axes. "B2" comes before "B10"."""
+    """Return the pixel arrays among a Zarr group's ``children``, with their axes. "B2" comes before "B10"."""
     arrays = [node for node in children.values() if node.is_array]
     beside = {name for node in arrays for name in str(node.attributes.get("coordinates", "")).split()}
     beside |= {str(node.attributes.get(key)) for node in arrays for key in ("bounds", "grid_mapping")}

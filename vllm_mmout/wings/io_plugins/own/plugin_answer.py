@@ -69,10 +69,7 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
 
 
 async def _store_result(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
-    """Write a result to the path that the client named, and return the path. Without one, return a URL of the result.
-
-    The URL serves the result from the server's store.
-    """
+    """Write a result to the path that the client named, or else store it. Return the path, or the result's URL."""
     if plugin_request.target is None:
         (name,) = await kept(service.store, [entry])
         return str(request.url_for("mmout_result", name=name))

@@ -71,7 +71,7 @@ class SceneRunner:
 
     board: SceneBoard
     rebuild: Callable[[SceneJob], tuple[Work, SceneInputs]]
-    """Function that rebuilds the request (`Work`) and the input of a job of another server. The call blocks."""
+    """Function that rebuilds the request (`Work`) and the input of another server's job. The call blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
     """Semaphore that limits how many input previews are made at once, because each may need some hundred MiB."""
     _running: dict[str, _ActiveJob] = field(default_factory=dict)

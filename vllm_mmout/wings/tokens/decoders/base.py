@@ -30,10 +30,10 @@ class TokenDecoder(ABC):
     """Name of the decoder's type in error messages, such as "mimi"."""
 
     facts: DecoderFacts | None = None
-    """Codebooks, picture grid and sampling rate of the decoder. Token layouts are checked against them, unless None."""
+    """Codebooks, picture grid and sampling rate, against which token layouts are checked. None skips the check."""
 
     sampling_rate: int | None = None
-    """Sampling rate of the sounds in Hz. Only needed if ``facts`` is None, because it also states the rate."""
+    """Sampling rate of the sounds in Hz. It is used only if ``facts`` is None."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
@@ -71,7 +71,7 @@ class TokenDecoder(ABC):
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the number of audio frames at whose multiples a chunk of a sound may begin.
+        """Return the number of audio frames that must be decoded together. Chunks begin at multiples of it.
 
         ``rates`` holds the number of codes per frame of each codebook.
         """

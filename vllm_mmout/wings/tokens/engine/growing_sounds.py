@@ -103,7 +103,7 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """Sound that is decoded in chunks while the model generates it. It has the members of a `MediaJob`.
+    """Sound that is decoded in chunks while the model generates it. It has the members of `MediaJob`.
 
     Only one piece is decoded at a time. The next piece has all frames that came in the meantime, so chunks become
     longer if the decoder is slower than the model. Their length is limited, because a forward pass has a time limit.

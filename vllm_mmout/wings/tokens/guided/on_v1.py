@@ -28,7 +28,7 @@ class GuidedOnV1(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client's sampling params contain a `Guide`. Only the engine may set these rules."""
+        """Raise an error if a client sets a `Guide` (rules for the next tokens). Only the engine may set it."""
         refuse_client_rules(sampling_params)
 
     def is_argmax_invariant(self) -> bool:

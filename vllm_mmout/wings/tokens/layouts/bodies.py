@@ -63,7 +63,7 @@ class Body(ABC):
 
     @property
     def has_all_codes(self) -> bool:
-        """Return whether all codes of the picture or sound have come. Row-end tokens may still follow."""
+        """Return whether all codes of the picture or sound are collected. Row-end tokens may still follow."""
         return self.over
 
     @property
@@ -173,7 +173,7 @@ class FramesBody(Body):
 
     @property
     def has_all_codes(self) -> bool:
-        """Return whether all codes of the picture or sound have come. Row-end tokens may still follow."""
+        """Return whether all codes of the picture or sound are collected. Row-end tokens may still follow."""
         return len(self._tokens) == self._all
 
     @property
