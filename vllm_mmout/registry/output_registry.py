@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=type)
 
 FACTORIES = "_output_processor_factories"
-"""Attribute of a model class in which the output processors registered for it are stored by name."""
+"""Name of the attribute of a model class that stores the output processors registered for it, by name."""
 
 
 @dataclass(frozen=True, slots=True)

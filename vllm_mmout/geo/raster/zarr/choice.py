@@ -28,9 +28,9 @@ class Axes:
     """Band and time axis of an array of pixels. Its last two axes are always rows and columns."""
 
     band: int | None
-    """Index of the band axis, or None if the array has no band axis."""
+    """Index of the band axis, or None for an array without a band axis."""
     time: int | None
-    """Index of the time axis, or None if the array has no time axis."""
+    """Index of the time axis, or None for an array without a time axis."""
     names: tuple[str | None, ...]
     """Name of each axis, or None for an axis without a name."""
     shape: tuple[int, ...]
