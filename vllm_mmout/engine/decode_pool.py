@@ -99,7 +99,9 @@ class DecodePool:
         self._running: dict[threading.Thread, DecodeJob] = {}
         self._abandoned: dict[threading.Thread, DecodeJob] = {}
         self._postponed: deque[DecodeJob] = deque()
-        """Jobs of output processors with hanging jobs. They wait while such jobs run on half of the threads."""
+        """Queued jobs of output processors that have hanging jobs. They wait while half of the threads are busy with
+        such jobs.
+        """
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
         self._closed = False
@@ -120,7 +122,7 @@ class DecodePool:
         return job
 
     def queue(self, job: DecodeJob) -> None:
-        """Queue a job that was not queued before. If the pool refuses it, the job is settled with the error at once."""
+        """Queue a new job. If the pool refuses it, the job ends with the error at once."""
         with self._lock:  # until the job is queued, so that close() finds it
             refusal = self._admit() or self._refusal_of(job)
             if refusal is None:
@@ -189,7 +191,10 @@ class DecodePool:
         return max((sum(name in names for names in hanging) for name in job.processors), default=0)
 
     def _refusal_of(self, job: DecodeJob) -> DecodeError | None:
-        """Return an error if too many jobs of the job's processor hang. The caller must hold the lock."""
+        """Return the error that refuses ``job``, or None. Jobs are refused if too many jobs of their processor hang.
+
+        The caller must hold the lock.
+        """
         hanging = self._hanging(job)
         if hanging < max(self.threads, _MIN_HANGING_LIMIT):
             return None

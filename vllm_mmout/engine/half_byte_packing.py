@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 _LARGEST = 14
-"""Largest element that fits half a byte unchanged. In half a byte, 15 means 255 (nodata)."""
+"""Largest uint8 element that is stored unchanged in half a byte. There, the value 15 stands for 255 (nodata)."""
 _WORTH_HALVING = 256
-"""Smallest number of elements in a request's result that is packed. Smaller results are sent unpacked."""
+"""Minimum size, in elements, of a result to be packed. Smaller results are sent with one element per byte."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:

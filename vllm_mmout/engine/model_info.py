@@ -88,9 +88,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     served_by: str
     """Import path of the model's class, as "module:Class", or "vLLM" for a model whose class is vLLM's own."""
     provided_by: str
-    """Name of the extension package that serves the model, or else of the Python package that defines the model's
-    class.
-    """
+    """Name of the extension package that serves the model. If none does, the Python package of the model's class."""
     takes: str
     """Description of the inputs that the model takes."""
     bands: tuple[BandInfo, ...]
@@ -104,7 +102,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     chosen_by: str
     """Setting that selected the output processors: the engine argument, ``config.json``, or the model's class."""
     options: tuple[str, ...]
-    """Names of the options that requests may set."""
+    """Names of the options that a request to the model may set."""
     assumes: tuple[str, ...]
     """Sentences that tell how an input is read if it does not state, for example, its band names or scale."""
 

@@ -79,7 +79,7 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
 
 def names() -> list[str]:
-    """Return the known architectures. A folder with such an architecture need not name its class in ``config.json``."""
+    """Return the architectures whose model class is known. Their model folders need not name it in ``config.json``."""
     return list(dict.fromkeys([*MULTIMODAL_INPUT_REGISTRY.models(), *_installed()]))
 
 
@@ -89,7 +89,7 @@ def is_served(architecture: str) -> bool:
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """Return the model class that serves an architecture. If a notebook has redefined the class, return the new one."""
+    """Return the model class that serves an architecture, in its new version if a notebook has redefined it."""
     return author_class(_served[architecture])
 
 
@@ -184,9 +184,9 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the name of an extension package that can serve a model folder if the user selects it, or None.
+    """Return the name of an extension package that can serve a model folder, or None.
 
-    The user selects it by giving this name as output processor. Error messages suggest it.
+    Such a package serves the folder only if the user gives its name as output processor. Error messages suggest it.
     """
     for wing in wings():
         take = wing.load("folders")

@@ -12,7 +12,7 @@ from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.model_folders import author_class, forget, names, of_wings, path_of, record
 
 _replaced_entries: dict[str, Any] = {}
-"""Former entries of vLLM's model registry, by architecture, where this package has registered a user's class."""
+"""Entries of vLLM's model registry that were replaced by a user's class, by architecture."""
 
 
 @dataclass(frozen=True, eq=False)  # vLLM caches the result of an entry, but the class of a name may change
@@ -37,7 +37,7 @@ class AuthorsModel(_BaseRegisteredModel):
 
 
 def class_of_vllm(architecture: str) -> str | None:
-    """Return the name of vLLM's own class for an architecture, even if it was replaced, or None if there is none."""
+    """Return the name of vLLM's own class for an architecture, even if another class replaces it, or None."""
     entry = _replaced_entries.get(architecture) or ModelRegistry.models.get(architecture)
     if entry is None or isinstance(entry, AuthorsModel):
         return None

@@ -53,7 +53,8 @@ class AreasOutput(StructuredOutput):
 
     classes: list[ClassArea]
     features: dict[str, FeatureAreas] = Field(default_factory=dict, exclude_if=lambda features: not features)
-    """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty for a single feature.
+    """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty if ``aoi`` has only one
+    feature.
 
     Where features overlap, a pixel counts in each of them, but once in ``classes``. JSON leaves out an empty dict."""
 
@@ -76,10 +77,11 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class of a raster that the caller does not use any more, and take ownership of it.
+        """Count the pixels of each class of a raster, and take ownership of it.
 
-        A `StoredRaster`, which has the georeference of its input already, is closed. ``area`` is the area of interest
-        of its scene, whose features are counted. A raster in memory is kept until `placed`, which counts it again.
+        The caller must not use the raster afterwards. A `StoredRaster`, which has the georeference of its input
+        already, is closed. ``area`` is the area of interest of its scene, whose features are counted. A raster in
+        memory is kept until `placed`, which counts it again.
         """
         from vllm_mmout.outputs.stored import StoredRaster
 
@@ -92,7 +94,7 @@ class AreasOutput(StructuredOutput):
         return areas
 
     def placed(self, source: Source) -> Self:
-        """Return the class areas again, counted only where the input ``source`` has valid pixels.
+        """Return the class areas again, counting only pixels that are valid in the input ``source``.
 
         They are also in square metres if the georeference of the input is known. If the request has an area of interest
         of several features, `features` are counted, too.

@@ -62,7 +62,7 @@ class DetectionOutput(StructuredOutput):
     """True to keep boxes of zero width or height when boxes are clipped to the input. JSON does not have this field."""
 
     def placed(self, source: Source) -> Self:
-        """Return a copy with boxes in pixels of the input, clipped to its edges. Boxes outside are left out.
+        """Return a copy with boxes in pixels of the input ``source``, clipped to its edges. Boxes outside are left out.
 
         Boxes whose centre is outside the request's area of interest are left out, too. Boxes that are in pixels already
         are scaled from ``size`` or, if that is None, from the size that the model saw.

@@ -169,7 +169,7 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
 
     @property
     def of_run(self) -> OutputParams:
-        """Options for running the model. Several kinds of output are replaced by the default kind."""
+        """Options for running the model. If several kinds of output are requested, the default kind is used."""
         return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
 
     def of_part(self, **changes: Any) -> OutputParams:
@@ -177,11 +177,11 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
         return _PartParams(**{**msgspec.structs.asdict(self.of_run), **changes})
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the options that the engine needs, as plain data. Options with default values are left out."""
+        """Return the options that the engine needs, as a dict of built-in types. Default values are left out."""
         return {name: value for name, value in self.of_run.to_mapping().items() if name not in STAYS}
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return all options but `LOCAL_ONLY` as plain data. Options with default values are left out."""
+        """Return the options except `LOCAL_ONLY` as a dict of built-in types. Default values are left out."""
         plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
         # msgspec omits a text only if it is the default object itself, so equal unpickled texts are left out here.
         names = [key for key in plain if key not in LOCAL_ONLY and getattr(self, key) != OPTIONS[key].default]

@@ -50,7 +50,7 @@ class Canvas:
         self.put_pixels(row, col, output.array, None if valid is None or valid.all() else ~valid)
 
     def put_pixels(self, row: int, col: int, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None = None) -> None:
-        """Write pixels [bands, height, width] at (row, col). Pixels where ``hidden`` is True become nodata.
+        """Write pixels [bands, height, width] at (row, col). Pixels where the mask ``hidden`` is True become nodata.
 
         The pixels must have the dtype and the number of bands of ``like``.
         """
@@ -60,7 +60,7 @@ class Canvas:
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Fill a rectangle that lacks valid pixels with nodata."""
+        """Write nodata to a rectangle that has no valid pixels."""
         self._masked = True
         nothing = np.full((self._like.count, 1, 1), self._fill_value())
         for block, there, here in self._overlapped_blocks(row, col, height, width):
@@ -112,7 +112,7 @@ class Canvas:
             self._blocks.write(*block, waiting)
 
     def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
-        """Raise DecodeError if a valid pixel has the value that pixels masked by ``hidden`` get.
+        """Raise DecodeError if a valid pixel equals the nodata value that is written where the mask ``hidden`` is True.
 
         Only the default nodata value is checked. The pixels of earlier calls count too.
         """

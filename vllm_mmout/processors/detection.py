@@ -34,8 +34,9 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Number of boxes that the worker sends for each box of the limit ``max_detections``, since non-maximum suppression
-removes boxes later."""
+"""Factor between ``max_detections`` and the number of boxes that the worker sends. Non-maximum suppression then removes
+some of these boxes.
+"""
 _MAX_SENT = 1000
 """Maximum number of boxes that the worker sends for an input if ``max_detections`` is not set."""
 
@@ -152,7 +153,7 @@ class DetectionProcessor(OutputProcessor):
         return max(most, _MAX_SENT) if params.part else most
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> DetectionOutput:
-        """Build a `DetectionOutput`. Raise DecodeError if a score, or a box to return, is NaN or infinite."""
+        """Build a `DetectionOutput`. Raise DecodeError if a score or a returned box contains NaN or infinity."""
         from vllm_mmout.outputs import Detection, DetectionOutput
         from vllm_mmout.outputs.detection import within
 
@@ -238,7 +239,7 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
 
 
 def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
-    """Return (scores, labels, boxes, are_relative, count above the threshold) from the return value of ``reduce``."""
+    """Unpack the dict from ``reduce``: scores, labels, boxes, are_relative, and the count above the threshold."""
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
             return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])

@@ -201,7 +201,7 @@ class ModelRegistrations:
 def find_all(
     wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Return the classes of the ``wanted`` processors by name. The model's own registrations are searched first.
+    """Return the classes of the ``wanted`` processors by name. ``own``, the model's registrations, are searched first.
 
     ``source`` is the configuration that names the processors, for messages.
     """
@@ -264,7 +264,7 @@ def accepted_options(processor: type[OutputProcessor]) -> AcceptedOptions:
 def check_options(
     options: Mapping[str, Any], acceptances: Mapping[str, AcceptedOptions], settings: Collection[str], source: str
 ) -> None:
-    """Raise OptionError for an option that no processor accepts and that is not one of the engine's ``settings``."""
+    """Raise OptionError for an option that neither a processor accepts nor the engine (one of its ``settings``)."""
     for option in options:
         if option in settings or any(accepted.takes(option) for accepted in acceptances.values()):
             continue

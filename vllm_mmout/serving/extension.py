@@ -65,7 +65,7 @@ class ServerExtension:
         """
 
     def plugin_answer(self, plugin: Any) -> PluginAnswer | None:
-        """Return this extension's function that answers ``/pooling`` for an IO processor plugin of vLLM, or None."""
+        """Return the function that answers ``/pooling`` for an IO processor plugin of vLLM, or None."""
         del plugin
         return None
 

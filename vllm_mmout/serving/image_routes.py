@@ -131,7 +131,7 @@ async def answered(
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Return the server's service, a ``kind``, and count the request as running until ``held`` is closed."""
+    """Count a request as running until ``held`` is closed. Return the server's service, an instance of ``kind``."""
     try:
         service = service_of(request, kind)
         take_place(request, held)
@@ -159,7 +159,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the server's service. Raise an ApiError if it is not a ``kind``: the route is for other models."""
+    """Return the server's service, which must be a ``kind``. Raise an ApiError (400) if it is of another class."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service

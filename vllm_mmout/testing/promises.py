@@ -39,7 +39,7 @@ _THREADS = 4
 
 
 def what_reduce_returns_travels(case: Case) -> None:
-    """Check that ``reduce`` returns a tensor or dict of tensors that can be sent, with requests on axis 0."""
+    """Check that ``reduce`` returns a tensor or dict of tensors that can be sent. Axis 0 must be the requests."""
     processor = case.make()
     case.reduce(processor)
     case.reduce(processor, rows(case.outputs, [0]))

@@ -24,7 +24,7 @@ is ``ABSENT`` if the module or class did not have the attribute.
 
 
 def is_frontend() -> bool:
-    """Return whether this process creates engines, which is so if it has imported vLLM's ``EngineArgs``."""
+    """Return whether this process has imported vLLM's ``EngineArgs``, and may therefore create engines."""
     return "vllm.engine.arg_utils" in sys.modules
 
 
@@ -40,7 +40,7 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Check that vLLM has all hooked callables, then install the hooks and add the names that are missing yet.
+    """Check that vLLM has all hooked callables. Then install the hooks, and add the missing names to vLLM's modules.
 
     Args:
         hooks: hooks to install, by default the whole hook table.
@@ -83,7 +83,7 @@ def is_native(hook: Hook) -> bool:
 
 
 def is_installed() -> bool:
-    """Return whether any hook or added name is installed in vLLM."""
+    """Return whether `install` has changed any module or class of vLLM."""
     return bool(_installed)
 
 
@@ -124,7 +124,7 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the module or class that ``row`` names, and add it to ``places`` under the full name of ``row``.
+    """Find the module or class that the hook or attribute ``row`` changes, and store it in ``places`` by its full name.
 
     Return a description of the fault if vLLM lacks the callable, or None.
     """

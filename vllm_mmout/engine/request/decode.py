@@ -80,7 +80,7 @@ class Decoding(DecodeJob):
 
 
 class Decodings(dict[str, Decoding]):
-    """Outputs that are not delivered yet, by vLLM's internal request id. Each change is reported to the observer."""
+    """Engine outputs that were not yet delivered to the caller, by vLLM's internal request id. Metrics count them."""
 
     def put(self, decoding: Decoding) -> None:
         """Add an output, and report it to its observer."""
@@ -88,14 +88,14 @@ class Decodings(dict[str, Decoding]):
         decoding.observer.waits(decoding.nbytes)
 
     def take_out(self, decoding: Decoding) -> bool:
-        """Remove an output, and report this to its observer. Return False if the output was removed before."""
+        """Remove an engine output, and tell its observer. Return False if the output was already removed."""
         removed = self.pop(decoding.state.request_id, None)
         if removed is not None:
             removed.observer.settled(removed.nbytes)
         return removed is not None
 
     def for_request(self, request_id: str, *, internal: bool) -> list[Decoding]:
-        """Return the undelivered outputs of a request.
+        """Return the engine outputs of a request that were not yet delivered to the caller.
 
         An internal id has at most one output. A caller's own id may have several, because callers may repeat ids.
         """
@@ -183,7 +183,7 @@ def _decode_one(decoding: Decoding, name: str, raw: Raw, result_name: str | None
 
 
 def _decode_parts(decoding: Decoding, name: str, raw: Raw, result_name: str | None) -> Any:
-    """Decode ``raw``, the output of a processor's ``reduce`` for a tile, a block of tiles or another part of an input.
+    """Decode ``raw``, which a processor's ``reduce`` returned for a tile, a block of tiles or another part of an input.
 
     ``name`` is the processor's name. ``result_name`` is equal to ``name``.
     """
@@ -201,7 +201,7 @@ def _decode_parts(decoding: Decoding, name: str, raw: Raw, result_name: str | No
 
 
 def _decoded_tiles(processor: OutputProcessor, name: str, raw: Raw, count: int, params: OutputParams) -> Sequence[Any]:
-    """Decode ``count`` tiles in one call if the processor can, else one by one. An error has the index of its tile."""
+    """Decode ``count`` tiles in one call if the processor supports that, else one by one. Errors name the tile."""
     try:
         at_once = processor.decode_tiles(raw, params)
     except BaseException as error:  # noqa: BLE001 - the tiles are decoded again, one by one

@@ -60,7 +60,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
 
 
 def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
-    """Read an input into ``request`` and return that, or return a `Run` if the input is computed in parts."""
+    """Read an input into ``request`` and return it. If the input is computed in parts, return a `Run` instead."""
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:
@@ -141,7 +141,7 @@ def _scene(
 
 
 def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> InputPicture | None:
-    """Return a function that reads the input's picture later, or None if the input is not given by path or address.
+    """Return a function that reads the input's picture when needed, or None if the input has no path or address.
 
     Results do not keep the pixels of their inputs alive.
     """
@@ -166,7 +166,7 @@ _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "pro
 
 
 def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
-    """Return the input inside vLLM's prompt dict. Return other data unchanged, such as a dict of tensors by name.
+    """Extract the input from ``data`` if that is a prompt dict of vLLM. Return other data unchanged.
 
     Args:
         data: input as the user gave it.

@@ -32,10 +32,10 @@ class Interrupts:
 
     @contextmanager
     def delayed(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Delay a Ctrl-C until the ``with`` block ends or calls `deliver`. The Ctrl-C calls ``wake`` in a new thread.
+        """Delay a Ctrl-C until the ``with`` block ends or calls `deliver`.
 
-        ``wake`` ends a wait inside the ``with`` block early. Only the main thread gets a Ctrl-C, so that the function
-        does nothing in other threads.
+        When a Ctrl-C comes, ``wake`` is called in a new thread, to end a wait inside the block early. Only the main
+        thread gets a Ctrl-C, so that the function does nothing in other threads.
         """
         inside = self._before is not None or threading.current_thread() is not threading.main_thread()
         before = None if inside else signal.getsignal(signal.SIGINT)

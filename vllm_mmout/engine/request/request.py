@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that georeferences a decoded output, and saves it if the request has a path.
+"""Function that georeferences a decoded output and, if the request has a path, saves it there.
 
-It takes the output and the name of the output's processor. For the only output of a whole input, the name is
-None.
+Its arguments are the output and the name of the output's processor. The name is None for the only output of a whole
+input.
 """
 Kind = TypeVar("Kind")
 
@@ -44,7 +44,9 @@ class PartInput:
     parts: Sequence[Part]
     """Tiles, or other parts of the user's input, that the request computes. Their outputs are not set yet."""
     prompt: Any = None
-    """Rendered prompt of a single tile or other part. None for a block of tiles, and for tiles without valid pixels."""
+    """Rendered prompt of a tile or another single part. Blocks of tiles have ``tensors`` instead. Tiles without valid
+    pixels have neither.
+    """
     tensors: Mapping[str, Any] | None = None
     """Keyword arguments of ``forward`` for a block of tiles, with the tiles on axis 0. None if this is not a block.
 
@@ -59,7 +61,7 @@ class PartInput:
 
     @property
     def index(self) -> int:
-        """Index of the first tile or other part, which identifies this object within the user's request."""
+        """Index of the first tile (or other part) of this input among all tiles of the user's request."""
         return self.parts[0].index
 
     @property
@@ -71,7 +73,10 @@ class PartInput:
         return len(self.parts)
 
     def cut(self, count: int) -> tuple[PartInput, PartInput | None]:
-        """Split off the first ``count`` tiles. Return both blocks, which share memory. The second may be None."""
+        """Split a block of tiles after the first ``count`` tiles. The second block is None if no tiles are left.
+
+        The blocks share memory.
+        """
         if self.tensors is None or count >= len(self):
             return self, None
         first, rest = (
@@ -133,13 +138,15 @@ class Request:
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made in reading the input. Empty for a part of a larger input."""
     run: object = None
-    """Scene or other `Run` that contains this request, or None for a whole input."""
+    """Scene or other `Run` (input computed in several engine requests) that this request is part of. None for a whole
+    input.
+    """
     part: PartInput | None = None
     """Tiles, or another part of a larger input, that this request computes. None for a whole input."""
 
     internal_id: str | None = None
-    """vLLM's own id of the request, or None before vLLM has accepted the request. A request with an id must be
-    delivered or aborted.
+    """Id that vLLM gave to the request, or None if vLLM has not accepted it yet. An accepted request must be delivered
+    or aborted.
     """
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop that awaits the result, or None for a request of the synchronous ``LLM``."""
@@ -148,9 +155,13 @@ class Request:
     steps: int = 0
     """Number of steps that an iterative model takes for the request."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
-    """Early outputs that the caller has not fetched. vLLM's own queue would keep only the newest."""
+    """Progress outputs that the caller has not fetched yet. They are kept here, since vLLM's own queue keeps only the
+    newest.
+    """
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Engine outputs that wait while an earlier output is decoded, as (result object for the caller, engine output)."""
+    """Engine outputs that wait until an earlier output is decoded: the result object for the caller, and the bytes to
+    decode.
+    """
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
@@ -160,11 +171,14 @@ class Request:
     _shown: int = 0
 
     def pooling_params(self, task: Any) -> PoolingParams:
-        """Return vLLM's params for the request, with the entries of `mark`. ``task`` is the model's pooling task."""
+        """Return the ``PoolingParams`` to pass to vLLM. They carry the request's options in ``extra_kwargs``.
+
+        ``task`` is the model's pooling task.
+        """
         return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:
-        """Return the progress to report with the next early output, or None if all early outputs were reported."""
+        """Return the `Progress` for the next early output, or None if all early outputs have been reported."""
         shown_after = self.mark.get(wire.REPORTS, ())
         if self._shown == len(shown_after):
             return None
@@ -181,7 +195,10 @@ TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
 
 
 def ticket(kind: type[Kind]) -> Kind | None:
-    """Return the request that the current task is adding to the engine, or None if it is not of class ``kind``."""
+    """Return the request in the context variable `TICKET` if it is of class ``kind``, else None.
+
+    The variable contains the request that the current task is adding to the engine.
+    """
     request = TICKET.get()
     return request if isinstance(request, kind) else None
 

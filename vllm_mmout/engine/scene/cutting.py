@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _OPEN_BYTES = 48 << 20
-"""Memory in bytes for tiles that are partly read. It limits how many columns of tiles are read together.
+"""Memory in bytes for tiles that are not completely read yet. It limits how many columns of tiles are read together.
 
 The tiles may need more memory if the segments of the file are large.
 """
@@ -57,9 +57,9 @@ def output_stride(binding: Binding, params: OutputParams) -> int:
 
 
 def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: OutputParams, patch: int) -> tuple[int, int]:
-    """Return the (height, width) of tiles, for a result with a pixel for each ``patch`` x ``patch`` input pixels.
+    """Return the tile (height, width) for models whose result has one pixel per ``patch`` x ``patch`` input pixels.
 
-    They are square if the model's tiles are, since the patches' rows are found by their number. An input that is
+    The tiles are square if the model's tiles are, since the patches' rows are found by their number. An input that is
     smaller than the model's tiles gets a tile of its own size, rounded up to whole patches, if the model takes it.
     """
     sides = mapper.tile_sides(params.tile)
@@ -69,7 +69,7 @@ def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: Outpu
 
 
 def columns_at_once(grid: TileGrid, view: RasterView) -> int:
-    """Return how many neighbouring columns of tiles to read together, before the next columns are read.
+    """Return how many neighbouring columns of tiles to read together.
 
     A segment of the file is decoded into all rows of tiles that it overlaps, so fewer columns take less memory. There
     are enough columns that each segment overlaps at most two such groups of columns.

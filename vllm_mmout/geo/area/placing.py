@@ -38,7 +38,7 @@ _MOST_POINTS: Final = 4_000_000
 _TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
 """Positions along an edge, from 0 to 1, where the distance between curve and straight line is measured."""
 _MARGIN: Final = 0.05
-"""Fraction of a raster's extent that is added on each side before an area in degrees is clipped to the extent."""
+"""Margin on each side of a raster, as a fraction of its extent. Areas in degrees are clipped to the enlarged extent."""
 _HALF: Final = TURN / 2
 
 
@@ -82,7 +82,10 @@ def window_around(area: Area, georeference: Georeference | None, size: tuple[int
 def _placed(
     area: Area, georeference: Georeference | None, size: tuple[int, int], name: str
 ) -> tuple[PlacedArea, BoxSystem]:
-    """Convert an area to pixels of a raster. Return it, and both coordinate systems. Raise OutsideError if outside."""
+    """Convert an area to pixels of a raster. Also return the coordinate systems of the area and the raster.
+
+    Raise OutsideError if the area is outside the raster.
+    """
     placed, grid = located_grid(georeference, size, name, "aoi")
     placer = _Placer(box_system(area.crs, placed, grid, name, "aoi"))
     features = tuple(
@@ -152,9 +155,9 @@ class _Placer:
                 yield _pixels(system.grid.transform, part[:, 0] + shift, part[:, 1])
 
     def _clipped(self, ring: Ring) -> Iterator[Ring]:
-        """Yield the parts, near the raster, of a ring in degrees. Used if the raster's coordinate system is projected.
+        """Clip a ring in degrees to the surroundings of the raster, and yield its parts there.
 
-        Far from the raster its projection may be undefined.
+        This is needed for projected rasters, since a projection may be undefined far from the raster.
         """
         for shift in overlapping_shifts(box_of(ring), self._clip_box):
             inner = clip_polygon((ring[:, 0] + shift, ring[:, 1]), self._clip_box)
@@ -188,7 +191,7 @@ class _Placer:
         return places
 
     def _bend(self, ring: Ring, places: Ring, edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], Ring]:
-        """Return how far in pixels each of ``edges`` is from a straight line after transformation, and its midpoint.
+        """Measure in pixels how much each of ``edges`` bends when it is transformed. Also return the new midpoints.
 
         ``ring`` has the positions before the transformation, and ``places`` after it. Edges off the raster get distance
         0.

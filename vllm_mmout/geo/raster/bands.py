@@ -35,8 +35,8 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "1": "red", "2": "nir nir08", "3": "blue", "4": "green", "5": "swir12", "6": "swir16", "7": "swir22",
     },
 }  # fmt: skip
-"""Maps a sensor and a band number to the common name of the band, or to several names if the band covers several common
-bands.
+"""Maps a sensor and a band number to the common name of the band, such as "red". Broad bands have several names,
+separated by spaces.
 
 HLS uses the numbers of Landsat 8 for its L30 products, and the numbers of Sentinel-2 for its S30 products.
 """
@@ -127,9 +127,9 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a sensor has the band ``name``, and writes band numbers as in ``code``, like "b4" or "b04".
+    """Return whether a sensor has the band ``name``, and writes its number as in ``code``, "b4" or "b04".
 
-    ``code`` is the part of ``name`` with the band number, such as "b4" or "b04".
+    ``code`` is the part of ``name`` with the band number.
     """
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):
@@ -185,7 +185,7 @@ def says_nothing(name: str) -> bool:
 
 
 def is_alpha(description: str | None) -> bool:
-    """Return whether a band tagged as alpha really is alpha. Only a description such as "red" contradicts the tag."""
+    """Return whether a band that is tagged as alpha is one. It is not if it is described as, for example, "red"."""
     return description is None or says_nothing(description) or _ALPHA.search(description) is not None
 
 

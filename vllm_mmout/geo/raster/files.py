@@ -19,8 +19,9 @@ _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 """Exceptions that reading at an impossible offset raises. A damaged file may contain such offsets."""
 
 THREADS = min(8, os.cpu_count() or 1)
-"""Number of threads that read and decode a local file. On 16 cores, 4 threads read 91 Mpx/s, 8 read 143 and 16 read
-123."""
+"""Number of threads that read and decode a local file. On 16 cores, 4 threads read 91 million pixels per second, 8 read
+143 million, and 16 read 123 million.
+"""
 
 
 class ManyReadersFile(io.RawIOBase):
@@ -216,9 +217,9 @@ class FileWithNeighbours:
     """Base class of file objects that also give access to the files beside them, such as sidecar files."""
 
     neighbours: Neighbours | None = None
-    """Access to the files beside this file, or None if they may not be read."""
+    """Access to the files beside this file, such as sidecar files, or None if they may not be read."""
     closes_with_raster = False
-    """Whether a raster that is opened from this file closes it."""
+    """Whether closing a raster that was opened from this file also closes the file."""
 
 
 def neighbours_of(path: Path) -> Neighbours:

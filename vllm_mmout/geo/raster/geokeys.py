@@ -20,14 +20,17 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _PASSED_KEYS = range(1024, 4097)
-"""Numbers of the GeoTIFF keys that are passed to GDAL. The last key, 4096, is the vertical coordinate system. It is
-included because its value 4979 (WGS 84) makes GDAL add heights."""
+"""Numbers of the GeoTIFF keys that are passed to GDAL. The range ends with key 4096, the vertical coordinate system,
+because its value 4979 (WGS 84) makes GDAL add heights.
+"""
 _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest number of floats, and of characters, that are read of all GeoTIFF keys of a file. The rest is ignored."""
+"""Largest number of floats that are read from a file's GeoTIFF keys, and largest number of characters. The rest is
+ignored.
+"""
 _MOST_NUMBERS, _LONGEST = 16, 1000
 """Largest accepted number of values of a numeric GeoTIFF key, and of characters of a name. Real files stay below
 both."""
@@ -75,7 +78,7 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """WKT in the citation key of the file if GDAL must not get it (invalid, or may name a file), else None."""
+        """WKT in the file's citation key that GDAL must not read, as it is invalid or may name a file. Else None."""
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
         return wkt if wkt and not _is_wkt(wkt) else None

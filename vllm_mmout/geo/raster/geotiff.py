@@ -50,8 +50,9 @@ class RasterMetadata(TypedDict, total=False):
     class_names: Sequence[str] | None
     """Name of each class, from class 0. A GeoTIFF holds them as items CLASS_0, CLASS_1, ... of the first band."""
     palette: NDArray[np.uint8] | None
-    """Colour of each class, uint8 [n, 3], from class 0. A GeoTIFF of one uint8 band holds the first 256 colours as its
-    colour table; other GeoTIFFs cannot hold a colour table, and are written without the palette."""
+    """Colour of each class, uint8 [n, 3], from class 0. If the raster is one uint8 band, a GeoTIFF holds the first 256
+    colours as its colour table. Otherwise, the palette is not written.
+    """
     metadata: Mapping[str, str] | None
     """GDAL's metadata items. Items such as TIFFTAG_DATETIME become the TIFF tags of the same name."""
 
@@ -188,7 +189,7 @@ def source_xml(
 
 
 def _source(band: Element, kind: str, name: str, number: int) -> None:
-    """Add an element ``kind`` to the XML of a band. It refers to band ``number`` (from 0) of the raster ``name``."""
+    """Add to a band's XML an element ``kind`` that refers to band ``number`` (from 0) of the raster file ``name``."""
     source = SubElement(band, kind)
     SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = name
     SubElement(source, "SourceBand").text = str(number + 1)
@@ -212,7 +213,7 @@ def _place(root: Element, georeference: Georeference) -> None:
 def _band(
     root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], metadata: RasterMetadata
 ) -> Element:
-    """Add the XML element of band ``number`` (from 0) to ``root``, without metadata items, and return it."""
+    """Add the XML element of band ``number`` (from 0) to ``root``, and return the element. It has no metadata items."""
     nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)

@@ -22,7 +22,7 @@ _A = 6378137.0
 _E2 = 6.69437999014e-3
 """Squared eccentricity of the WGS 84 ellipsoid."""
 _PART = 16
-"""Divisor of a raster's height and width: ground distances are measured across the central 1/16 of the raster."""
+"""Divisor of a raster's height and width. Ground distances are measured across the central sixteenth of each."""
 
 
 def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> NDArray[np.float64] | None:

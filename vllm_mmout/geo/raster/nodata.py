@@ -12,8 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 from vllm_mmout.errors import SaveError
 
 _FEWER_DIGITS = 1e-6
-"""Relative tolerance for nodata values written with too few digits. A number that exceeds the largest float of a dtype
-by less than this counts as the largest float."""
+"""Relative tolerance for nodata values that exceed the largest float of their dtype, since they are written with too
+few digits. They count as the largest float.
+"""
 
 
 def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float | None) -> NDArray[np.bool_] | None:

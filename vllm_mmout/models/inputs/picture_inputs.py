@@ -32,13 +32,13 @@ class ExpandedPrompt:
 
     tokens: list[int]
     pictures: list[Any]
-    """Pictures as returned by the registered input processor. The input mapper gets them."""
+    """Pictures as returned by the registered input processor. They are the arguments of the registered input mapper."""
     places: list[PicturePlaceholder]
     """Range of each picture's placeholder tokens in the prompt."""
 
 
 class PictureInputs:
-    """Caller of the functions that a generating model registers for pictures in prompts.
+    """Wrapper of the functions that a generating model registers for the pictures in its prompts.
 
     It raises an error if a function returns a result of the wrong form.
     """
@@ -50,7 +50,7 @@ class PictureInputs:
         self._image_token = image_token_of(context.model_config.hf_config)
 
     def check(self) -> None:
-        """Check at engine start that the registered functions can serve requests.
+        """Check at engine start that the functions that the model has registered can serve requests.
 
         Raises:
             RegistrationError: a function is missing, has another form, or changes prompts without pictures.

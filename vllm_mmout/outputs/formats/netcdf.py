@@ -24,7 +24,10 @@ _READ_BYTES: Final = 2**26
 
 
 def check(georeference: Georeference | None, form: Format, instead: str) -> None:
-    """Raise SaveError if a NetCDF file cannot express the georeference, or GDAL lacks the driver."""
+    """Raise SaveError if GDAL lacks the NetCDF driver, or a NetCDF file cannot express the georeference.
+
+    The error message suggests ``instead``, the name of another format.
+    """
     check_netcdf()
     if georeference is None:
         return

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 _MOST: Final = 128
 """Maximum number of files of one request that are open at the same time."""
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
-"""Maximum number of files that a request may name directly if it also has catalogue records, such as STAC items. The
-rest of `_MOST` is for the files of the records: the engine opens up to `FILES_AT_ONCE` of them while it closes the
-files of earlier scenes."""
+"""Maximum number of files that a request may name itself if it also has catalogue records, such as STAC items.
+
+The rest of `_MOST` is for the files of the records. The engine opens up to `FILES_AT_ONCE` of them while it closes the
+files of earlier scenes.
+"""
 _DEEPEST: Final = 32
 """Maximum depth of nested lists and dicts in an input."""
 _VALUES: Final = 2**20
@@ -65,7 +67,9 @@ class RequestFiles:
         """Number of catalogue records."""
         self._lock = threading.Lock()
         self._of_records: list[BinaryIO] | None = []
-        """Files of catalogue records, open or closed. None after the end of the request."""
+        """Files of catalogue records, such as STAC items, that were opened. Some may be closed. None after the end of
+        the request.
+        """
         stack.callback(self._close_records)
 
     def opened(self, data: Any, *, skip_failed: bool) -> Any:
@@ -87,7 +91,7 @@ class RequestFiles:
             return UnreadInput(f"input {number}" if is_data_url else scene_name(data, number), error)
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Replace each upload in ``data``, and each text if texts are file addresses, by an open file."""
+        """Return ``data`` with open files in place of uploads, and of texts if texts are addresses of files."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
@@ -152,7 +156,10 @@ class RequestFiles:
         return cast("BinaryIO", file)
 
     def _open_records(self, address: str) -> list[BinaryIO]:
-        """Return the list of open files of catalogue records. Raise InputError if too many files are open."""
+        """Return the open files of catalogue records, before the file at ``address`` is opened.
+
+        Raise InputError if too many files are open, or if the request has ended.
+        """
         if self._of_records is None:
             raise InputError(f"{without_secrets(address)} was to be read after the end of its request")
         if self._count > _MOST_BESIDE_RECORDS:

@@ -34,8 +34,7 @@ class Fields:
     """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Place of the fields, for error messages: the path of the route, such as "/v1/images/edits", or a JSON object in
-    the body."""
+    """Owner of the fields in error messages: the path of a route, such as "/v1/images/edits", or "a process"."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
     """Maps each refused field to the reason and the alternative, for the error message."""
@@ -104,7 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Create a ``kind`` object from the fields ``names`` of ``given``. Raise ApiError if a value is invalid."""
+    """Call ``kind`` with the values in ``given`` whose names are in ``names``. Raise ApiError if a value is invalid."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 

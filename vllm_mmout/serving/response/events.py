@@ -33,7 +33,7 @@ _ALIVE = b":\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Server-sent event that is sent in parts. A part is bytes, or a result that is closed afterwards."""
+    """Server-sent event that is sent in parts. A part is bytes, or an encoded result that is closed after sending."""
 
     parts: tuple[Part, ...]
 
@@ -44,7 +44,7 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """Create the event that sends a finished result, its token usage, and other fields."""
+    """Create the event that sends a finished result. ``used`` is its token usage, and ``own`` are more fields."""
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 
@@ -126,7 +126,7 @@ class EventsResponse(StreamingResponse):
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _produce(self) -> None:
-        """Put the events into the queue, in a separate task, so that cleanup is not interrupted.
+        """Put the events into the queue, in a task of its own, so that a disconnect does not interrupt cleanup.
 
         If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
         This task is cancelled once.

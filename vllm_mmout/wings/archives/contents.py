@@ -189,7 +189,7 @@ def _tensor_entries(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
-    """Return a program's arguments as a flat tuple, where None replaces tensors, and the tensors by position."""
+    """Flatten a program's arguments into a tuple, with None for each tensor. Also return the tensors, by position."""
     arguments: list[Any] = []
     inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:

@@ -26,7 +26,7 @@ PATIENCE: Final = 4
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """Content of the lock file: the process that is writing results into the folder."""
+    """Content of the lock file of a results folder. It identifies the process that writes results there."""
 
     token: str
     host: str

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScenePart:
-    """Window of a scene on which the model runs, and the part of its result that enters the joined result."""
+    """Window of a scene on which the model runs, and the part of it whose result is kept in the joined raster."""
 
     window: Window
     """Window on which the model runs, in pixels of the file."""
     own: Window
-    """Part of the scene that the joined result takes from this window, in pixels of the scene. These parts of the
-    windows do not overlap."""
+    """Part of ``window`` whose result is kept when windows are joined, in pixels of the scene. The kept parts do not
+    overlap.
+    """
 
 
 def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePart]:
@@ -54,9 +55,9 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, own start, own end) of each window along one axis: all its pixels, and those in the result.
+    """Yield (start, end, own start, own end) of each window along one axis. The joined result keeps the own parts.
 
-    Windows may overlap. Their own parts, which make up the joined result, do not overlap.
+    Windows may overlap. Their own parts do not overlap.
     """
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
@@ -68,7 +69,7 @@ def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> It
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """Return the metadata of a window's result that its GeoTIFF does not hold, such as units, as JSON values."""
+    """Return the metadata of a window's result that its GeoTIFF cannot hold, such as units, as a JSON object."""
     if not isinstance(output, RasterOutput):
         raise OptionError(
             f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"
@@ -85,9 +86,9 @@ def facts_of(output: Any) -> dict[str, Any]:
 
 
 def described_by(raster: OpenRaster, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of a `RasterOutput`, except position and metadata, for a window's stored result.
+    """Return the keyword arguments to recreate a `RasterOutput` from a window's GeoTIFF.
 
-    ``facts`` are those of `facts_of`.
+    Position and metadata are left out. ``facts`` is the return value of `facts_of`.
     """
     palette = None if facts["palette"] is None else np.array(facts["palette"], np.uint8)
     return {**facts, "nodata": raster.nodata, "band_names": raster.descriptions, "palette": palette}
@@ -139,7 +140,7 @@ def _put(
     *,
     masked: Callable[[Window], NDArray[np.bool_]] | None,
 ) -> None:
-    """Copy the pixels of a window's GeoTIFF that the joined result uses to ``canvas``, the raster of the whole scene.
+    """Copy the part of a window's GeoTIFF that is kept to ``canvas``, the raster of the whole scene.
 
     ``source`` is the path or address of the GeoTIFF, and its window. ``origin`` is the scene's first window. ``scale``
     is the number of result pixels per input pixel.

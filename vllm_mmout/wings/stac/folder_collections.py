@@ -133,7 +133,7 @@ def _item_beside(path: PurePath, target: PurePath) -> Item:
 
 
 def _check_collection(document: Document, target: PurePath) -> None:
-    """Raise InputError if an item belongs to another collection than ``target``, such as that of a subfolder."""
+    """Raise InputError if a STAC item belongs to a collection other than ``target``, for example a subfolder's."""
     for link in _links(document):
         if link.get("rel") != "collection":
             continue
@@ -178,7 +178,7 @@ def extent_of(items: Sequence[Item]) -> Extent | None:
 
 
 def summaries_of(items: Sequence[Item]) -> dict[str, Any]:
-    """Return the values that the items have for the properties in `_SUMMARY_PROPERTIES`, by property."""
+    """Return the summaries of a STAC collection: the values of each property in `_SUMMARY_PROPERTIES` in its items."""
     values = {
         key: sorted({item.properties[key] for item in items if item.properties.get(key)}) for key in _SUMMARY_PROPERTIES
     }

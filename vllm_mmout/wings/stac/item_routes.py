@@ -51,7 +51,7 @@ class ItemRoutes(ServerExtension):
             _add(app, COLLECTION, partial(_collection, lists), JSON, [])
 
     async def start(self, service: Service, state: State) -> None:
-        """Create a lock, so that only one STAC item is made at a time. Each needs a checksum of a whole file."""
+        """Create a lock, so that STAC items are made one at a time. Each needs the checksum of a whole file."""
         del service
         state.mmout_stac = asyncio.Lock()
 
@@ -89,7 +89,7 @@ async def _item(find: Callable[[Request], Awaitable[FinishedResult]], request: R
 async def _collection(
     lists: Sequence[Callable[[Request, int], Awaitable[Sequence[FinishedResult]]]], request: Request
 ) -> Response:
-    """Send the STAC collection of the newest results."""
+    """Send a STAC collection of the newest results, which the functions ``lists`` return."""
     results = [result for newest in lists for result in await newest(request, _MAX_RESULTS)]
 
     def content() -> dict[str, Any]:

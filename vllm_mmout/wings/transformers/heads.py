@@ -13,8 +13,9 @@ KEY: Final = "transformers"
 """Key in ``config.json`` for the folder and the original ``model_type`` of a transformers model."""
 
 NATIVE: Final = "native"
-"""Key in the table ``transformers`` of config.json. The value True means that pictures are cut into tiles instead of
-scaled down."""
+"""Key in the table ``transformers`` of config.json. If its value is True, large pictures are cut into tiles instead of
+scaled down.
+"""
 
 Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
@@ -39,8 +40,9 @@ class Head:
     needs: tuple[str, ...] = ()
     """Names of request fields. Each request must have at least one of them."""
     alone: bool = False
-    """Whether each request gets its own forward pass. Its tensors then keep the batch axis of the transformers
-    processor."""
+    """Whether each request gets its own forward pass. Its tensors then keep the batch axis that the transformers
+    processor adds.
+    """
     repeated: bool = False
     """Whether the picture is repeated for each text, because the transformers processor takes pairs of picture and
     text."""

@@ -73,7 +73,7 @@ class TransformersModel(nn.Module):
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
     def _outputs_of_head(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
-        """Return the output tensors that the head's settings name, or else all. Raise ModelError if none exists.
+        """Return the output tensors that the head's settings name, by default all. Raise ModelError if none exists.
 
         ``count`` is the length of the batch axis, or None for an output of a single request without this axis.
         """

@@ -135,7 +135,7 @@ def check_wkt(text: str) -> None:
 
 
 def _nodes(text: str) -> list[tuple[str, list[str]]]:
-    """Return the keywords of a WKT in capitals, each with the quoted texts directly inside its brackets."""
+    """Return the nodes of a WKT: each keyword, in capitals, with the quoted texts directly inside its brackets."""
     nodes: list[tuple[str, list[str]]] = []
     within: list[tuple[str, list[str]]] = []
     at, full = 0, False  # full: a value was read, so a comma or bracket must follow

@@ -19,10 +19,11 @@ from vllm_mmout.geo.raster.raster import Window
 _STEPS = 256
 """Number of straight pieces that approximate each edge of a raster in another coordinate system."""
 _ROUNDING = 1e-3
-"""Tolerance in pixels of the map. The map is not extended by a row or column that rasters cover by less than this."""
+"""Tolerance in pixels of a map. A raster that exceeds the map by less than this does not extend the map."""
 _UNPLACED = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-"""Fallback that satisfies the type checker where a transform could be None. It is never used, since `PlacedRaster`
-refuses rasters without a transform."""
+"""Placeholder for a missing transform, which only the type checker needs: `PlacedRaster` refuses rasters without a
+transform.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ class MapGrid:
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Return an empty map grid whose pixel edges are multiples of ``resolution``, to be extended by `around`."""
+        """Return an empty map grid in ``crs``, whose pixel edges are multiples of ``resolution``.
+
+        `around` extends the grid to rasters.
+        """
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 
     @property
@@ -129,7 +133,7 @@ class MapGrid:
         return self.window(window_of_box(box, box_crs, self.georeference, self.size, "the map"))
 
     def window(self, window: Window) -> MapGrid:
-        """Return the part of this map grid that a window of its pixels covers."""
+        """Return the part of this map grid inside ``window``, a rectangle of the grid's pixels."""
         return MapGrid(self.georeference.shifted(window.row, window.col), (window.height, window.width))
 
     def box_of(self, raster: PlacedRaster) -> Box:

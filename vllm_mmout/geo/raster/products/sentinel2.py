@@ -25,8 +25,9 @@ _METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
 _BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 """Sentinel-2 band names in the order of their ``band_id`` in the metadata."""
 _HIGHER: Final = 5
-"""Number of parent folders that are searched for the product's metadata file: R10m, IMG_DATA, the granule, GRANULE, the
-product."""
+"""Number of parent folders of an image file that are searched for its product's metadata file: R10m, IMG_DATA, the
+granule, GRANULE, and the product.
+"""
 _FILL: Final = 0
 _OFFSETS: Final = ("BOA_ADD_OFFSET", "RADIO_ADD_OFFSET")
 _QUANTIFICATIONS: Final = ("BOA_QUANTIFICATION_VALUE", "QUANTIFICATION_VALUE")
@@ -53,7 +54,7 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
-    """Return a notice to the user that the stored numbers of a Sentinel-2 file may be 1000 too high.
+    """Return a warning that the stored numbers of a Sentinel-2 file may be 1000 too high.
 
     Args:
         fact: beginning of the notice, which says why this is unknown.

@@ -53,7 +53,7 @@ class ZarrArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the elements in native byte order; object for texts."""
+        """Dtype of the elements in native byte order, or object for strings."""
         return np.dtype(np.object_) if self.encoding.dtype is None else self.encoding.dtype.newbyteorder("=")
 
     @property
@@ -136,7 +136,7 @@ class ZarrArray:
         return self.node.store.read_at(key, offset, count)
 
     def _index(self, key: str, shards: ShardIndex) -> NDArray[np.uint64] | None:
-        """Read the offset and size of each chunk of a shard, [..., 2]. Return None if the shard is not stored."""
+        """Read a shard's index: the offset and size of each chunk, uint64 [..., 2]. Return None if it is not stored."""
         with self._lock:
             if key in self._indices:
                 return self._indices[key]
@@ -168,7 +168,7 @@ def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, sli
 
 
 def fill_of(node: Node, dtype: np.dtype[Any] | None) -> Any:
-    """Return the fill value of an array, which elements of missing chunks have, as a NumPy scalar; "" for texts."""
+    """Return the fill value of an array, the value of elements in missing chunks, as a NumPy scalar or a str."""
     stated = node.stated.get("fill_value")
     if dtype is None or dtype.kind == "U":
         return stated if isinstance(stated, str) else ""

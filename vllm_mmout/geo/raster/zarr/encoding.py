@@ -35,7 +35,7 @@ class Encoding:
     shape: tuple[int, ...]
     """Number of elements along each axis of a chunk."""
     dtype: np.dtype[Any] | None
-    """Dtype of the stored elements, or None for texts of any length."""
+    """Dtype of the stored elements, or None for strings of variable length."""
     codecs: tuple[Codec, ...]
     """Codecs from bytes to bytes, such as compressors, in the order of encoding."""
     order: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Encoding:
 
     @property
     def nbytes(self) -> int:
-        """Size of a decoded chunk in bytes; 0 for texts."""
+        """Size of a decoded chunk in bytes, or 0 for strings."""
         return 0 if self.dtype is None else math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -110,7 +110,7 @@ def _of_version_3(node: Node) -> Encoding:
 
 
 def _dtype_3(node: Node) -> np.dtype[Any] | None:
-    """Return the dtype of a Zarr 3 array in native byte order, or None for texts of any length."""
+    """Return the dtype of a Zarr 3 array in native byte order, or None for strings of variable length."""
     stated = node.stated.get("data_type")
     if stated == "string":
         return None
@@ -190,7 +190,7 @@ class ChunkKeys:
     """Whether file names follow Zarr 2: "0.1" instead of "c/0/1", and "0" instead of "c" for a scalar array."""
 
     def of(self, index: Sequence[int]) -> str:
-        """Return the file name of a chunk or shard at position ``index`` of the grid of chunks or shards."""
+        """Return the file name of a chunk or shard. ``index`` is its position along each axis of the chunk grid."""
         numbers = self.separator.join(map(str, index))
         if not index:
             return f"{self.start}0" if self.zarr_2_style else self.start

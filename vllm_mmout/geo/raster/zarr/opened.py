@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MOST_CHUNKS: Final = 2**22
 """Largest accepted number of chunks of a band. Chunks of 1024 x 1024 reach it at two million rows and columns."""
 _LARGEST: Final = 512 << 20
-"""Largest size, in decoded bytes, of a part of a raster that is read at once. Parts consist of whole chunks."""
+"""Largest size, in decoded bytes, of a group of whole Zarr chunks that is read at once."""
 
 
 def open_zarr_folder(folder: Path) -> OpenZarr:
@@ -52,7 +52,7 @@ def open_zarr_zip(file: SharedFile) -> OpenZarr | None:
 
 
 def check_zarr_address(address: str) -> None:
-    """Raise InputError for the address of a Zarr store that is not zipped. Such stores must be local."""
+    """Raise InputError if the remote ``address`` names a Zarr folder. Remote stores must be zip files."""
     if ".zarr" in (PurePosixPath(part).suffix.lower() for part in address.split("/")):
         raise InputError(
             f"{address} is a Zarr store in a folder, which is read from a local disk only; zip it without compression"
@@ -69,7 +69,7 @@ def _opened(store: Store, only: str | None = None) -> OpenZarr:
 
 
 class OpenZarr(OpenSegments):
-    """Open raster in a Zarr store. It is read in parts of whole chunks, each at most once per call."""
+    """Raster in an open Zarr store. Each read decodes the chunks that it needs, each chunk at most once."""
 
     def __init__(self, store: Store, facts: ZarrFacts) -> None:
         arrays = list(dict.fromkeys(array for array, _ in facts.planes))
@@ -98,7 +98,7 @@ class OpenZarr(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each part of the raster was decoded, row by row. Parts consist of whole chunks."""
+        """Number of times that each part of the raster was decoded, row by row. A part is a group of whole chunks."""
         return self._decoded.ravel()
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ def result_of(output: Any, *, coloured: bool) -> Tensor:
 
 
 def _tensor(output: Any) -> Tensor | None:
-    """Return the result in a pipeline's output without the batch axis. Return None unless it is the only result."""
+    """Return the only result in a pipeline's output, without the batch axis. Return None if there are several."""
     if not isinstance(output, Tensor | np.ndarray | list | tuple) or len(output) != 1:
         return None
     result = output[0]

@@ -119,7 +119,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Results of a completed job. While a job is in progress, the results that are just being stored."""
     error: SceneError | None = None
     request: str | None = None
-    """Client's request as JSON, from which another server can start the job again.
+    """Client's request as JSON, so that another server can start the job again.
 
     None if the request has uploaded files, which other servers lack, or after the job has ended."""
     starts: int = 0

@@ -96,7 +96,7 @@ class Emu3Decoder(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the codebook size that the config states. The decoder has one codebook, and any picture size fits."""
+        """Return the codebook size from the model's config. There is one codebook, for pictures of any size."""
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.codebook_size)
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return 1 codebook and its number of codes, which is the product of the config's quantization levels."""
+        """Return (1, number of codes), as there is one codebook. Its size is the product of the quantization levels."""
         return 1, math.prod(config.quantization_levels)
 
 

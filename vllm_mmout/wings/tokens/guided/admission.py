@@ -1,4 +1,4 @@
-"""Check requests for complete pictures or sounds, and attach a `Guide`, which restricts their answers' tokens."""
+"""Check requests that want complete pictures or sounds, and attach a `Guide`, which restricts their answers' tokens."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return a request's stop tokens without the end marker of pictures or sounds, which is always allowed.
+    """Return a request's stop tokens. The end marker of pictures or sounds is left out, since answers may contain it.
 
     Raise an OptionError if another media token is a stop token.
     """

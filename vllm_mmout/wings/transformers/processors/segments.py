@@ -70,7 +70,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
 
     def travels(self, params: OutputParams) -> str:
-        """Return which data `reduce` computes for a request: "classes" or "segments"."""
+        """Return the kind of data that `reduce` computes for a request, "classes" or "segments"."""
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
@@ -113,7 +113,10 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic. Raise OptionError for segments, which cannot be joined."""
+        """Return the options for each scene of a mosaic. Raise OptionError if the scenes would give segments.
+
+        Each scene numbers its segments anew, so that a mosaic cannot join them.
+        """
         if params.mosaic == "confident":
             raise OptionError(
                 'mosaic="confident" needs probabilities, which segments lack; choose another order', param="mosaic"
@@ -132,7 +135,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one request's segment numbers, int32 [height, width], and a table (class, score) [queries, 2]."""
+        """Return one request's segment numbers, int32 [height, width], and their (class, score), [queries, 2]."""
         import torch
 
         processor = self.image_processor
@@ -154,7 +157,7 @@ def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
 
 
 def _raster(ids: NDArray[Any], segments: Sequence[Segment]) -> RasterOutput:
-    """Return a raster of segment numbers, from 1, with labels and scores of the segments as metadata."""
+    """Return a raster of segment numbers, from 1. Its metadata has the label and score of each segment."""
     if len(segments) > _MAX_SEGMENTS:
         raise DecodeError(
             f"{len(segments)} segments are more than a raster of uint16 can number; ask for a smaller window"

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
-"""Parts of obstore's error messages that show that credentials are missing. Two of them are addresses of metadata
-services, which obstore asks for credentials if none are set."""
+"""Parts of obstore's error messages that mean that credentials are missing. The first two are addresses of metadata
+services. obstore asks these for credentials if no credentials are set.
+"""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _MAY_PASS = (408, 429)
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
@@ -36,10 +37,9 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Turn obstore's errors in the ``with`` block into InputError or BucketError, as ``kind`` says.
+    """Convert obstore's errors in the ``with`` block to an InputError, or for any other ``kind`` to a BucketError.
 
-    Any ``kind`` other than InputError means BucketError. obstore's own error is not kept as the cause, since it may
-    contain secrets. ``verb`` is "read", "write" or "list".
+    obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write" or "list".
     """
     try:
         yield

@@ -31,7 +31,9 @@ class WatchedEngine:
         """Length in seconds of the sound chunks to collect. If None, only complete pictures and sounds are
         collected."""
         self._output = output
-        """Value of `OutputParams.output` that forces complete pictures or sounds. None allows incomplete media."""
+        """Value of `OutputParams.output` if answers may contain only complete pictures or sounds. None also allows
+        incomplete ones.
+        """
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
         """Collected pictures and sounds that `take` has not returned yet, by the index of their answer."""
         self.failure: ApiError | None = None
@@ -45,7 +47,7 @@ class WatchedEngine:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate answers like the engine. After each output, `take` returns its pictures and sounds."""
+        """Generate answers like the wrapped engine. After each output, `take` returns the new pictures and sounds."""
         params = OutputParams(
             processor=self._processor,
             sampling=sampling_params,
@@ -66,7 +68,7 @@ class WatchedEngine:
         return self._media.pop(index, [])
 
     async def _merge_media_only(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the engine's outputs. An output that has only media tokens is merged into the next output.
+        """Yield the engine's outputs, but merge an output that has only tokens of pictures or sounds into the next one.
 
         A picture has thousands of tokens, each of which would become an event without text. The first output is
         yielded at once, so that the client sees that the answer has begun.
