@@ -46,7 +46,7 @@ def class_of_vllm(architecture: str) -> str | None:
 
 
 def announce(config: Mapping[str, Any], *, instead: bool = False) -> None:
-    """Register the class that serves a model folder with vLLM, here and in processes that are started later.
+    """Register with vLLM the class that serves a model folder, here and in processes that are started later.
 
     With ``instead``, it may replace a class of vLLM.
     """

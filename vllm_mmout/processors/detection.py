@@ -108,7 +108,7 @@ class DetectionProcessor(OutputProcessor):
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes of the model whose names are known."""
+        """Classes that the model detects. Classes without a known name are left out."""
         return self._labels.classes
 
     @classmethod

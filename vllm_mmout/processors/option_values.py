@@ -49,7 +49,7 @@ class Labels:
 
     @property
     def classes(self) -> tuple[ModelClass, ...]:
-        """Classes of the model whose names are known, by ascending id."""
+        """Classes of the model that have a known name, by ascending id."""
         names = self.by_id if self.names is None else dict(enumerate(self.names))
         return tuple(ModelClass(number, names[number]) for number in sorted(names))
 

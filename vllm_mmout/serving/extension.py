@@ -44,7 +44,7 @@ class ServerExtension:
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """Create the service for an engine of a class that this extension adds. Return None for another engine.
+        """Create the service for ``engine`` if this extension adds the engine's class. Otherwise return None.
 
         The server calls this in a thread, so it may block.
 

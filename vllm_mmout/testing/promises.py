@@ -51,7 +51,7 @@ def answers_or_refuses(case: Case) -> None:
 
 
 def answers_bad_values(case: Case) -> None:
-    """Check that a request with NaN or infinities gets an output or an `MMOutError`, and does not affect others."""
+    """Check that a request with NaN or infinities gets an output or an `MMOutError`. Others must not be affected."""
     for bad in (math.nan, math.inf, -math.inf):
         if (group := spoilt(case.outputs, bad)) is None:
             continue

@@ -83,7 +83,7 @@ class Decodings(dict[str, Decoding]):
     """Engine outputs that were not yet delivered to the caller, by vLLM's internal request id. Metrics count them."""
 
     def put(self, decoding: Decoding) -> None:
-        """Add an output, and report it to its observer."""
+        """Add an engine output, and tell its observer that the output waits to be decoded."""
         self[decoding.state.request_id] = decoding
         decoding.observer.waits(decoding.nbytes)
 

@@ -1,4 +1,4 @@
-"""Read a user's input into a request that fits one forward, or into a scene that is cut into tiles."""
+"""Read a user's input into a request that fits one forward pass, or into a scene that is cut into tiles."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class PartInput:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Request to the engine, for an input that fits one forward or for a part of a larger input.
+    """Request to the engine, for an input that fits one forward pass or for a part of a larger input.
 
     The caller sets the first group of fields. The second group is set when the input is read, and the third group when
     vLLM's frontend processes the request.

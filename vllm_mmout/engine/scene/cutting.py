@@ -21,7 +21,7 @@ The tiles may need more memory if the segments of the file are large.
 
 
 def cut(binding: Binding, mapper: PlanesMapper, size: tuple[int, int], params: OutputParams) -> TileGrid | None:
-    """Return the tile grid of an input of ``size`` (height, width), or None if the input fits one forward.
+    """Return the tile grid of an input of ``size`` (height, width), or None if the input fits one forward pass.
 
     Raises:
         OptionError: the overlap is too large, a processor cannot join tiles of the requested size, or the patches of a

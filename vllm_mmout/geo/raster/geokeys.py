@@ -47,7 +47,7 @@ class GeoKeys:
     """Values by GeoTIFF key number, such as 3072 for the projected coordinate system. A value is an integer for
     SHORT, a tuple for DOUBLE, and a text without the closing "|" for ASCII."""
     tags: tuple[GeoTag, ...]
-    """TIFF tags to pass to GDAL. Keys that are too large or may name a file for PROJ are left out."""
+    """TIFF tags to pass to GDAL. GeoTIFF keys are left out if they are too large or may name a file for PROJ."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:

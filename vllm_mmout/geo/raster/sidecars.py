@@ -34,9 +34,9 @@ class Pam:
     nodata: Mapping[int, str] = field(default_factory=dict)
     """Nodata value of each band, as text, by band number from 1."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """Factor for the stored numbers of each band, as text, by band number from 1."""
+    """Scale of each band, as text, by band number from 1. Value = stored number * scale + offset."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Number that is added to the scaled numbers of each band, as text, by band number from 1."""
+    """Offset of each band, as text, by band number from 1. Value = stored number * scale + offset."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:
@@ -55,7 +55,7 @@ def read_pam(file: SharedFile | None, raster: str) -> Pam:
 def placed(
     own: Georeference | None, pam: Pam, neighbours: Neighbours, *, world_first: bool = False
 ) -> Georeference | None:
-    """Combine the georeferences of a raster's PAM file, its own tags and a world file, in GDAL's precedence.
+    """Combine the georeferences of a raster's PAM file, its own TIFF tags and a world file, in GDAL's precedence.
 
     For a PNG, BMP or GIF, GDAL prefers the world file (``world_first``). The coordinate system and the transform may
     come from different files. Ground control points are used only if no file states a transform, since a
@@ -155,7 +155,7 @@ class _PamParser:
 
 
 _LONGEST = 2**12
-"""Largest number of bytes that are read of a world file."""
+"""Largest number of bytes that are read from a world file."""
 
 
 def read_world_file(neighbours: Neighbours) -> Affine | None:

@@ -1,4 +1,4 @@
-"""Find the acquisition date of each date that a model takes, in the request or else in the files of the input."""
+"""Find the acquisition date of each frame that a model takes, in the request or else in the input's files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def dates_of(raster: OpenRaster, bands: Sequence[int], texts: Sequence[str] | None) -> tuple[date, ...] | None:
-    """Return the acquisition date of each date (frame) of an input, or None if one of them is unknown.
+    """Return the acquisition date of each frame of an input, or None if one of the dates is unknown.
 
-    They are the ``dates`` of the request. Without them, they are those that the files state: for each band, as in a
-    Zarr store with a time axis, or for each file in its metadata (also those of its catalogue's record) or its name.
+    The dates are those of the request. Without them, they are those that the files state: for each band, as in a Zarr
+    store with a time axis, or for each file in its metadata (also those of its catalogue's record) or its name.
 
     Args:
         raster: the open input.

@@ -47,7 +47,7 @@ def check(georeference: Georeference | None, form: Format, instead: str) -> None
 
 
 def write(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write a raster with a variable [y, x] for each band. It is read block by block, so that memory use is limited."""
+    """Write a raster with a variable [y, x] for each band. The raster is read in blocks, to limit memory use."""
     check(output.georeference, form, ".tif")
     width = _SIDE * max(1, _READ_BYTES // (_SIDE * _SIDE * output.count * output.dtype.itemsize))
     parent = target.parent if isinstance(target, Path) else None

@@ -71,7 +71,7 @@ class SoundStream:
 
 
 class _StreamBuffer:
-    """In-memory file that an encoder writes to, and whose bytes are taken out in between.
+    """In-memory file that an encoder writes to. `take` removes and returns the bytes written so far.
 
     If the encoder seeks back and changes bytes that `take` has returned already, the change is ignored.
     """

@@ -43,7 +43,7 @@ class SizeRange:
 
     least: int
     most: int
-    """Largest size. If it is `UNBOUNDED`, any larger size is also accepted."""
+    """Largest size. The value `UNBOUNDED` means that there is no limit."""
 
     @property
     def fixed(self) -> int | None:
@@ -252,7 +252,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Make a program take ``inputs`` arguments as a flat list, and return its ``outputs`` results as a tuple."""
+    """Change the signature of a program to a flat list of ``inputs`` arguments and a tuple of ``outputs`` results."""
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

@@ -34,7 +34,7 @@ class ScenePart:
     """Window of a scene on which the model runs, and the part of it whose result is kept in the joined raster."""
 
     window: Window
-    """Window on which the model runs, in pixels of the file."""
+    """Window on which the model runs, in pixels of the scene's file."""
     own: Window
     """Part of ``window`` whose result is kept when windows are joined, in pixels of the scene. The kept parts do not
     overlap.

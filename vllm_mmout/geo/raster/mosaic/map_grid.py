@@ -137,7 +137,7 @@ class MapGrid:
         return MapGrid(self.georeference.shifted(window.row, window.col), (window.height, window.width))
 
     def box_of(self, raster: PlacedRaster) -> Box:
-        """Return the smallest box around a raster, as (left, upper, right, lower) in pixels of this grid."""
+        """Return the bounding box of a raster, as (left, upper, right, lower) in pixels of this grid."""
         points, own, crs = raster.border(), raster.place.crs or "", self.georeference.crs or ""
         remedy = f"{raster.name} cannot be placed in {crs[:60]}; choose another coordinate system by grid"
         if not same_system(own, crs):

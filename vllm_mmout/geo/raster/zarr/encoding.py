@@ -58,7 +58,7 @@ class ShardIndex:
     grid: tuple[int, ...]
     """Number of chunks along each axis of a shard."""
     checked: bool
-    """Whether the index ends with a checksum."""
+    """Whether the index of a shard ends with a checksum."""
     at_end: bool
     """Whether the index of a shard is at the end of the shard's file, not at its beginning."""
 

@@ -206,7 +206,7 @@ class VQImageProcessor(DecoderProcessor):
         return tuple(np.pad(ids, ((0, missing), (0, 0))) for ids in medium.codes)
 
     def _cut(self, picture: NDArray[np.uint8], medium: Medium) -> NDArray[np.uint8]:
-        """Return a copy of a decoded picture without padded rows, and without the channel axis if it is grey."""
+        """Return a copy of a decoded picture without padded rows. A grey picture also loses its channel axis."""
         if self._grid is not None:
             picture = picture[: picture.shape[0] * medium.codes[0].shape[0] // self._grid[0]]
         return np.array(picture[:, :, 0] if picture.shape[2] == 1 else picture)

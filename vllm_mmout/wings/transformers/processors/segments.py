@@ -33,7 +33,7 @@ _MAX_SEGMENTS = 2**16 - 1
 
 
 class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
-    """Output processor for instance or panoptic segmentation, by ``post_process_*`` of transformers.
+    """Output processor for instance or panoptic segmentation with the functions ``post_process_*`` of transformers.
 
     The result is a raster of uint16 with the number, from 1, of the segment that contains each pixel; 0, its nodata,
     means no segment. Class names are the segments' labels, by number. The item "segments" of the metadata lists each
