@@ -8,7 +8,7 @@ import torch
 _LARGEST = 14
 """Largest uint8 element that is stored unchanged in half a byte. There, the value 15 stands for 255 (nodata)."""
 _WORTH_HALVING = 256
-"""Minimum size, in elements, of a result to be packed. Smaller results are sent with one element per byte."""
+"""Smallest number of elements per request for which two are packed into a byte. Smaller results are sent unpacked."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:

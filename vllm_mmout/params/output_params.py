@@ -181,7 +181,7 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
         return {name: value for name, value in self.of_run.to_mapping().items() if name not in STAYS}
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the options except `LOCAL_ONLY` as a dict of built-in types. Default values are left out."""
+        """Return the options as a dict of built-in types. Default values and options in `LOCAL_ONLY` are left out."""
         plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, sampling=None))
         # msgspec omits a text only if it is the default object itself, so equal unpickled texts are left out here.
         names = [key for key in plain if key not in LOCAL_ONLY and getattr(self, key) != OPTIONS[key].default]

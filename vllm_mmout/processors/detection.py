@@ -239,7 +239,7 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
 
 
 def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
-    """Unpack the dict from ``reduce``: scores, labels, boxes, are_relative, and the count above the threshold."""
+    """Unpack the dict from ``reduce``: scores, labels, boxes, are_relative, number of boxes above the threshold."""
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
             return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])

@@ -159,7 +159,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the server's service, which must be a ``kind``. Raise an ApiError (400) if it is of another class."""
+    """Return the server's service, an instance of ``kind``. Raise an ApiError (400) if it has another class."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service

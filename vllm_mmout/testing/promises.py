@@ -39,7 +39,7 @@ _THREADS = 4
 
 
 def what_reduce_returns_travels(case: Case) -> None:
-    """Check that ``reduce`` returns a tensor or dict of tensors that can be sent. Axis 0 must be the requests."""
+    """Check that ``reduce`` returns tensors that the worker can send to the frontend, with the requests on axis 0."""
     processor = case.make()
     case.reduce(processor)
     case.reduce(processor, rows(case.outputs, [0]))
@@ -51,7 +51,7 @@ def answers_or_refuses(case: Case) -> None:
 
 
 def answers_bad_values(case: Case) -> None:
-    """Check that a request with NaN or infinities gets an output or an `MMOutError`. Others must not be affected."""
+    """Check that NaN or infinities in a request give an output or an `MMOutError`, and do not affect other requests."""
     for bad in (math.nan, math.inf, -math.inf):
         if (group := spoilt(case.outputs, bad)) is None:
             continue

@@ -185,7 +185,7 @@ def says_nothing(name: str) -> bool:
 
 
 def is_alpha(description: str | None) -> bool:
-    """Return whether a band that is tagged as alpha is one. It is not if it is described as, for example, "red"."""
+    """Return whether a band that is tagged as alpha is one. A description such as "red" means that it is not."""
     return description is None or says_nothing(description) or _ALPHA.search(description) is not None
 
 

@@ -91,7 +91,7 @@ class RequestFiles:
             return UnreadInput(f"input {number}" if is_data_url else scene_name(data, number), error)
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Return ``data`` with open files in place of uploads, and of texts if texts are addresses of files."""
+        """Replace each upload in ``data`` by an open file. If texts are file addresses, replace texts as well."""
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")

@@ -252,7 +252,7 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Change the signature of a program to a flat list of ``inputs`` arguments and a tuple of ``outputs`` results."""
+    """Change a program to take a flat list of ``inputs`` arguments and to return a tuple of ``outputs`` results."""
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

@@ -55,9 +55,9 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, own start, own end) of each window along one axis. The joined result keeps the own parts.
+    """Yield (start, end, kept start, kept end) of each window along one axis. Windows overlap, kept parts do not.
 
-    Windows may overlap. Their own parts do not overlap.
+    The kept parts make up the joined result.
     """
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
@@ -140,7 +140,7 @@ def _put(
     *,
     masked: Callable[[Window], NDArray[np.bool_]] | None,
 ) -> None:
-    """Copy the part of a window's GeoTIFF that is kept to ``canvas``, the raster of the whole scene.
+    """Copy to ``canvas``, the raster of the whole scene, the part of a window's GeoTIFF that is kept.
 
     ``source`` is the path or address of the GeoTIFF, and its window. ``origin`` is the scene's first window. ``scale``
     is the number of result pixels per input pixel.

@@ -57,9 +57,7 @@ class PipelineModel(nn.Module):
         return max(min(int(count * strength), count), 1)
 
     def begin(self, inputs: Mapping[str, Tensor], params: OutputParams) -> PipelineRun:
-        """Run a new request until its first denoising step begins. Raise InputError or OptionError for invalid
-        arguments.
-        """
+        """Run a new request up to its first denoising step. Raise InputError or OptionError for bad arguments."""
         pipeline = type(self._runs.pipeline)
         arguments = {**arguments_of(pipeline, inputs, params), "output_type": "pt", "return_dict": False}
         parameters = inspect.signature(pipeline.__call__).parameters

@@ -34,7 +34,7 @@ GENERATIONS: Final = _with_count(common.GENERATIONS)
 
 
 def count_of(values: Mapping[str, Any]) -> int:
-    """Return the field ``n``, the number of results. Raise ApiError if ``seed``, ``stream`` or ``path`` forbids it."""
+    """Return the field ``n``, the number of results. Raise ApiError if other fields do not allow it."""
     count = int(values.get("n", 1))
     seed = values.get("seed")
     if seed is not None and isinstance(seed, int) and seed + count > _OTHERS_SEED:

@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return (1, number of codes), as there is one codebook. Its size is the product of the quantization levels."""
+        """Return the number of codebooks, 1, and the codebook's size, the product of the config's quantization levels."""
         return 1, math.prod(config.quantization_levels)
 
 

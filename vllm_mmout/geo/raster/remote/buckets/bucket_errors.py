@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Convert obstore's errors in the ``with`` block to an InputError, or for any other ``kind`` to a BucketError.
+    """Convert obstore's errors in the ``with`` block to an InputError if that is ``kind``, else to a BucketError.
 
     obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write" or "list".
     """
