@@ -121,7 +121,7 @@ def inside(detections: Sequence[Detection], area: PlacedArea) -> list[Detection]
 
 
 def cut_box(box: Box, edges: Box, *, keep_flat: bool = False) -> Box | None:
-    """Clip a box to the box ``edges``.
+    """Clip ``box`` to the area of the box ``edges``.
 
     Return None if the result has a width or height of 0, unless ``keep_flat`` is True.
     """

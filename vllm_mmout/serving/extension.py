@@ -31,7 +31,7 @@ class ServerExtension:
     """
 
     generations: Mapping[str, Any] | None = None
-    """JSON schema of the requests that this extension's service accepts at ``/v1/images/generations``, or None."""
+    """JSON schema of this extension's requests to ``/v1/images/generations``. None if it does not serve the route."""
 
     def attach(self, app: FastAPI) -> None:
         """Add the routes of the extension to ``app``. It is called on every server, whatever model it serves."""

@@ -109,7 +109,7 @@ def verify(
 def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Find the module or class of each hooked callable and added name. Also return messages about missing callables.
+    """Find the module or class that each hook or attribute changes. Also return messages about missing callables.
 
     The dict maps full names to (module or class, attribute name).
     """

@@ -191,7 +191,7 @@ class Request:
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
-"""Request that the current task is passing to vLLM's ``add_request``, or None if it does not come from this package."""
+"""Request that the current task is adding to vLLM's engine. None if the request does not come from this package."""
 
 
 def ticket(kind: type[Kind]) -> Kind | None:

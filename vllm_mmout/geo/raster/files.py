@@ -28,7 +28,7 @@ class ManyReadersFile(io.RawIOBase):
     """Base class of files that any number of threads may read at the same time, each at its own offset."""
 
     closes_with_raster = False
-    """Whether a raster that is opened from this file closes it."""
+    """Whether closing a raster that was opened from this file also closes the file."""
 
     def read_at(self, at: int, count: int) -> bytes:
         """Read ``count`` bytes at offset ``at``, fewer at the end of the file."""
@@ -126,7 +126,7 @@ class SharedFile:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close a file that was opened here, or move a caller's file to its end. May be called repeatedly."""
+        """Close the file, or move to its end if it belongs to the caller. May be called repeatedly."""
         with self._lock:
             if self._owned:
                 self._file.close()
@@ -202,7 +202,7 @@ class Neighbours:
         return self._first([self.name + suffix, self.name + suffix.upper()])
 
     def replaced(self, suffixes: Iterable[str]) -> SharedFile | None:
-        """Open a file with the same stem and one of ``suffixes``, the first that exists, or return None.
+        """Open the first existing file with this file's stem and one of ``suffixes``, or return None.
 
         Each suffix is tried in lower case, then in capitals.
         """

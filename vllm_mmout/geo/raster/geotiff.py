@@ -22,8 +22,8 @@ BLOCK_SIDE = 512
 """Height and width of a GeoTIFF's blocks in pixels, unless the whole raster is smaller."""
 
 _BLOCK_VALUES = 2**22
-"""Largest number of values in a block, as in 16 bands of 512 x 512 pixels. GDAL writes all bands of a COG's block
-together."""
+"""Maximum number of values in a block of all bands, such as 16 bands of 512 x 512 pixels. GDAL writes all bands of a
+COG's block together."""
 _LEAST_SIDE = 16
 """Smallest height and width of a block in pixels that TIFF allows."""
 _LARGEST = 8

@@ -196,7 +196,7 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return the number of codebooks, 1, and the codebook's size, the product of the config's quantization levels."""
+        """Return (1, codebook size). The size is the product of the quantization levels in the config."""
         return 1, math.prod(config.quantization_levels)
 
 
