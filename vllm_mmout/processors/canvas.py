@@ -60,7 +60,7 @@ class Canvas:
             self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
-        """Write nodata to a rectangle that has no valid pixels."""
+        """Write nodata to a rectangle that lacks valid pixels."""
         self._masked = True
         nothing = np.full((self._like.count, 1, 1), self._fill_value())
         for block, there, here in self._overlapped_blocks(row, col, height, width):

@@ -264,7 +264,7 @@ def accepted_options(processor: type[OutputProcessor]) -> AcceptedOptions:
 def check_options(
     options: Mapping[str, Any], acceptances: Mapping[str, AcceptedOptions], settings: Collection[str], source: str
 ) -> None:
-    """Raise OptionError for an option that no processor accepts and that is no engine setting (``settings``)."""
+    """Raise OptionError for an option that is unknown to the processors and is not one of the engine's ``settings``."""
     for option in options:
         if option in settings or any(accepted.takes(option) for accepted in acceptances.values()):
             continue

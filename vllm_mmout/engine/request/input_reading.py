@@ -141,7 +141,7 @@ def _scene(
 
 
 def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> InputPicture | None:
-    """Return a function that reads the input's picture when needed, or None if the input has no path or address.
+    """Return a function that reads the input's picture when needed. Without a path or address, return None.
 
     Results do not keep the pixels of their inputs alive.
     """

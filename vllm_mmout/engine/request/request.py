@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Function that georeferences a decoded output and, if the request has a path, saves it there.
 
-Its arguments are the output and the name of the output's processor. The name is None for the only output of a whole
-input.
+Its arguments are the output and the name of the output's processor. For the only output of a whole input, the name
+is None.
 """
 Kind = TypeVar("Kind")
 
@@ -73,7 +73,7 @@ class PartInput:
         return len(self.parts)
 
     def cut(self, count: int) -> tuple[PartInput, PartInput | None]:
-        """Split a block of tiles after the first ``count`` tiles. The second block is None if no tiles are left.
+        """Split a block of tiles after the first ``count`` tiles. Return both blocks, or None for an empty second block.
 
         The blocks share memory.
         """

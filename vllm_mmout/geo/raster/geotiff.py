@@ -213,7 +213,7 @@ def _place(root: Element, georeference: Georeference) -> None:
 def _band(
     root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], metadata: RasterMetadata
 ) -> Element:
-    """Add the XML element of band ``number`` (from 0) to ``root``, and return the element. It has no metadata items."""
+    """Add the XML element of band ``number`` (from 0) to ``root``, and return it, still without metadata items."""
     nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)

@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""Maps fields of OpenAI's API that are refused to the reason: they have no effect on this server."""
+"""Maps fields of OpenAI's API that are refused to the reason why they are useless on this server."""
 
 
 @dataclass(frozen=True, slots=True)

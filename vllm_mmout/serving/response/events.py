@@ -126,7 +126,7 @@ class EventsResponse(StreamingResponse):
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _produce(self) -> None:
-        """Put the events into the queue, in a task of its own, so that a disconnect does not interrupt cleanup.
+        """Put the events into the queue, in a separate task, so that a disconnect does not interrupt cleanup.
 
         If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
         This task is cancelled once.

@@ -43,7 +43,7 @@ class SizeRange:
 
     least: int
     most: int
-    """Largest size. The value `UNBOUNDED` means that there is no limit."""
+    """Largest size. `UNBOUNDED` accepts all larger sizes as well."""
 
     @property
     def fixed(self) -> int | None:
@@ -189,7 +189,7 @@ def _tensor_entries(
 
 
 def _flat_inputs(program: Program) -> tuple[tuple[Any, ...], dict[int, InputTensor]]:
-    """Flatten a program's arguments into a tuple, with None for each tensor. Also return the tensors, by position."""
+    """Flatten a program's arguments into a tuple, and replace tensors by None. Also return the tensors, by position."""
     arguments: list[Any] = []
     inputs: dict[int, InputTensor] = {}
     for spec in program.graph_module.signature.input_specs:

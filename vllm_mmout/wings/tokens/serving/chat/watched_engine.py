@@ -32,7 +32,7 @@ class WatchedEngine:
         collected."""
         self._output = output
         """Value of `OutputParams.output` if answers may contain only complete pictures or sounds. None also allows
-        incomplete ones.
+        incomplete pictures and sounds.
         """
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
         """Collected pictures and sounds that `take` has not returned yet, by the index of their answer."""
