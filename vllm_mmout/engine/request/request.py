@@ -73,7 +73,7 @@ class PartInput:
         return len(self.parts)
 
     def cut(self, count: int) -> tuple[PartInput, PartInput | None]:
-        """Split a block of tiles after the first ``count`` tiles. Return both blocks, or None for an empty second block.
+        """Split a block of tiles after the first ``count`` tiles. Return both blocks. An empty second block is None.
 
         The blocks share memory.
         """
