@@ -14,10 +14,9 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 _NEVER = 1 << 30
 _LARGE_BLOCK = 32 << 20
-"""Size in bytes above which glibc returns a freed block to the system at once. It is the largest size that glibc
-accepts.
+"""Size in bytes above which glibc returns a freed memory block to the system at once. It is glibc's maximum.
 
-Tiles, and segments of files, are smaller, so their memory is kept.
+The blocks of tiles, and of segments of files, are smaller, so that glibc keeps them.
 """
 _FREE = 128 << 20
 """Size of the free memory at the end of a heap, in bytes, above which glibc returns that memory to the system."""

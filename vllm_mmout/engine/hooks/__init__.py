@@ -1,1 +1,1 @@
-"""Changes to vLLM's own callables and objects, so that its engines return images, rasters and sounds."""
+"""Replacements for parts of vLLM, so that its engines return images, rasters and sounds."""

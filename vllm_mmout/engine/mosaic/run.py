@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor
 
 INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
-"""Keys in the map's metadata: ``INPUTS`` for the names of the inputs, one per line, ``ORDER`` for the mosaic's order.
-"""
+"""Keys in the metadata of a map. ``INPUTS`` lists the names of its inputs, one per line. ``ORDER`` tells which input is
+used where several overlap."""
 
 _MOST_NAMES = 10
-"""Largest number of names in a sentence about several scenes."""
+"""Maximum number of scene names in a sentence that holds for several scenes."""
 
 
 class MosaicRun:
@@ -74,7 +74,7 @@ class MosaicRun:
         return Path(self._temporary.name) / f"{index:04d}.tif"
 
     def take(self, index: int, result: MultimodalRequestOutput) -> None:
-        """Keep the result of a scene, or leave the scene out if it failed and the mosaic skips failed scenes.
+        """Store the result of scene ``index``. If the scene failed, leave it out or raise, as the mosaic's options say.
 
         Raises:
             MMOutError: the scene failed. The message names it.
@@ -95,7 +95,7 @@ class MosaicRun:
         self._assumed[index] = (*result.assumed, *empty)
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Leave out a failed scene if the mosaic skips failed scenes. Else raise the error with the scene's name."""
+        """Leave out the failed scene ``index`` if the mosaic's options allow it. Otherwise raise an error."""
         name = self.plan.scenes[index].name
         if not self.plan.mosaic.skip_failed or not isinstance(error, MMOutError) or isinstance(error, AbortedError):
             raise named(error, name) if isinstance(error, MMOutError) else error
@@ -150,11 +150,11 @@ class MosaicRun:
         return joining.raster(self.folder, self._metadata(indices, self._assumed_in(planned, area)))
 
     def _succeeded(self, planned: PlannedMap) -> list[int]:
-        """Return the indices of the scenes of a map that have a result."""
+        """Return the indices of those scenes of a map that have succeeded."""
         return [index for index in planned.scenes if index in self._results]
 
     def _finished(self, planned: PlannedMap, raster: StoredRaster, grid: MapGrid, area: PlacedArea | None) -> Any:
-        """Make the requested kinds of output of a map, and save them if the map has a file."""
+        """Build the requested outputs from the ``raster`` of a map, and save them if the map has a file."""
         plan, size = self.plan, (raster.height, raster.width)
         output = self._processor.mosaic_output(raster, plan.params.of_run, area)
         assumed = self._assumed_in(planned, area)
@@ -164,7 +164,7 @@ class MosaicRun:
         return finishing(None, planned.target, kinds=kinds, placed_on=place)(place.lay(output), None)
 
     def _of_days(self, made: Sequence[PlannedMap], outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the outputs of a map of each day, by day. If the request's path is a Zarr store, save them there."""
+        """Return the outputs of the daily maps by date. If the request's path is a Zarr store, save all maps in it."""
         by_day = {str(each.day): output for each, output in zip(made, outputs, strict=True)}
         target = self.plan.target
         if target is not None and not target.folder:
@@ -178,12 +178,12 @@ class MosaicRun:
         return self.plan.binding.processors[self.plan.binding.choice.pick(self.plan.params.processor)[0]]
 
     def _assumed_in(self, planned: PlannedMap, area: PlacedArea | None) -> tuple[str, ...]:
-        """Return the sentences about assumptions that concern a map."""
+        """Return the sentences about assumptions that were made for the request, a map's scenes, and the map's area."""
         own = self._assumed_of([index for index in planned.scenes if index in self._assumed])
         return tuple(dict.fromkeys([*self.plan.assumed, *own, *(() if area is None else area.assumed)]))
 
     def _assumed_of(self, indices: Sequence[int]) -> list[str]:
-        """Return the sentences about assumptions that concern the scenes ``indices``."""
+        """Return the sentences about assumptions that were made for the scenes ``indices``, without repetition."""
         return _merged([(self.plan.scenes[index].name, self._assumed[index]) for index in indices])
 
     def _check_aborted(self) -> None:
@@ -191,7 +191,7 @@ class MosaicRun:
             raise AbortedError("the request was aborted before its result was delivered")
 
     def _by_precedence(self, indices: list[int]) -> list[SceneResult]:
-        """Return the results of scenes in order of precedence. Where results overlap, the first with data is used."""
+        """Sort the results of scenes by precedence. Where scenes overlap, the first with data is used."""
         if self.plan.params.mosaic == "newest":
             days = {index: self.plan.scenes[index].sorting_date for index in indices}
             indices = sorted(indices, key=days.__getitem__, reverse=True)
@@ -201,7 +201,7 @@ class MosaicRun:
         return [self._results[index] for index in indices]
 
     def _metadata(self, indices: Sequence[int], assumed: tuple[str, ...]) -> dict[str, str]:
-        """Return the map's metadata: items equal in all results, names of the inputs, order, and dates of scenes."""
+        """Return the map's metadata: items that are equal in all scenes, and lists of the scenes' names and dates."""
         each = [self._results[index].raster.metadata or {} for index in indices]
         shared = {key: text for key, text in each[0].items() if all(other.get(key) == text for other in each[1:])}
         shared.pop(ASSUMED, None)
@@ -226,7 +226,7 @@ class MosaicRun:
 
 
 def _picture(results: Sequence[SceneResult], grid: MapGrid) -> InputPicture | None:
-    """Return a function that reads the scenes again for a picture of the map, or None if no scene can be read again.
+    """Return the picture of a map's input, which is read from the scenes on demand, or None if none can be read again.
 
     ``results`` are in order of precedence.
     """
@@ -240,9 +240,9 @@ def _day_in_utc(day: date | None) -> str:
 
 
 def _merged(assumed: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the sentences in ``assumed``, merged where they differ only in the name of the scene.
+    """Return the sentences of all scenes. Sentences that differ only in the scene's name become one sentence.
 
-    ``assumed`` has the name of each scene and its sentences.
+    ``assumed`` holds pairs of a scene's name and its sentences.
     """
     alike: dict[str, dict[str, str]] = {}
     for name, sentences in assumed:

@@ -10,38 +10,39 @@ from typing import Any
 from vllm.v1.engine.output_processor import OutputProcessor
 
 _WAIT_S = 1.0
-"""Longest time in seconds that `wait_ready` blocks at a time. It limits the delay of a Ctrl-C."""
+"""Longest time in seconds to block at a time while waiting for a result, so that a Ctrl-C is handled soon."""
 
 
 class HoldingOutputProcessor(OutputProcessor):
     """vLLM's output processor, which counts a request as unfinished until its decoded result is fetched."""
 
     pending: Sized
-    """Outputs that are being decoded or wait to be decoded."""
+    """Outputs that the engine has computed, and that are not decoded yet."""
     ready: deque[Any]
     """Decoded results that ``LLM`` has not fetched. Results of an ``AsyncLLM`` go to its queues instead."""
     lock: RLock
-    """Lock of the fields that several threads change. It is written in C, so that an interrupt cannot leave it held."""
+    """Lock for the attributes that several threads change. `RLock` is written in C, so that a Ctrl-C cannot leave it
+    held."""
     wakeup: Condition
-    """Condition variable on which `wait_ready` waits."""
+    """Condition variable that is notified when a result is decoded or `poke` is called."""
     poked: bool = False
-    """Whether `poke` was called since `wait_ready` last returned."""
+    """Whether `poke` was called to make `wait_ready` return early, since its last return."""
 
     def begin_holding(self) -> None:
-        """Initialize the fields that this class adds to vLLM's. Called once, before the first request."""
+        """Initialize the attributes that this class adds to vLLM's class. Called once, before the first request."""
         self.ready = deque()
         self.lock = RLock()
         self.wakeup = Condition(self.lock)
 
     def take_ready(self) -> list[Any]:
-        """Return the decoded results that were not returned before. Used by ``LLM``."""
+        """Remove and return the decoded results that wait for vLLM's ``LLM`` class."""
         with self.lock:
             ready = list(self.ready)
             self.ready.clear()
         return ready
 
     def wait_ready(self) -> list[Any]:
-        """Wait until a result is decoded or `poke` is called, and return the decoded results. Used by ``LLM``."""
+        """Block until a result is decoded or `poke` is called. Return all decoded results, for vLLM's ``LLM`` class."""
         with self.lock:
             while self.pending and not self.ready and not self.poked:
                 self.wakeup.wait(_WAIT_S)
@@ -49,19 +50,19 @@ class HoldingOutputProcessor(OutputProcessor):
         return self.take_ready()
 
     def poke(self) -> None:
-        """Wake `wait_ready` even if no result is ready. May be called from any thread."""
+        """Make a blocked `wait_ready` return, even if no result is ready. May be called from any thread."""
         with self.lock:
             self.poked = True
             self.wakeup.notify_all()
 
     @property
     def has_only_results_left(self) -> bool:
-        """Whether the engine has finished all requests, but some results are still being decoded or not yet fetched."""
+        """Whether the engine has finished all requests, but some results are not yet decoded or not yet fetched."""
         with self.lock:
             return not self.request_states and bool(self.pending or self.ready)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return the number of requests whose result is not fetched: in the engine, in the decode pool, or ready."""
+        """Return the number of requests without a fetched result: still in the engine, being decoded, or ready."""
         with self.lock:  # a decode thread moves requests from pending to ready
             return len(self.request_states) + len(self.pending) + len(self.ready)
 

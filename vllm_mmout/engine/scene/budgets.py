@@ -28,14 +28,17 @@ class _Budget:
 
 
 class Credits(_Budget):
-    """Limit on the requests without tiles in flight, which are admitted in the order of arrival. Not thread-safe."""
+    """Limit on the requests in flight whose input is not cut into tiles. Not thread-safe.
+
+    It limits their number and bytes. Waiting requests are admitted in the order of arrival.
+    """
 
     def __init__(self, count: int, nbytes: int) -> None:
         super().__init__(count, nbytes)
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, nbytes: int) -> bool:
-        """Admit a request if the limit allows it and no other request waits. Return whether it was admitted."""
+        """Admit a request at once if it fits in the limit and no other request waits. Return whether it was."""
         if self._waiting or not self._fits(nbytes):
             return False
         self._take(nbytes)
@@ -80,7 +83,7 @@ class Credits(_Budget):
 
 
 class TileBudget(_Budget):
-    """Limit on the number and bytes of the tiles in memory. A tile counts from before it is read until it is joined.
+    """Limit on the number and bytes of tiles in memory. A tile counts until it is part of the scene's result.
 
     Threads that wait for memory get it in the order of their calls.
     """
@@ -118,10 +121,10 @@ class TileBudget(_Budget):
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """Return the largest number of tiles of ``nbytes`` bytes each that the budget admits at a time, at least 1."""
+        """Return how many tiles of ``nbytes`` bytes each the whole budget can hold, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:
-        """Wake the threads that wait in `take`, so that they check whether their scenes were stopped."""
+        """Wake the threads that are blocked in `take`, so that they check whether their requests were stopped."""
         with self._lock:
             self._changed.notify_all()

@@ -1,30 +1,29 @@
-"""Choose how many tiles of a scene an engine gets at a time, from how long it took for earlier tiles."""
+"""Choose how many tiles an engine gets at once, from the time that it took for earlier tiles of the scene."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BLOCK_S = 0.05
-"""Time in seconds that an engine should take for a block of tiles. Other requests that arrive meanwhile wait this long.
-"""
+"""Time in seconds that an engine should take for one block of tiles, since other requests wait for the block's end."""
 OUTPUT_BYTES = 64 << 20
-"""Largest size in bytes of an engine's output for a block of tiles. It limits the number of tiles in a block."""
+"""Largest size in bytes of the output that an engine returns for one block of tiles. It limits the tiles per block."""
 BLOCK_DIVISOR = 4
-"""Divisor of the number of tiles in a block while requests for small inputs arrive, so that these wait less."""
+"""Divisor of the block size in tiles while requests for small inputs arrive, so that these requests wait less."""
 _MEMORY = 0.7
 """Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Measured seconds and bytes per tile of a scene, from which the size of its next block of tiles is chosen.
+    """Measured time and output size per tile of a scene. They decide how many tiles an engine gets at once.
 
     Each scene starts with a block of one tile, since its tiles and results may differ in size from other scenes. A
     block has at most twice as many tiles as the largest block so far.
     """
 
     _largest: int = 0
-    """Largest number of tiles of a block that the engine has answered."""
+    """Largest number of tiles that the engine has processed in one block so far."""
     _seconds: float = 0.0
     _bytes: float = 0.0
     _tiles: float = 0.0
@@ -41,7 +40,7 @@ class Pace:
         return max(1, most // BLOCK_DIVISOR if gives_way else most)
 
     def add(self, tiles: int, seconds: float, nbytes: int) -> None:
-        """Record the engine's output for a block of tiles: number of tiles, seconds that it took, and size in bytes."""
+        """Record that the engine took ``seconds`` for a block of ``tiles`` tiles and returned ``nbytes`` bytes."""
         self._seconds = _MEMORY * self._seconds + seconds
         self._bytes = _MEMORY * self._bytes + nbytes
         self._tiles = _MEMORY * self._tiles + tiles

@@ -25,64 +25,64 @@ _TICK_S = 1.0
 
 @dataclass(slots=True)
 class Turn:
-    """Actions that the caller of `Schedule.turn` must perform, in the order of these fields."""
+    """Result of `Schedule.turn`. It lists the actions that the caller must perform, in the order of the fields."""
 
     failed: list[Run] = field(default_factory=list)
-    """Scenes that have failed since the last `Schedule.turn`. The caller must abort their requests in the engines."""
+    """Scenes that have failed since the previous call of `Schedule.turn`. Their requests must be aborted in the
+    engines."""
     ended: list[Run] = field(default_factory=list)
-    """Scenes that have succeeded or failed, and were removed from the schedule."""
+    """Scenes that have ended, successfully or not, and were removed from the schedule."""
     sendings: list[tuple[Run, PartInput, int]] = field(default_factory=list)
-    """Blocks of tiles to send to engines, as (scene, block of tiles, index of the engine)."""
+    """Blocks of tiles that must be sent to engines now, as (scene, block of tiles, index of the engine)."""
 
 
 class Schedule:
-    """Schedule of all scenes of a process. It limits how many run at a time, and is not thread-safe."""
+    """Schedule of all scenes of a process, which limits how many scenes run at a time. Not thread-safe."""
 
     def __init__(self, loads: EngineLoads, budget: TileBudget, most: int) -> None:
-        """Set up a schedule that runs at most ``most`` scenes at a time."""
         self.loads = loads
         self.budget = budget
         self.running: list[Run] = []
         self.waiting: deque[Run] = deque()
         self._most = most
         self._ready: deque[tuple[Run, PartInput]] = deque()
-        """Queue of the blocks of tiles that are ready to be sent, each with its scene."""
+        """Queue of the blocks of tiles that wait to be sent to an engine, each with its scene."""
         self._given_up: deque[Run] = deque()
         self._reported: set[Run] = set()
-        """Failed scenes that an earlier `Turn` has listed in ``failed``, and that have not ended yet."""
+        """Failed scenes that `turn` has already listed as failed, and that have not ended yet."""
 
     @property
     def room(self) -> int:
-        """Number of further scenes that could start at the next `turn`. It is negative if scenes have to wait."""
+        """Number of scenes that can be added without waiting. It is negative if scenes must wait until others end."""
         return self._most - len(self.running) - len(self.waiting)
 
     wait_s = _TICK_S
-    """Time in seconds after which `turn` must be called again, if no thread has requested a call earlier."""
+    """Time in seconds until `turn` must be called again, unless a thread asks for an earlier call."""
 
     def add(self, run: Run) -> None:
-        """Add a scene. If it cannot start at the next `turn`, close its input until it starts."""
+        """Add a scene to the schedule. If it has to wait for other scenes, its input is closed until it starts."""
         if self.room < 1:
             run.pause()
         self.waiting.append(run)
 
     def remove(self, run: Run) -> None:
-        """Remove a scene, whether it has started or still waits."""
+        """Remove a running or waiting scene from the schedule."""
         self._reported.discard(run)
         for runs in (runs for runs in (self.running, self.waiting) if run in runs):
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Let the next `turn` end a scene that was stopped, even if the scene has not started."""
+        """Remove a stopped scene at the next call of `turn`, even if the scene has not started."""
         self._given_up.append(run)
 
     def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:
-        """Record an engine's answer to a block of tiles. ``nbytes`` is its size in bytes, or 0 if the block failed."""
+        """Record that ``engine`` has answered a request for tiles with ``nbytes`` bytes. 0 bytes mean an error."""
         seconds = self.loads.give(engine, len(part), block=part.is_block)
         if part.is_block and nbytes:
             run.pace.add(len(part), seconds, nbytes)
 
     def turn(self, *, gives_way: bool = False) -> Turn:
-        """Check all scenes, start waiting scenes if fewer than the limit run, and choose the tiles to send next.
+        """Check the time limits of the scenes, start waiting scenes, and choose the tiles to send to engines next.
 
         ``gives_way`` is True while requests without tiles arrive. Only idle engines then get blocks, and smaller ones.
         """
@@ -113,7 +113,7 @@ class Schedule:
         return turn
 
     def _next(self, *, gives_way: bool) -> tuple[Run, PartInput, int]:
-        """Return the next block of tiles to send. If it has too many tiles, the others stay first in the queue."""
+        """Return the next block of tiles to send, its scene and its engine. Surplus tiles stay first in the queue."""
         run, part = self._ready.popleft()
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:

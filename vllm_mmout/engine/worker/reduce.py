@@ -43,7 +43,7 @@ class Stepped(list["Outcome | None"]):
     def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
         super().__init__(outcomes)
         self.early = early
-        """Early outputs of requests that are not finished, by the index of the request in the batch."""
+        """Outputs of requests that are not finished, such as previews, by the index of the request in the batch."""
 
 
 class ReducingPooler(Pooler):
@@ -69,7 +69,7 @@ class ReducingPooler(Pooler):
     def forward(
         self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata
     ) -> torch.Tensor | list[torch.Tensor | None]:
-        """Pool the outputs of a step, and run ``reduce`` for the requests whose params hold `OutputParams`.
+        """Run ``reduce`` for requests whose pooling params hold `OutputParams`, and the model's own pooler for others.
 
         Args:
             hidden_states: output of the model's ``forward``, with the requests on axis 0.
@@ -130,7 +130,10 @@ class ReducingPooler(Pooler):
         return buffers
 
     def _reduce_group(self, raw: Raw, count: int, params: OutputParams) -> torch.Tensor | list[torch.Tensor]:
-        """Run ``reduce`` on requests of equal shape and options. If that fails, run it on each request alone."""
+        """Run ``reduce`` on requests of equal shape and options. If that fails, run it on each request alone.
+
+        Only the faulty requests then fail.
+        """
         outcome = self._reduce(raw, count, params)
         if not isinstance(outcome, wire.Failure):
             return outcome
@@ -140,7 +143,7 @@ class ReducingPooler(Pooler):
         return [self._reduce_group(request, 1, params)[0] for request in single]
 
     def _reduce_block(self, block: BlockOutput, params: OutputParams) -> torch.Tensor:
-        """Run ``reduce`` on a block of tiles, and pack the results into one buffer with the tiles on axis 0.
+        """Run ``reduce`` on several tiles at once, and pack the results into one buffer with the tiles on axis 0.
 
         If that fails, reduce each tile alone. The block fails with the error of the first tile that fails alone.
         """

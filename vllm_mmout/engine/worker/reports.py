@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
 
 _ATTRIBUTE: Final = "mmout_reports"
-"""Name of the attribute, added to vLLM's `ModelRunnerOutput`, that maps request ids to packed early outputs."""
+"""Name of an attribute that is added to vLLM's `ModelRunnerOutput`. It maps request ids to early outputs, packed as
+bytes."""
 
 
 class Reports:
-    """Store of the packed early outputs of a step's requests, until the worker sends the output of the step."""
+    """Store of a step's early outputs, such as previews, until the worker sends the output of the step."""
 
     def __init__(self) -> None:
         self._rows: dict[int, torch.Tensor] = {}
 
     def put(self, row: int, buffer: torch.Tensor) -> None:
-        """Store the early output, packed as uint8 [bytes], of the request with index ``row`` in the batch."""
+        """Store the early output of the request at index ``row`` of the batch, packed as uint8 [bytes]."""
         self._rows[row] = buffer
 
     def attach_to(self, output: Any) -> Any:
-        """Attach the stored early outputs to the worker's output of a step, clear the store, and return that output."""
+        """Add the stored early outputs to the worker's ``output`` of a step, and return it. The store is then empty."""
         if not self._rows or output is None:
             return output
         rows, self._rows = self._rows, {}
@@ -40,7 +41,7 @@ class Reports:
 
 
 class _LateOutput(AsyncModelRunnerOutput):
-    """Output of a step that is still being copied to the host. It gets early outputs attached after the copy."""
+    """Output of a step that is still being copied to the host. Early outputs, such as previews, are added later."""
 
     def __init__(self, output: AsyncModelRunnerOutput, rows: dict[int, torch.Tensor]) -> None:
         self._output = output

@@ -61,7 +61,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Make a message queue sleep instead of polling: readers sleep, and writers queue more wake-up calls for readers.
+    """Let a process sleep while it waits for a message, instead of polling. Let the sender queue more wake-up calls.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """

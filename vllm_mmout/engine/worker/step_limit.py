@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from vllm_mmout.log import logger
 
-_LOOKS: Final = 4
-"""Number of times that a running step is checked within its time limit."""
+_CHECKS_PER_LIMIT: Final = 4
+"""Number of times that the duration of a running step is checked until it reaches its limit."""
 _LONGEST_PAUSE_S: Final = 1.0
 _STACKS_S: Final = 5.0
 """Time in seconds for the workers to write their stack traces before they are killed."""
@@ -56,7 +56,7 @@ class StepLimit:
 
     def _look(self) -> None:
         """Check repeatedly how long the current step takes. If it exceeds the limit, end the engine core's process."""
-        pause = min(self._seconds / _LOOKS, _LONGEST_PAUSE_S)
+        pause = min(self._seconds / _CHECKS_PER_LIMIT, _LONGEST_PAUSE_S)
         while True:
             time.sleep(pause)
             began = self._began
@@ -93,7 +93,7 @@ def end_process(reason: str) -> None:
 
 
 def _exit_soon() -> None:
-    """Kill this process and its workers after a delay, even if writing the log blocks."""
+    """Kill this process and its workers after a delay, so that a blocked write of the log cannot keep them alive."""
     time.sleep(2 * _STACKS_S)
     for worker in multiprocessing.active_children():
         worker.kill()
