@@ -28,10 +28,10 @@ class ModelKind:
     adapter: str
     """Adapter class, as "module:Class", that makes the model look like a vLLM model."""
     arguments: str
-    """Function, as "module:name", that takes ``config.json`` and returns the engine arguments that such a model
-    needs."""
+    """Function, as "module:name", that takes ``config.json`` and returns arguments for vLLM's engine."""
     tokens: str
-    """Function, as "module:name", that returns the number of prompt tokens of a request, one for each forward pass."""
+    """Function, as "module:name", that returns the number of prompt tokens of a request. It equals the number of
+    forward passes."""
     options: tuple[str, ...] = ()
     """Names of the request options that all models of this kind accept. A model class lists further options in its
     attribute ``takes``."""

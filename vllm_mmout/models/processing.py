@@ -1,4 +1,4 @@
-"""Implement vLLM's classes for multimodal inputs, so that vLLM reads the inputs of models with a single pass."""
+"""Implement vLLM's classes for multimodal inputs, for models that need a single forward pass."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class SinglePassProcessor(BaseMultiModalProcessor[SinglePassInfo]):
         return []
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
-        """Convert the request's input to vLLM's input format. Errors of the input are raised before the engine runs."""
+        """Convert a request's input to vLLM's input format. Errors in the input are raised before the engine runs."""
         (data,) = inputs.mm_data_items[IMAGE].get_all()
         mapped = self.info.inputs.map(data, OutputParams())
         return self.info.inputs.render(mapped, self.info.inputs.tokens(mapped, OutputParams()))

@@ -53,14 +53,14 @@ def adapter_of(architecture: str) -> type[nn.Module]:
 
 @MULTIMODAL_REGISTRY.register_processor(SinglePassProcessor, info=SinglePassInfo, dummy_inputs=SinglePassDummyInputs)
 class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
-    """Base class of adapters that run a plain PyTorch model in vLLM. Requests with equal input shapes are batched."""
+    """Base class of vLLM models that wrap a plain PyTorch model. Requests with equal input shapes run in one batch."""
 
     supports_multimodal_raw_input_only = True
     is_pooling_model = True
     attn_type = "attention_free"
     architecture: ClassVar[str]
     measuring = False
-    """True while vLLM measures memory. A failure then stops the start of the engine."""
+    """True while vLLM measures memory at start-up. An error of the model then stops the engine, not only a request."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return PerRequest.of(outcomes, self._device)
 
     def _run_tiles(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
-        """Run the model on the tiles of one request. Return the output, or the error of the first tile that fails."""
+        """Run the model on all tiles of a request. If that fails, run it on each tile, and return the first error."""
         output = self._run(_cloned(tensors))
         if not isinstance(output, MMOutError):
             return BlockOutput(output, count)
@@ -228,7 +228,7 @@ def _stacked(alike: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Ten
 
 
 def _cloned(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy a request's tensors before ``forward``, which may change them. They are needed again if it fails."""
+    """Copy a request's tensors before ``forward`` may change them, since they are needed again if it fails."""
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
@@ -240,7 +240,7 @@ def _parts(output: Any, count: int) -> list[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
-    """Output of ``forward`` for a request that holds several tiles."""
+    """Output of ``forward`` for one request with several tiles."""
 
     output: Raw
     """Tensor or dict of tensors with the tiles on axis 0."""
@@ -265,20 +265,20 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Create the tensor on ``device`` from ``parts``, the output of ``forward`` or the error of each request."""
+        """Create the tensor on ``device``. ``parts`` holds the output of ``forward``, or its error, per request."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped
 
     def __getitem__(self, item: Any) -> Any:
-        """Slice along axis 0, which vLLM does to get the requests of a batch."""
+        """Slice along axis 0, as vLLM does to select requests of a batch."""
         if isinstance(item, slice):
             return PerRequest.of(self.parts[item], self.device)
         return super().__getitem__(item)
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged: a tensor of all requests, or a list of a tensor for each.
+    """Pooler that returns the model's output unchanged, as one tensor for all requests or as a list of one tensor each.
 
     The model's ``forward`` returns outputs of different shapes as a `PerRequest`.
     """

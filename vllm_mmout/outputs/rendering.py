@@ -172,12 +172,12 @@ def valid_mask(source: PreviewSource, nodata: float | None) -> NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _PreviewAxis:
-    """Range of raster pixels, along an axis, that each pixel of a preview covers."""
+    """Range of raster pixels that each pixel of a preview covers, along one axis."""
 
     first: NDArray[np.intp]
-    """Index of the first raster pixel under each preview pixel."""
+    """Index of the first raster pixel that each preview pixel covers."""
     end: NDArray[np.intp]
-    """Index after the last raster pixel under each preview pixel."""
+    """Index after the last raster pixel that each preview pixel covers."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:
@@ -214,7 +214,7 @@ def _blocks(source: PreviewSource, rows: _PreviewAxis, cols: _PreviewAxis) -> It
 def _means(
     bands: NDArray[Any], valid: NDArray[np.bool_] | None, rows: NDArray[np.intp], cols: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the mean of the valid pixels of each cell, and a mask of the cells that have valid pixels.
+    """Return the mean of the valid pixels in each cell of a grid, and a mask of the cells that have valid pixels.
 
     Cells begin at the given ``rows`` and ``cols``. The mean of a cell without valid pixels is 0.
     """

@@ -41,9 +41,9 @@ _DATES = ("mean", "each")
 _HIDDEN: Final = "last_hidden_state"
 _NODATA = -128  # of int8
 _MOST = 127
-"""Largest absolute value in rasters of int8, where -128 is nodata."""
+"""Largest absolute value that a component of an embedding has in an int8 raster. The value -128 is nodata."""
 _STEPS = 4
-"""Number of scales between one power of 2 and the next. The scale of a pixel is 2 ** (exponent / 4)."""
+"""Number of possible scales per power of 2. The scale of a pixel is 2 ** (exponent / 4)."""
 SCALE_BAND: Final = "scale_exponent"
 """Name of the last band of int8 rasters whose pixels have different scales. Its values are the exponents of the
 scales."""
@@ -229,7 +229,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return halved(vectors) if self._dtype == "float16" else vectors
 
     def _pixel_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Quantise each pixel with its own scale. Return [dim + 1, rows, columns], with the exponents as last band."""
+        """Round each pixel's vector to int8 steps of its scale. Append the exponents of all scales as a band."""
         import torch
 
         largest = vectors.masked_fill(invalid, 0).abs().amax(dim=0)
@@ -244,7 +244,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return torch.cat([steps, exponent.unsqueeze(0)])
 
     def _band_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Quantise each band of ``vectors`` [dim, rows, columns] by its scale in the option ``scale``."""
+        """Round each band of ``vectors`` [dim, rows, columns] to steps of its scale in the option ``scale``."""
         import torch
 
         scale = torch.tensor(self._scale, dtype=torch.float32, device=vectors.device).reshape(-1, 1, 1)

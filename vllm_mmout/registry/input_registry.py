@@ -1,4 +1,4 @@
-"""`InputRegistry`, vLLM's registry of multimodal inputs with added decorators for the inputs of single-pass models."""
+"""`InputRegistry`: vLLM's registry of multimodal inputs, with decorators for models of a single forward pass."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ IMAGE: Final = "image"
 """vLLM's name for inputs other than text, sound and video. Single-pass models have inputs of this kind only."""
 
 REGISTERED = "_input_registrations"
-"""Name of the attribute of a model class that keeps the functions and values registered by decorators."""
+"""Name of the model class attribute that holds the arguments of this registry's decorators."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper registered for a model class: a factory, a function, or None for the model's ``AutoProcessor``."""
+    """Input mapper registered for a model class. If both fields are None, the model's ``AutoProcessor`` is used."""
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None
@@ -172,7 +172,7 @@ class InputRegistry:
         return InputRegistration(**registrations)
 
     def model(self, architecture: str) -> type | None:
-        """Return the class named ``architecture`` that was decorated in this process, or None.
+        """Return the class named ``architecture`` that this registry's decorators were applied to, or None.
 
         Raises:
             RegistrationError: several decorated classes have that name.
@@ -187,11 +187,14 @@ class InputRegistry:
         return next(iter(models.values()), None)
 
     def model_at(self, path: str) -> type | None:
-        """Return the class with the path "module:Class" that was decorated in this process, or None."""
+        """Return the class with the path "module:Class" that this registry's decorators were applied to, or None."""
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:
-        """Call ``listener`` with each model class decorated so far and later. A listener is added only once."""
+        """Call ``listener`` for each model class that this registry has decorated, and for each that it will decorate.
+
+        A listener is added only once.
+        """
         if listener in self._listeners:
             return
         self._listeners.append(listener)
@@ -199,7 +202,7 @@ class InputRegistry:
             listener(model)
 
     def models(self) -> list[str]:
-        """Return the names of the model classes that were decorated in this process."""
+        """Return the names of the model classes that this registry's decorators were applied to."""
         return list(self._models)
 
     def _decorator(self, kind: str, value: Any) -> Callable[[Model], Model]:

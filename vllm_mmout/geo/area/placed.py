@@ -32,7 +32,7 @@ class PixelPolygon:
     rings: tuple[NDArray[np.float64], ...]
     """Closed rings of (column, row), [n, 2]."""
     box: NDArray[np.float64]
-    """Bounding box, [4]: smallest column, smallest row, largest column, largest row."""
+    """Bounding box in pixels, [4]: smallest column, smallest row, largest column, largest row."""
 
     @classmethod
     def of(cls, rings: Iterable[NDArray[np.float64]]) -> Self:
@@ -47,9 +47,7 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of ``window``, or None if outside. Rows are multiplied by ``up``.
-
-        ``up`` is 1 or -1.
+        """Return the polygon as GeoJSON in pixels of ``window``, or None if outside. ``up`` (1 or -1) multiplies rows.
 
         A run of positions beyond one side of the window is reduced to its ends. No edge inside the window changes, nor
         does the number of edges on either side of a pixel, so the same pixels are inside.
@@ -82,17 +80,12 @@ class PlacedArea:
     window: Window
     """Window of the raster around all pixels that the area touches."""
     up: int = -1
-    """Direction of the y coordinate from row to row: -1 if y decreases, as usual, or 1 if y increases.
-
-    If a polygon's border runs exactly through the centres of pixels, GDAL decides by this direction which pixels are
-    inside.
-    """
+    """Direction of the y axis: -1 if y decreases from row to row, as usual, or 1 if it increases. GDAL needs it to
+    decide about pixels whose centre is exactly on a polygon's border."""
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made to convert the area to pixels."""
     origin: tuple[int, int] = (0, 0)
-    """Row and column, in the whole raster, of the upper left pixel of the window that `within` selected. (0, 0) without
-    a window.
-    """
+    """Row and column in the whole raster of the window that `within` selected. (0, 0) without a window."""
 
     def within(self, window: Window) -> PlacedArea:
         """Return a copy of the area for the raster cut to ``window``."""

@@ -71,7 +71,7 @@ def _of_plane(plane: NDArray[Any], nodata: float | np.generic) -> Moments | None
 
 
 def _moments(values: NDArray[Any], times: NDArray[Any], nodata: float | np.generic) -> Moments | None:
-    """Return the statistics of ``values`` that occur ``times`` times each, without NaN and nodata.
+    """Return the statistics of ``values``, without NaN and nodata. ``times`` tells how often each value occurs.
 
     Return None if no value is left.
     """
@@ -86,7 +86,7 @@ def _moments(values: NDArray[Any], times: NDArray[Any], nodata: float | np.gener
 
 
 def _items(parts: Iterable[Moments | None], pixel_count: int) -> dict[str, str]:
-    """Combine the statistics of the parts of a band into GDAL metadata items.
+    """Combine the statistics of the parts of a band into GDAL's metadata items, such as STATISTICS_MEAN.
 
     ``pixel_count`` includes invalid pixels. The result is empty if no pixel is valid or a result is not finite.
     """

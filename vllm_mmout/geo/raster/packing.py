@@ -17,15 +17,16 @@ class Packing:
     said_by: str = ""
     """Source of scale and offset as shown in messages, such as "its tags"."""
     applied: bool = False
-    """Whether other readers of this file format apply scale and offset by default, as for NetCDF."""
+    """Whether readers of this file format usually apply scale and offset, as for NetCDF."""
     shift: int = 0
-    """Integer added to the stored numbers by default. It is -1000 for Sentinel-2 products since 2022, whose numbers are
-    1000 higher than before."""
+    """Integer that is added to the stored numbers by default. It is -1000 for Sentinel-2 products since 2022, which
+    store all numbers increased by 1000."""
 
     doubt: str = ""
-    """Notice to the user why scale or offset is unknown, for files that should state it; "" if both are known."""
+    """Note to the user why scale or offset is unknown, although files of this kind should state it. "" if both are
+    known."""
 
     @property
     def told(self) -> bool:
-        """Whether scale or offset differs from its default, so that applying them changes the numbers."""
+        """Whether scale or offset differs from 1 and 0, so that applying them changes the numbers."""
         return (self.scale, self.offset) != (1.0, 0.0)

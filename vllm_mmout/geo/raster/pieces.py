@@ -9,7 +9,8 @@ import tifffile
 from numpy.typing import NDArray
 
 PIECE = 3 * 2**17
-"""Bytes above which an uncompressed strip or tile is split into pieces of a few rows, each read separately."""
+"""Size in bytes above which an uncompressed strip or tile is split into pieces of a few rows. Each piece is read
+separately."""
 
 
 def block_of(page: tifffile.TiffPage) -> tuple[int, int]:
@@ -20,7 +21,7 @@ def block_of(page: tifffile.TiffPage) -> tuple[int, int]:
 
 
 def row_bytes_of(page: tifffile.TiffPage) -> int:
-    """Return the bytes of a row of an uncompressed strip or tile; 0 if bit depths differ or chroma is subsampled."""
+    """Return the bytes per row of an uncompressed strip or tile, or 0 if bit depths differ or chroma is subsampled."""
     if isinstance(page.bitspersample, tuple) or page.is_subsampled:
         return 0
     return -(-block_of(page)[1] * page.shaped[4] * page.bitspersample // 8)
@@ -70,7 +71,7 @@ def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: 
 
 
 def _of_pieces(page: tifffile.TiffPage, rows: int) -> tifffile.TiffPage:
-    """Return a copy of a TIFF page whose strips or tiles have ``rows`` rows."""
+    """Return a copy of a TIFF page with strips or tiles of ``rows`` rows."""
     piece = copy.copy(page)
     for cached in ("decode", "hash"):
         piece.__dict__.pop(cached, None)

@@ -188,7 +188,7 @@ class _CheckedReader:
 
 
 def truncated(name: str, size: int, needed: int, part: str) -> InputError:
-    """Return the error for a file of ``size`` bytes that ends within ``part``, which reaches to byte ``needed``."""
+    """Return the error for a truncated file of ``size`` bytes, whose ``part`` should reach to byte ``needed``."""
     return InputError(
         f"{name} is truncated or damaged: {part} reaches to byte {needed}, the file has {size}; fetch it again"
     )
@@ -229,7 +229,8 @@ class GdalMetadata:
     units: Mapping[int, str] = field(default_factory=dict)
     """Unit of the values of each band (GDAL's "unit type"), by band index from 0."""
     colours: Mapping[int, str] = field(default_factory=dict)
-    """Colour interpretation of each band ("Undefined", "Alpha"), by band index from 0. It overrides TIFF's tags."""
+    """Colour interpretation of each band, such as "Undefined" or "Alpha", by band index from 0. It takes precedence
+    over TIFF's own tags."""
     scales: Mapping[int, str] = field(default_factory=dict)
     """Factor for the stored numbers of each band, as text, by band index from 0."""
     offsets: Mapping[int, str] = field(default_factory=dict)

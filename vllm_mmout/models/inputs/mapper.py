@@ -137,11 +137,11 @@ class RasterMapper:
 
     @property
     def one_for_all(self) -> bool:
-        """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
+        """True if a single band, such as grey, may serve as all bands of the model, such as red, green and blue."""
         return False
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Convert an input to tensors for a single forward pass. Raise InputError if it is too large for that.
+        """Convert an input that fits in one forward pass to tensors. Raise InputError if it is too large.
 
         ``data`` is a path or URL (``file``, ``http``, ``https``), bytes or file object of an image file; a PIL image;
         an array or tensor [bands, height, width], or for a model with dates [bands, frames, height, width]; or several
@@ -152,7 +152,7 @@ class RasterMapper:
             return self.whole(view)
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open an input of any size. Only the header of a file is read. The caller must close the result.
+        """Open an input of any size, and read only the header of its file. The caller must close the result.
 
         Raises InputError if the input cannot be opened.
         """
@@ -164,7 +164,7 @@ class RasterMapper:
             raise
 
     def whole(self, view: RasterView) -> MappedInput:
-        """Convert an open input to tensors. Raise InputError if it is too large or lacks valid pixels."""
+        """Convert all pixels of an open input to tensors. Raise InputError if it is too large or lacks valid pixels."""
         height, width = view.size
         if not self.fits(view.size):
             raise InputError(
@@ -187,7 +187,7 @@ class RasterMapper:
         return MappedInput(self.tensors(view, pixels.array), source)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the tensors for the pixels ``planes`` of one window, by keyword of ``forward``.
+        """Return the keyword arguments of ``forward`` for ``planes``, the pixels of one window of the input.
 
         Planes and tensor are [bands, height, width]. For a model with dates the tensor is [bands, frames, height,
         width], and the planes are [bands * frames, height, width], with the dates of a band one after the other.
@@ -227,7 +227,7 @@ class RasterMapper:
         return f"{self.min_size} to {self.max_size} either way{multiples}"
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
-        """Return the (height, width) of a large input's tiles. ``asked`` is the tile size in the request, or None."""
+        """Return the (height, width) of a large input's tiles. ``asked`` is the requested tile size, if any."""
         if asked is not None and not self.fits((asked, asked)):
             sizes = f"{self.min_size} to {self.max_size} pixels"
             if self.multiple_of > 1:
@@ -237,7 +237,7 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the (height, width) of the tiles for an input of ``size``, and the treatment of tiles at its edges.
+        """Return the (height, width) of the tiles for an input of ``size``, and "shift" or "pad" for those at edges.
 
         "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection. An input
         that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.

@@ -19,6 +19,6 @@ def picture_scaling(images: Any) -> tuple[str, ...]:
 
 
 def _for_rgb(numbers: float | Sequence[float]) -> Sequence[float]:
-    """Return a list of three numbers, for red, green and blue. A single number is repeated."""
+    """Return three numbers, for red, green and blue. A single number is repeated."""
     listed = [numbers] if isinstance(numbers, int | float) else list(numbers)
     return listed * _COLOURS if len(listed) == 1 else listed

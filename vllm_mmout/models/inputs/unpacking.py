@@ -18,7 +18,7 @@ Sentence: TypeAlias = "Callable[[Packing, Sequence[Layer], OutputParams], str | 
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
-    """Return the scale and the offset of a request, each None unless the request gives it as a number."""
+    """Return the scale and the offset of a request. A value that is not given as a number is None."""
     scale = params.scale
     return None if isinstance(scale, str) else scale, params.offset
 
@@ -70,7 +70,7 @@ def _unpacked(raster: OpenRaster, params: OutputParams) -> OpenRaster:
 
 
 def statement(packing: Packing, bands: Sequence[Layer]) -> str:
-    """Return the beginning of a note for the user: "FILES: scale S and offset O are stated by ..."."""
+    """Return the first part of a note to the user, such as "a.tif: scale 0.1 and offset 0 are stated by its tags"."""
     scale, offset = f"scale {packing.scale:.9g}", f"offset {packing.offset:.9g}"
     return f"{_file_names(bands)}: {scale} and {offset} are stated by {packing.said_by}"
 

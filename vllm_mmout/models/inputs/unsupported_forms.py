@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
-    """Return a hint to append to an error about a wrong number of bands.
+    """Return a hint for an error about a wrong number of bands.
 
     The hint names the form that the input seems to have, such as an array with its bands last, and the remedy.
 

@@ -65,7 +65,7 @@ class ArrowPolygons:
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Number of rings in the batch so far that belong to its last, still incomplete polygon."""
+        """Number of rings written so far of the last polygon in the batch, while this polygon is incomplete."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the record batches. An instance can be iterated only once."""
@@ -79,7 +79,7 @@ class ArrowPolygons:
             yield self._batch()
 
     def _add(self, polygons: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
-        """Append polygons to the current record batch. Yield the batch each time it is full, and begin another.
+        """Append polygons to the current record batch. Yield each batch that becomes full, and begin the next.
 
         The last polygon may be incomplete: the next call then adds its remaining rings.
         """

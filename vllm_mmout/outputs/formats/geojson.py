@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.polygons import PolygonsOutput, TracedPolygons
 
 _VERTICES_PER_TEXT = 2**16
-"""Number of vertices that are converted to text at a time."""
+"""Number of polygon vertices that are converted to JSON text at a time."""
 
 
 def write(output: PolygonsOutput, target: Path | BinaryIO, form: Format) -> None:

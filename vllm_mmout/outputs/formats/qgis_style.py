@@ -20,7 +20,8 @@ from vllm_mmout.outputs.rendering import default_palette
 STYLE: Final = ".qml"
 """Suffix of a QGIS style file. The style of ``NAME.tif`` is ``NAME.qml``."""
 _OWN_MARK: Final = b"<!-- written by vllm_mmout beside a raster of classes -->"
-"""Comment that marks a style of this package. QGIS removes it when a user saves a style under the same name."""
+"""Comment that identifies a style file of this package. QGIS drops it when it saves the file, so that a user's own
+style is never overwritten."""
 _HEAD_BYTES: Final = 1024
 """Number of bytes at the start of a style file that are searched for the comment `_OWN_MARK`."""
 

@@ -69,13 +69,13 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _BlockRun] = {}
-        """Maps the index of each file block that is cached or being fetched to the request that contains it."""
+        """Maps the index of each file block that is cached or being fetched to the request that fetches it."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished requests whose file blocks have all been read, least recently read first. They are dropped first."""
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished read-ahead requests with blocks that have not been read yet."""
         self._kept = 0
-        """Number of file blocks in the cache, over all finished requests."""
+        """Number of file blocks in the cache, without blocks that are still being fetched."""
         self._pool: ThreadPoolExecutor | None = None
 
     def view_at(self, at: int, count: int) -> memoryview:
@@ -110,7 +110,7 @@ class BlockCache:
             index = index + 1 if run is None else run.stop
 
     def put(self, data: bytes) -> None:
-        """Add the beginning of the file, which the caller has already fetched. An incomplete last block is dropped."""
+        """Cache ``data``, which was fetched from the beginning of the file. An incomplete last block is dropped."""
         count = -(-self.size // self._block) if len(data) >= self.size else len(data) // self._block
         run = _BlockRun(0, count, set())
         run.done.set_result(memoryview(data)[: count * self._block])
@@ -127,7 +127,7 @@ class BlockCache:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_at(self, index: int, last_index: int) -> tuple[int, memoryview]:
-        """Return the cached bytes that contain block ``index``, and their file offset. Fetch them if necessary.
+        """Return bytes that contain block ``index`` of the file, and the offset of the first byte. Fetch missing bytes.
 
         A new request also covers the uncached blocks that follow, up to block ``last_index``.
         """
@@ -156,7 +156,7 @@ class BlockCache:
             self._read.move_to_end(run)
 
     def _claim(self, index: int, last_index: int, *, ahead: bool) -> _BlockRun:
-        """Register a request for the uncached blocks from ``index`` to ``last_index``, and return it.
+        """Register and return a request for the uncached blocks, so that no other thread fetches them too.
 
         The caller holds the lock, and then sends the request. The request is longer if reading continues after a cached
         block. It ends before the next cached block and at the largest size of a request.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 SPATIAL_REF: Final = "spatial_ref"
 """Name of the array whose attributes hold the coordinate system in stores that rioxarray or odc-geo wrote."""
 _TOLERANCE: Final = 0.1
-"""Tolerance, in pixels, for coordinates that should be evenly spaced and for transforms that should agree. Coordinates
-in float32 are inexact."""
+"""Largest deviation, in pixels, of coordinates from even spacing and of two transforms from each other. Coordinates in
+float32 are inexact."""
 _SCALED: Final = frozenset(
     {"km", "kilometer", "kilometers", "kilometre", "kilometres", "cm", "mm", "rad", "radian", "radians", "microradian"}
 )
@@ -119,7 +119,7 @@ def _check_shape(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) 
 
 
 def _spatial(array: Node, attributes: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
-    """Yield the transform of pixel corners from ``spatial:transform`` or else ``spatial:bbox``, if either is set."""
+    """Yield the name and value of the transform in ``spatial:transform``, or else ``spatial:bbox``, if it is set."""
     if attributes.get("spatial:transform_type", "affine") != "affine":
         raise InputError(
             f"{array.name}: spatial:transform_type is {attributes['spatial:transform_type']!r:.60}, not affine"
