@@ -197,7 +197,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """Return a `msgspec.Meta` with the description, bounds and other properties of an option, for ``Annotated``.
+    """Return the `msgspec.Meta` of an option, for ``Annotated``, with its description, bounds and other properties.
 
     ``extra`` may also hold ``max_length``, ``choices`` and ``schema``, which is added to the option's JSON schema.
     """

@@ -38,12 +38,12 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """Import path of a sequence that lists the vLLM internals that the extension package wraps or uses. Each item is an
+    """Import path of a sequence of the vLLM internals that the extension package wraps or uses. Each item is an
     `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of a module."""
     engine: str = ""
-    """Import path of a module with three functions. ``check_engine(vllm_config, bound=...)`` is called before an engine
-    starts. ``bound`` is True if the model has an output processor. ``bind_async_llm`` and ``bind_llm`` prepare such an
-    engine."""
+    """Import path of a module that prepares engines for the extension package. Its ``check_engine(vllm_config,
+    bound=...)`` is called before an engine starts, where ``bound`` is True if the model has an output processor. Its
+    ``bind_async_llm`` and ``bind_llm`` prepare such an engine."""
     configure: str = ""
     """Import path of a function that is called with vLLM's config before the engine starts. Its changes reach all
     processes of the engine."""
@@ -51,28 +51,30 @@ class Wing:
     """Maps a prefix, such as "io_plugin:", to the import path of a `registry.registration.ProcessorFamily`, which finds
     the output processors whose names begin with the prefix."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps model architectures to the import path of a `models.model_folders.ModelFamily`, which completes the
-    ``config.json`` of folders with this architecture."""
+    """Maps model architectures to the import path of a `models.model_folders.ModelFamily`, which adds missing entries
+    to the ``config.json`` of such a model's folder."""
     kinds: str = ""
-    """Import path of a `models.kind.ModelKind` for models that need more than one forward pass for a result."""
+    """Import path of a `models.kind.ModelKind`, which describes models that need several forward passes for a result.
+    """
     folders: str = ""
-    """Import path of a function ``(config, folder, asked=..., settings=...)`` that converts the ``config.json`` of a
-    model folder in another format to this package's format, or returns None for unknown formats. ``asked`` is
-    the output processor that the user named, or None. ``settings`` are the engine's settings for this package."""
+    """Import path of a function that converts the ``config.json`` of a model folder in another format to this package's
+    format. It is called as ``(config, folder, asked=..., settings=...)``, and returns None for unknown formats.
+    ``asked`` is the output processor that the user named, or None. ``settings`` are the engine's settings for this
+    package."""
     command: str = ""
     """Import path of a module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
     run: str = ""
-    """Import path of a module with three functions. ``add_flags`` adds flags to the command ``vllm-mmout run``.
-    ``asked(options)`` returns the names of its flags that the user has set. If there are any, ``run(options,
+    """Import path of a module that adds another way to execute ``vllm-mmout run``. ``add_flags`` adds command-line
+    flags. ``asked(options)`` returns the names of the flags that the user has set. If there are any, ``run(options,
     params)`` executes the command. Flags of two extension packages cannot be combined."""
     inputs: str = ""
-    """Import path of a module that reads records of a catalogue, such as STAC items, as inputs. ``one(data, opener)``
-    returns a `models.inputs.catalogued.CataloguedInput`, or None for other data. ``opener`` opens the record's files.
-    ``many(data)`` returns the inputs in a list of records, or None."""
+    """Import path of a module that reads records of a catalogue, such as STAC items, as inputs of a model. Its function
+    ``one(data, opener)`` converts a record to a `models.inputs.catalogued.CataloguedInput`, and returns None for other
+    data. It opens the record's files by ``opener``. ``many(data)`` returns the inputs in a list of records, or None."""
     describe: str = ""
-    """Import path of a module that writes a catalogue's record beside a saved result. ``check()`` raises if packages
-    are missing. ``spare(path)`` raises if the record would overwrite a file. ``write(path, options, inputs)`` writes
-    the record, if the request has the option ``stac_item``."""
+    """Import path of a module that writes a description, such as a STAC item, beside a saved result. ``check()`` raises
+    if packages are missing. ``spare(path)`` raises if the description would overwrite a file. ``write(path, options,
+    inputs)`` writes it, if the request has the option ``stac_item``."""
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
@@ -149,7 +151,7 @@ def public_module(name: str) -> Any:
 
 @cache
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
-    """Find all extension packages. Return the usable packages, and the error messages of the others, by name."""
+    """Find all extension packages. Return the usable packages by name, and the error messages of the others by name."""
     folders = pkgutil.iter_modules([str(Path(__file__).with_name("wings"))], f"{GROUP}.")
     own_points = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
     usable: dict[str, Wing] = {}

@@ -22,7 +22,7 @@ from vllm_mmout.wing import extensions
 GENERAL_PLUGIN: Final = "vllm_mmout"
 """Name of this package's entry point among vLLM's general plugins. All processes of the engine load it."""
 TASK: Final = "--task"
-"""Flag of ``vllm serve`` in older releases. If the installed vLLM lacks it, this package ignores it with a warning."""
+"""Flag ``--task`` of older vLLM releases. If the installed vLLM lacks it, the flag is ignored with a warning."""
 _TASK: Final = f"{PREFIX}task"
 USAGE: Final = "vllm-mmout serve [MODEL] [options]"
 _log = logging.getLogger("vllm.mmout")

@@ -41,7 +41,7 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Maximum size in bytes of a body that is read to look for the field ``data`` if the API key is missing or the server
+"""Largest size in bytes of a body that is searched for the field ``data`` although the API key is missing or the server
 is full."""
 
 
@@ -167,7 +167,7 @@ def _is_json(request: Request) -> bool:
 
 
 def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
-    """Return the handler of requests with ``data``, or None if another package's plugin handles them."""
+    """Return the handler of requests with the field ``data``. Return None if another package's plugin handles them."""
     processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
     plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     if plugin is None:

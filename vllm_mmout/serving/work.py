@@ -61,7 +61,7 @@ class Work:
     budget: AnswerBudget | None = None
     """Memory limit that several requests of one response share, or None to create a limit for this request."""
     checked: bool = False
-    """Whether the options were already checked, so that the engine need not check them again."""
+    """Whether the request's options were already checked, so that the engine need not check them again."""
 
     @classmethod
     def of(

@@ -16,7 +16,7 @@ Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
 """Dtype of drawn tensors, or several dtypes to draw from, such as "float32" or ``torch.float32``."""
 
 FLOATING = ("float32", "float16", "bfloat16")
-"""Floating-point dtypes that models compute in."""
+"""Floating-point dtypes that models use. They are the default dtypes of drawn tensors."""
 
 _REQUESTS = (1, 4)
 _LENGTHS = (1, 6)

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 Result = TypeVar("Result")
 
 PATIENCE_S = 0.02
-"""Maximum time in seconds that a paused call waits for a call in another thread.
+"""Longest time in seconds that `interleaved` pauses one call while the other runs.
 
 The other call may need a lock that the paused call holds, and would then never return.
 """
@@ -22,7 +22,7 @@ _IGNORED_MODULES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
 
 
 class LineCounter:
-    """Callable that runs a function, and counts the lines that it executes in the modules of ``packages``.
+    """Callable that runs a function, and counts the executed lines of code in the modules of ``packages``.
 
     When the count reaches ``line``, it calls ``then`` before the next line runs.
     """
@@ -78,7 +78,7 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """Run ``other`` in a thread while ``stopped`` is paused before its line number ``line``. Return both results.
+    """Run ``other`` in a thread when ``stopped`` is about to execute its line number ``line``. Return both results.
 
     Only lines in ``packages`` are counted.
     """

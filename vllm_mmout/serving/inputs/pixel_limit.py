@@ -17,7 +17,7 @@ class PixelLimit:
     """Maximum number of pixels of an input file, which is checked by the file's header before decoding."""
 
     pixels: int
-    """Maximum number of pixels, height x width."""
+    """Maximum number of pixels of an input file, height x width."""
     flag: str
     """Name of the server's flag that sets the maximum number of pixels, for messages."""
     why: str = ""

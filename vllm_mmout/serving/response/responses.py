@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TURN_S: Final = 0.01
-"""Pause in seconds after a connection is aborted, so that the event loop can close the connection."""
+"""Time in seconds that the event loop gets to close a connection after it is aborted."""
 _DISCARDED: Final = 64 << 20
 """Maximum number of bytes to read and discard from the body of a refused request."""
 _DISCARDED_SECONDS: Final = 5.0
 """Maximum time in seconds to read and discard the body of a refused request."""
 _TIMED: Final = "mmout_timed"
-"""Key of an ASGI scope that is set if the response is already sent with a timeout."""
+"""Key in the ASGI scope of a response that already has a send timeout, so that no second timeout is added."""
 _READ = 3 << 17
 """Number of bytes that are read and encoded at a time, a multiple of 3, as base64 requires."""
 _SAFE = frozenset({*MEDIA_TYPES.values(), *SOUND_TYPES.values()})

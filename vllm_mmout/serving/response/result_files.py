@@ -240,7 +240,7 @@ def _left(work: Path, held: int, process: int) -> None:
 
 
 def _is_held(work: Path) -> bool:
-    """Return whether a living process has locked a server's subfolder. The caller must lock the shared folder."""
+    """Return whether the server whose subfolder is ``work`` still runs. The caller must lock the shared folder."""
     try:
         return is_locked(work / _LOCK)
     except FileNotFoundError:

@@ -47,7 +47,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether ``path`` is a temporary folder of this user that no living process has locked."""
+    """Return whether ``path`` is a temporary folder of this user that no running process uses."""
     try:
         state = path.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:

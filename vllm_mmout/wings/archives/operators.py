@@ -68,8 +68,8 @@ TRUST: Final = "trust_operators"
 ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE} | frozenset(_OTHERS)
 """Names of the operators in ``torch.ops.aten`` that any program may call."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
-"""Pattern for the overload names that are allowed. It excludes "out", which writes into an argument, and "data", which
-trusts the given lengths of packed sequences."""
+"""Pattern of the operator overloads that a program may call. It excludes "out", which writes into an argument, and
+"data", which does not check the lengths of packed sequences."""
 _ELSEWHERE: Final = re.compile(
     r"torch\.ops\.torchvision\.nms\.default"
     r"|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast|wrap_with_set_grad_enabled)"

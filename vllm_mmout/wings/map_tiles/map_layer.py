@@ -132,7 +132,7 @@ class MapLayer:
         return Box(west, south, 180.0, north), Box(-180.0, south, west + width - 360, north)
 
     def _palette(self) -> NDArray[np.uint8] | None:
-        """Return the colour of each class, from the file or by default, or None if the pixels are not classes."""
+        """Return each class's colour from the file, or else default colours, or None if the pixels are not classes."""
         dataset = self._dataset
         if dataset.count != 1 or np.dtype(dataset.dtypes[0]).kind not in "iu":
             return None

@@ -115,7 +115,10 @@ def _box_of(item: Json) -> Sequence[float]:
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether two boxes in degrees overlap. A box whose west exceeds its east crosses the antimeridian."""
+    """Return whether two boxes (west, south, east, north) in degrees overlap, also across the antimeridian.
+
+    A box whose west exceeds its east crosses the antimeridian.
+    """
     spans = [[(box[0], box[2])] if box[0] <= box[2] else [(box[0], 180.0), (-180.0, box[2])] for box in (one, other)]
     across = any(a[0] <= b[1] and b[0] <= a[1] for a in spans[0] for b in spans[1])
     return across and one[1] <= other[3] and other[1] <= one[3]

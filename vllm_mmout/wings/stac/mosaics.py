@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def mosaics(items: Sequence[Item], **options: Any) -> list[Mosaic]:
-    """Return a `Mosaic` for each day (UTC) of the items, the earliest day first. Each mosaic gives one map.
+    """Return a `Mosaic` of the STAC items of each day (UTC), the earliest day first. A mosaic is joined to one map.
 
     Args:
         items: items, as `search` returns them.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SENTINEL_2: Final = "Sentinel-2"
 APPLIED: Final = "earthsearch:boa_offset_applied"
-"""Property of STAC items from Earth Search. True means that the pixel values already include the offset of newer
+"""Property of STAC items from Earth Search. If it is true, the pixel values already include the offset of newer
 Sentinel-2 products, although ``raster:bands`` still states this offset."""
 _BASELINE: Final = "s2:processing_baseline"
 _HIGHER_SINCE: Final = (4, 0)
@@ -33,8 +33,8 @@ class ProductCounts:
     name: str
     """Id of the item."""
     baseline: str | None
-    """ESA's processing baseline, such as "05.10". None if it is missing, or is 99.99, which marks products that others
-    processed."""
+    """ESA's processing baseline, such as "05.10". None if the item states none, or states 99.99, which marks products
+    that ESA did not process."""
     applied: bool
     """Whether the STAC item says that the offset of its Sentinel-2 product is already applied to the pixel values."""
 

@@ -14,7 +14,8 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _MAX_REFLECTANCE: Final = 2.0
-"""Largest mean or standard deviation that counts as a reflectance. Reflectance exceeds 1 over clouds and snow."""
+"""Largest mean or standard deviation that counts as a reflectance. It is above 1, because clouds and snow can exceed 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class ImageScaling:
     stds: tuple[float, ...] | None
     """Standard deviations in the order of ``means``."""
     scale_is_explicit: bool = False
-    """Whether the ``mmout`` table sets ``scale``. A scale of 1 then means that integers need no scaling, as in
-    masks."""
+    """Whether the table ``mmout`` of config.json sets the scale. A scale of 1 then means that integers need no scaling,
+    as in masks."""
 
     def formulas(self, bands: int) -> list[str]:
         """Return the formula that scales each band, as text. Only the statistics of the first date are shown."""
@@ -41,7 +42,7 @@ class ImageScaling:
         return [f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(means, stds, strict=True)]
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
-        """Return whether the statistics are for reflectance, but no scale converts integers to reflectance."""
+        """Return whether means and deviations are for reflectance, but no scale converts integers to reflectance."""
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.scale_is_explicit or means is None or stds is None:
             return False
@@ -55,7 +56,7 @@ def _per_band(numbers: Sequence[float], bands: int) -> Sequence[float]:
 
 
 def is_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether means and standard deviations fit reflectance: they are small, and they are not just 0 and 1."""
+    """Return whether statistics are small enough for reflectance. Means of 0 with deviations of 1 do not count."""
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
     return not identity and all(abs(number) <= _MAX_REFLECTANCE for number in (*means, *stds))
@@ -71,7 +72,7 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Return the table at the path ``names`` in nested tables, or an empty table if it is missing."""
+    """Return the table at the path ``names`` of keys in nested tables, or an empty table if it is missing."""
     for name in names:
         table = entries.get(name)
         entries = table if isinstance(table, Mapping) else {}
@@ -93,7 +94,7 @@ def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> ImageScaling:
-    """Read the scale and statistics of one image from tables of config.json.
+    """Return the scale and statistics of one image, as set by the tables ``module`` and ``overrides`` of config.json.
 
     ``module`` is the table ``pretrained_cfg.data`` of config.json, which describes TerraTorch's data module.
     ``overrides`` is the table ``"mmout": {"input": ...}``. ``alone`` is true if the model takes no other image.

@@ -31,7 +31,7 @@ _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_tr
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """Statistics to standardise an image: (value - ``mean``) / ``std``. Integers are first multiplied by ``scale``."""
+    """Statistics to standardise an image as (value - ``mean``) / ``std``. Integers are first scaled by ``scale``."""
 
     scale: float
     mean: Tensor
@@ -39,7 +39,7 @@ class Standard:
     std: Tensor
     """Standard deviations, in the shape of ``mean``."""
     lacks_scale: bool
-    """Whether the statistics are for reflectance, but no scale converts integers to reflectance."""
+    """Whether ``mean`` and ``std`` are for reflectance, but no scale converts integers to reflectance."""
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:

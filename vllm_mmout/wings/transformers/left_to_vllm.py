@@ -13,7 +13,7 @@ _OF_TOKENS: Final = "ForTokenClassification"
 
 
 def is_left(architecture: str, head: Head, folder: str) -> bool:
-    """Return whether vLLM itself serves a model folder, according to its registry of architectures.
+    """Return whether vLLM itself can serve a model folder, so that this package leaves the folder to vLLM.
 
     - The registry has the architecture: vLLM serves it, unless vLLM's class only makes vectors and the head makes
       something else, such as the head of CLIP.
@@ -38,7 +38,7 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
 
 
 def _is_converted(architecture: str) -> bool:
-    """Return whether vLLM can serve an architecture by converting a language model of the same family."""
+    """Return whether vLLM serves an architecture by converting its language model, such as LlamaForCausalLM."""
     from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 
     from vllm_mmout.models.vllm_registry import class_of_vllm

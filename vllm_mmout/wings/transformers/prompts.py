@@ -43,7 +43,7 @@ def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str
 
 
 def example(name: str, picture: NDArray[Any]) -> Any:
-    """Return an example value of a prompt field, for a trial forward pass."""
+    """Return a valid value of the prompt field ``name``, for a trial run of the model on ``picture``."""
     height, width = picture.shape[-2:]
     if name in PICTURES:
         return picture

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 _LAST_REQUEST: ContextVar[PromptRequest | None] = ContextVar("mmout_named_request", default=None)
-"""Request object that `pre_process` created last in this context. `merge_pooling_params` copies it to the pooling
+"""Request that `pre_process` has returned last in this thread or task. `merge_pooling_params` adds it to the pooling
 params."""
 
 
@@ -79,13 +79,16 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
             raise _client_error(error) from None
 
     def pre_process(self, prompt: PluginData, request_id: str | None = None, **kwargs: Any) -> Any:
-        """Return a prompt that carries the request as an object. No files are read here, on the event loop."""
+        """Return a prompt for vLLM that holds the client's request.
+
+        Files are not read here, because this runs on the event loop.
+        """
         request = _ClientRequest(prompt, self._sources, self._options)
         _LAST_REQUEST.set(request)
         return {"prompt_token_ids": [1], KEY: request}
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """Add the request that `pre_process` has just created to the pooling params. vLLM drops it from the prompt."""
+        """Add the request that `pre_process` has just stored to the pooling params. vLLM drops it from the prompt."""
         request = _LAST_REQUEST.get()
         _LAST_REQUEST.set(None)
         merged = params or PoolingParams(task=TASK)
@@ -96,7 +99,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """Return the response that the engine's ``encode`` has computed and stored in ``model_output``."""
+        """Return the response to the client, which the engine's ``encode`` has stored in ``model_output``."""
         (output,) = model_output
         answer: PluginOutput = output.outputs
         return answer.model_copy(update={"request_id": request_id or answer.request_id})

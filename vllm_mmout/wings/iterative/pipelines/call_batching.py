@@ -36,16 +36,16 @@ class _BatchSignature:
 
     key: tuple[Any, ...]
     rows: int
-    """Number of batch rows of the call."""
+    """Batch size of the call."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each argument in ``leaves``, which tells how to batch it: "rows" is a tensor with a batch axis, "number"
-    a tensor with one number per row or for all rows, "shared" a tensor that must be equal in all calls, and "" any
-    other value."""
+    """Kind of each argument in ``leaves``, which tells how it is batched: "rows" for a tensor with a batch axis,
+    "number" for a tensor with one number for each row or for all, "shared" for a tensor that must be equal in all
+    calls, and "" for any other value."""
 
     @classmethod
     def of(cls, call: NetworkCall) -> _BatchSignature | None:
-        """Return the signature of a call, or None if its batch size is unknown, because no argument has two axes."""
+        """Return the signature of a call, or None if no argument has two axes, so that the batch size is unknown."""
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
@@ -57,11 +57,11 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """Part of ``key`` without sizes and values: the function, and the names and kinds of its arguments."""
+        """Part of ``key`` that ignores sizes and values: the function, and the names and kinds of its arguments."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether a call with an equal ``key`` also has equal "shared" tensors, as needed for a common batch."""
+        """Return whether ``other``, a call with an equal ``key``, has equal "shared" tensors, and so can be batched."""
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
@@ -81,7 +81,7 @@ class CallBatcher:
     _batches: dict[Any, bool] = field(default_factory=dict)
 
     def __call__(self, calls: Sequence[NetworkCall]) -> list[Any]:
-        """Return the result of each call in the same order, or the exception that the call raised."""
+        """Run network calls, in batches if possible. Return each call's result, or its exception, in the same order."""
         results: list[Any] = [None] * len(calls)
         for group in _groups(calls):
             outcomes = self._of_group([calls[row] for row, _ in group], [signature for _, signature in group])
@@ -152,7 +152,7 @@ def _kind(leaf: Any, rows: int) -> str:
 
 
 def _batch_key(leaf: Any, kind: str) -> Any:
-    """Return a hashable description of a call's argument. Only calls with equal descriptions can be batched."""
+    """Return a hashable description of a network call's argument. Only calls with equal descriptions can be batched."""
     # Most decoders accept a generator and ignore it. A batch with a decoder that uses it differs, and is given up.
     if isinstance(leaf, torch.Generator):
         return torch.Generator
@@ -177,12 +177,12 @@ def _merged(first: NetworkCall, signatures: Sequence[_BatchSignature]) -> Networ
     return NetworkCall(first.name, first.function, args, kwargs)
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(argument: Any) -> Any:
     """Return an argument for a batch. A random generator is copied, so that the batch does not advance the original."""
-    if not isinstance(leaf, torch.Generator):
-        return leaf
-    generator = torch.Generator(leaf.device)
-    generator.set_state(leaf.get_state())
+    if not isinstance(argument, torch.Generator):
+        return argument
+    generator = torch.Generator(argument.device)
+    generator.set_state(argument.get_state())
     return generator
 
 

@@ -30,8 +30,8 @@ _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
 files."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Default number of retries. Together with the pauses between them, they last about 90 seconds, enough time for a proxy
-to restart."""
+"""Default number of retries of a failed HTTP request. With the pauses between them, they last about 90 seconds, so that
+a proxy can restart meanwhile."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -199,7 +199,7 @@ def _bar(label: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
 
 
 def _position_setter(bar: tqdm[Any]) -> Callable[[int], None]:
-    """Return a callback that sets the position of a progress bar, forwards or backwards."""
+    """Return a function that sets the position of a progress bar, which may also decrease."""
     return lambda done: bar.update(done - bar.n) and None
 
 

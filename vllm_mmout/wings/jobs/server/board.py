@@ -68,7 +68,7 @@ class SceneBoard:
         video: VideoSettings | None = None,
         delivery: Delivery | None = None,
     ) -> SceneJob | int:
-        """Add a job for this server. If a limit is reached, add nothing and return the number of unfinished jobs.
+        """Add a job for this server. If too many jobs are unfinished, add nothing and return their number.
 
         Args:
             model: the name of the model.
@@ -113,7 +113,10 @@ class SceneBoard:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = PREFIX
     ) -> tuple[Sequence[SceneJob], bool] | None:
-        """Return one page of the jobs whose ids begin with ``kind``, as `SceneDatabase.page` does."""
+        """Return a page of the jobs whose ids begin with ``kind``, and whether more jobs follow.
+
+        Return None if the job ``after`` does not exist.
+        """
         self.sweep()
         page = self._database.page(limit, after, order, kind)
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
@@ -135,7 +138,7 @@ class SceneBoard:
         return self._change(job_id, tiles_done=done, tiles_total=total)
 
     def release(self, job_id: str) -> bool:
-        """Release a job of this server, so that any server may restart it. Return False if that is impossible."""
+        """Release a job of this server, so that any server may restart it. Return False if no server can restart it."""
         return self._database.release(job_id, self.server)
 
     def _change(self, job_id: str, **values: Any) -> bool:
@@ -201,7 +204,7 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Retry to record those job failures that could not be written to the database before."""
+        """Try again to record those failed jobs whose failure could not be written to the database before."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)

@@ -17,17 +17,17 @@ _NOT_WRITTEN: Final = "a client cannot choose where the server writes the result
 SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=_SCENES).without(
     ("path",), _NOT_WRITTEN, path=_SCENES, apart=EDITS.apart
 )
-"""Request fields of a job. A job accepts the fields of an image edit, except ``stream``, ``partial_images``,
+"""Fields of a request that starts a job. They are the fields of an image edit without ``stream``, ``partial_images``,
 ``response_format`` and ``path``."""
 
 
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an object whose properties are all required."""
+    """Return the JSON schema of an object with these properties, which are all required."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def written(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of a msgspec Struct, without references: referenced schemas are inserted."""
+    """Return the JSON schema of a msgspec Struct, with each reference replaced by the schema that it names."""
     (root,), components = msgspec.json.schema_components([kind], ref_template="{name}")
 
     def resolved(part: Any) -> Any:

@@ -32,10 +32,10 @@ class CausalChunks(SoundChunks):
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Minimum number of frames in the first chunk, enough for the reflection padding at the start of the sound."""
+        """Minimum number of frames in the first chunk, which the reflection padding at the start of the sound needs."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """Decode the codes that are new since the last call. ``codes`` holds all codes of the sound so far."""
+        """Decode the frames of a sound that are new since the last call. ``codes`` holds all frames so far."""
         import torch
 
         frames = codes[0].size
@@ -75,7 +75,7 @@ class CausalChunks(SoundChunks):
         return outputs
 
     def _run_lstm(self, layer: Any, inputs: torch.Tensor) -> torch.Tensor:
-        """Run a residual LSTM from its last state: the inputs are added to the outputs."""
+        """Run a residual LSTM layer from the state of its previous call, and add the inputs to the outputs."""
         steps = inputs.permute(2, 0, 1)
         outputs, self._layer_states[layer] = layer.lstm(steps, self._layer_states.get(layer))
         summed: torch.Tensor = outputs + steps

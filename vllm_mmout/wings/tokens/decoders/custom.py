@@ -48,7 +48,7 @@ class CustomDecoder(TokenDecoder):
 
 
 def _shaped(codes: Sequence[torch.Tensor]) -> Any:
-    """Return the codes as one tensor if all codebooks have the same shape, else as a list."""
+    """Stack the codes of all codebooks in one tensor. Return a list if their shapes differ."""
     import torch
 
     if codes[0].ndim == 3 and len(codes) == 1:

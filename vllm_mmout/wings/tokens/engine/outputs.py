@@ -53,7 +53,7 @@ class RoutedDetokenizer(IncrementalDetokenizer):
 
 
 def route(detokenizer: IncrementalDetokenizer, text_filter: TextFilter) -> None:
-    """Make a request's detokenizer leave out the tokens that ``text_filter`` does not classify as text."""
+    """Let a detokenizer skip the tokens that ``text_filter`` classifies as parts of pictures or sounds."""
     routed: Any = detokenizer
     routed.mmout = TextFilterState(text_filter)
     rebase(routed, RoutedDetokenizer)
@@ -103,7 +103,7 @@ class TokenRequestOutput(RequestOutput):
 
 
 def with_error_field(output: Any) -> Any:
-    """Set ``error`` of a vLLM result to None unless the result already has an error, and return the result."""
+    """Set ``error`` of vLLM's result to None if it is missing, so that every result has it. Return the result."""
     output.error = getattr(output, "error", None)
     return output
 
@@ -129,6 +129,6 @@ class MediaCollector(RequestOutputCollector):
 
 
 def _updates(output: Any) -> dict[int, list[Any]]:
-    """Return the previews and sound chunks (``updates``) of each answer in an output, by the answer's index."""
+    """Return the new previews and sound chunks (``updates``) of each answer in vLLM's output, by the answer's index."""
     answers: Iterable[Any] = output.outputs if isinstance(output, RequestOutput) else ()
     return {answer.index: answer.updates for answer in answers if getattr(answer, "updates", None)}

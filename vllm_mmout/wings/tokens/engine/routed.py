@@ -38,8 +38,8 @@ class Answer:
     stream: MediaStream
     router: TokenOutputProcessor
     build_output: Callable[[], Any] | None = None
-    """Function that builds the answer's last output. It is set when the engine has finished the answer, and called when
-    all pictures and sounds of the answer are decoded."""
+    """Function that builds the last output of the answer. It is set when the engine has finished the answer, and called
+    when all pictures and sounds of the answer are decoded."""
     objects: list[Any] | None = None
     failed: bool = False
 
@@ -57,7 +57,7 @@ class TokenRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Build an output like vLLM. An answer's last output comes when its pictures and sounds are decoded."""
+        """Build an output like vLLM, but hold back the last one until the answer's pictures and sounds are decoded."""
         answer = self.mmout
         vllms = super().make_request_output
 
@@ -97,10 +97,10 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     batchers: dict[str, MediaBatcher]
     """Decoder threads by the name of their output processor."""
     observer: Observer = SILENT
-    """Observer that is notified of failed requests."""
+    """Observer of the engine, such as metrics, which is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Initialize this class's attributes. Called after an ``OutputProcessor`` was changed to this class."""
+        """Initialize this class's attributes, after an ``OutputProcessor`` of vLLM was changed to this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -180,7 +180,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def _finish_request(self, req_state: RequestState) -> None:
-        """Finish a request like vLLM, but keep its parent request while answers still wait for their media."""
+        """Finish an answer like vLLM, but keep its parent request while pictures or sounds are being decoded."""
         super()._finish_request(req_state)
         parent = req_state.parent_req
         if parent is not None and req_state.request_id in self.pending:
@@ -225,7 +225,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer once all its media are decoded. Called in any thread after each decoded medium."""
+        """Deliver an answer if all its pictures and sounds are decoded. Called in any thread after each of them."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -249,7 +249,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests like vLLM. Media that are already complete are still decoded, unless the caller has gone.
+        """Abort requests like vLLM. Complete pictures and sounds are still decoded, unless ``internal`` is set.
 
         Nobody waits if ``internal`` is set: ``generate`` itself then aborts, because its caller has gone.
         """
@@ -264,7 +264,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return super().abort_requests(request_ids, internal)
 
     def _states_with_ids(self, request_ids: list[str], *, internal: bool) -> list[TokenRequestState]:
-        """Return the states of the answers whose own id, or whose request's id, is in ``request_ids``."""
+        """Return the states of all answers whose own id, or whose request's id, is in ``request_ids``."""
         id_set = set(request_ids)
         states = [*self.request_states.values(), *self.pending.values()]  # a copy, as the decode thread calls this
         token_states = (state for state in states if isinstance(state, TokenRequestState))
@@ -277,7 +277,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._states_with_ids([state.parent_req.request_id], internal=True)
 
     def _end_failed(self, state: TokenRequestState) -> list[str]:
-        """Remove a failed request from vLLM's state. Return the ids of its answers, for the engine to abort."""
+        """Remove a failed request from vLLM's records. Return the ids of its answers, which the engine must abort."""
         ended = []
         with self.lock:
             for sibling in self._states_of_request(state):
@@ -294,6 +294,6 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
 
 def _ids_of(state: RequestState, *, internal: bool) -> set[str]:
-    """Return the ids under which an answer can be aborted: its own id, and the id of its request."""
+    """Return the ids that abort an answer: its own id, and the id of its request."""
     states = (state,) if state.parent_req is None else (state, state.parent_req)
     return {owner.request_id if internal else owner.external_req_id for owner in states}

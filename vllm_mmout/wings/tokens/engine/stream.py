@@ -19,7 +19,7 @@ from vllm_mmout.wings.tokens.processors.base import marked
 
 
 class MediaTokenFilter:
-    """Text filter for requests whose pictures and sounds are not decoded: it drops all their tokens."""
+    """Text filter that drops all tokens of pictures and sounds, for requests that do not decode them."""
 
     def __init__(self, media: AbstractSet[int]) -> None:
         self._media = media
@@ -47,7 +47,7 @@ class MediaStream:
         growing: GrowingSounds | GrowingPictures | None = None,
     ) -> None:
         self.growing = growing
-        """Decoder of sound chunks or picture previews while the answer is unfinished. None if the request asks for
+        """Decoder of previews or sound chunks, which runs while the answer is unfinished. None if the request asks for
         neither."""
         self._new_parser = partial(StreamParser, layout, opened=layout.opened_by(prompt))
         self._parser = self._new_parser()
@@ -55,7 +55,7 @@ class MediaStream:
         self._batcher = batcher
         self._settled = settled
         self._unsubmitted: list[Medium] = []
-        """Complete pictures and sounds to submit for decoding. They stay here after an error."""
+        """Complete pictures and sounds that have not been submitted for decoding, because an error occurred before."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
         """Error that makes the answer fail, or None."""
@@ -71,7 +71,7 @@ class MediaStream:
         return is_text
 
     def advance(self) -> None:
-        """Submit unfinished pictures and sounds for decoding, as previews or chunks.
+        """Submit incomplete pictures and sounds for decoding, so that the client gets previews or chunks.
 
         Called after `feed`, unless the answer has ended: vLLM may then drop the last tokens.
         """
@@ -83,7 +83,7 @@ class MediaStream:
         self.error = self.error or self.growing.error
 
     def finish(self, token_ids: list[int]) -> None:
-        """Submit the remaining pictures and sounds of a finished answer. ``token_ids`` holds the whole answer.
+        """Submit the remaining pictures and sounds of a finished answer for decoding. ``token_ids`` are all its tokens.
 
         vLLM drops tokens that came after a stop in the same step. The answer is then parsed again without them.
         """
@@ -103,11 +103,11 @@ class MediaStream:
 
     @property
     def decoded(self) -> bool:
-        """Return whether all submitted pictures and sounds have been decoded."""
+        """Return whether all pictures and sounds that were submitted so far have been decoded."""
         return all(job.done is None for job in self.jobs)
 
     def objects(self) -> list[Any]:
-        """Return the decoded pictures and sounds in the order of their tokens. Raise the first decoding error."""
+        """Return the decoded pictures and sounds of the answer, in token order. Raise the first decoding error."""
         for job in self.jobs:
             if isinstance(job.outcome, BaseException):
                 raise job.outcome
@@ -148,6 +148,6 @@ class MediaStream:
 
 
 def _labelled(job: MediaJob | GrowingSound) -> Any:
-    """Return the decoded object of a job. If it is a `MediaOutput`, set ``partial`` and the token range ``span``."""
+    """Return the decoded picture or sound of a job, with ``partial`` and ``span`` set if it is a `MediaOutput`."""
     medium: Any = job.medium
     return marked(job.outcome, medium) if isinstance(job.outcome, MediaOutput) else job.outcome

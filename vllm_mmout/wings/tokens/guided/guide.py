@@ -18,14 +18,15 @@ it."""
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rules for the tokens of one answer. They are sent to the worker, where a logits processor enforces them."""
+    """Rules for which tokens an answer may contain. A logits processor in the worker enforces them."""
 
     layout: str
     """Description of the tokens that encode a picture or sound: the fields of a `TokenLayout` as JSON."""
     alone: bool
-    """Whether the answer must be one picture or sound. If False, text and several pictures or sounds are allowed."""
+    """Whether the answer must be a single picture or sound. If False, it may contain text and several pictures or
+    sounds."""
     opened: bool
-    """Whether the prompt begins a picture or sound that the answer must continue."""
+    """Whether the prompt ends inside a picture or sound, so that the answer must continue it."""
     budget: int
     """Maximum number of tokens of the answer."""
     stops: tuple[int, ...] = ()
@@ -38,7 +39,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return cls(layout=fields, alone=alone, opened=opened, budget=budget, stops=tuple(stops))
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the rules as plain data for ``SamplingParams.extra_args``."""
+        """Return the token rules as a dict, for ``SamplingParams.extra_args``."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 
@@ -64,9 +65,9 @@ class AllowedTokens(NamedTuple):
     """Tokens that the model may generate next."""
 
     media: tuple[tuple[int, int], ...] = ()
-    """Ranges (first, stop) of the allowed picture or sound token ids, with exclusive ends."""
+    """Ranges (first, stop) of the picture or sound token ids that are allowed. ``stop`` is exclusive."""
     text: bool = False
-    """Whether text tokens are allowed, which are all tokens except media tokens and stop tokens."""
+    """Whether text tokens are allowed. Text tokens are all tokens except media tokens and stop tokens."""
     stops: tuple[int, ...] = ()
     """Allowed stop tokens, which end the answer."""
 
@@ -85,16 +86,16 @@ class TokenTracker:
 
     @property
     def seen(self) -> int:
-        """Return the number of tokens of the answer that have been read so far."""
+        """Return the number of tokens of the answer that this tracker has read."""
         return self._parser.seen
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Read the tokens that have been added to the answer since the last call."""
+        """Update the tracker with ``tokens``, which were added to the answer since the last call."""
         self._parser.feed(tokens)
         self._closed = bool(self._parser.take()) or self._closed
 
     def catch_up(self, tokens: Sequence[int]) -> None:
-        """Read the new tokens of ``tokens``, the answer so far. Start over if the answer has become shorter."""
+        """Update the tracker to ``tokens``, the whole answer so far. Start over if the answer has become shorter."""
         if len(tokens) < self.seen:
             self._begin()
         if len(tokens) > self.seen:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Slot(NamedTuple):
-    """Position in a frame of codes. The token ids ``first`` to ``stop`` - 1 encode the codes of ``codebook``."""
+    """Position in a frame of codes. It uses ``codebook``, and the token ids from ``first`` to ``stop`` - 1."""
 
     codebook: int
     first: int
@@ -18,20 +18,19 @@ class Slot(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Return a description of the codes at this position, for error messages."""
+        """Return a text for error messages, such as "a code of codebook 1 (4096 to 8191)"."""
         return f"a code of codebook {self.codebook} ({self.first} to {self.stop - 1})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutFields:
-    """Fields that describe how tokens encode pictures or sounds. `TokenLayout` checks them."""
+    """Fields that describe how tokens encode pictures or sounds. The subclass `TokenLayout` checks them."""
 
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0. One number applies to all positions in a frame, called slots, and a tuple has one number per
-    slot. In the order "interleaved", one number is the start of the first slot's range, and the range of each further
-    slot follows directly."""
+    """Token id of code 0. A tuple has one id for each position in a frame. A number applies to all positions, except in
+    the order "interleaved", where the range of the first position begins at it, and the other ranges follow."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
@@ -42,10 +41,10 @@ class LayoutFields:
     frame, with codebook k delayed by k frames, and ``pad`` in the gaps. "sequential": all codes of codebook 0, then all
     of codebook 1, and so on."""
     pattern: tuple[int, ...] | None = None
-    """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. Only for the order "interleaved".
-    None means 0, 1, ..."""
+    """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. None means that position k uses
+    codebook k. May be set only for the order "interleaved"."""
     pad: int | None = None
-    """Token id of the padding at positions without a code, which only the order "delayed" has."""
+    """Token id at positions without a code. Only the order "delayed" has such positions."""
     grid: tuple[int, int] | None = None
     """Number of rows and columns of tokens in an image. None if a token ``row_end`` ends each row."""
     row_end: int | None = None
@@ -54,19 +53,19 @@ class LayoutFields:
     """Token ids of the marker before each picture or sound. Without a marker, the first code begins a picture or
     sound."""
     end: tuple[int, ...] = ()
-    """Token ids of the marker after each picture or sound. Without a marker, a picture ends with the last cell of its
-    grid, and a sound before the first token that is not a code."""
+    """Token ids of the marker after each picture or sound. Without a marker, a picture ends when its grid is full, and
+    a sound before the next token that is not a code."""
     opened: bool = False
-    """Whether every prompt ends inside a picture or sound, which the answer then continues. An answer that begins with
-    text continues nothing. If False, only a prompt that ends with ``begin`` is continued in this way. Codes in the
-    prompt are not decoded."""
+    """Whether every prompt ends inside a picture or sound, which the answer then continues. If False, only a prompt
+    that ends with ``begin`` is continued. Codes in the prompt are not decoded. An answer that begins with text
+    continues nothing."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the
     answer's text. Without ``end``, such a sound lasts until the next ``begin`` or the end of the answer."""
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Return the token positions that make up a frame of sound, each with its codebook and its allowed token ids.
+        """Return the positions of a frame of sound. Each position has a codebook and a range of token ids.
 
         For the orders "delayed" and "sequential", a frame has one position per codebook.
         """

@@ -18,13 +18,14 @@ from vllm_mmout.serving.response.result_files import SOUND_TYPES
 from vllm_mmout.wings.tokens.serving.sizes import AUTO
 
 RESPONSE_FORMATS: Final = tuple(SOUND_TYPES)
-"""File formats of sounds in requests: OpenAI's formats except AAC, which this package cannot write."""
+"""File formats that a client may request for sound. They are OpenAI's formats without AAC, which this package cannot
+write."""
 _SEEDS: Final = 1 << 63
 Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], ...]
 
 
 class _Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling fields that a request may contain, with their types and ranges. vLLM checks everything else."""
+    """Sampling fields that a request may contain, with their types and ranges. vLLM makes all further checks."""
 
     temperature: Annotated[float | None, said("0 takes the most likely token.", ge=0, le=2)] = None
     top_p: Annotated[float | None, msgspec.Meta(gt=0, le=1)] = None
@@ -73,7 +74,7 @@ def sampling_params(
 
 
 def _wrong_field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """Return the request field that vLLM's error is about: its ``parameter``, or a field that its message names."""
+    """Return the request field that caused vLLM's ``error``, by its ``parameter`` or its message, or None."""
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)

@@ -41,7 +41,7 @@ class KeypointDetectionProcessor(OfFolder):
         """Build a `KeypointsOutput` with coordinates in pixels of the input."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
-        tensors, (height, width) = _with_size(raw)
+        tensors, (height, width) = _split_size(raw)
         post_process = self.image_processor.post_process_keypoint_detection
         output = HeadOutput({name: tensor[None] for name, tensor in tensors.items()})
         (result,) = post_process(output, [(height, width)])
@@ -69,7 +69,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
         """Build a `KeypointsOutput` in pixels of the input. ``object`` of each joint is the index of its person."""
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
-        tensors, size = _with_size(raw)
+        tensors, size = _split_size(raw)
         boxes = tensors.pop("boxes").numpy()
         (persons,) = called(
             self.image_processor.post_process_pose_estimation,
@@ -119,8 +119,8 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
 _LACKS = f"the model's output lacks {SIZE}; name this processor for heads of transformers only"
 
 
-def _with_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Separate the picture's (height, width) from the tensors of one request, and convert the tensors to float32."""
+def _split_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
+    """Split one request's tensors into the tensors to decode, as float32, and the picture's (height, width)."""
     if not isinstance(raw, dict) or SIZE not in raw:
         raise DecodeError(_LACKS)
     height, width = raw[SIZE].tolist()

@@ -44,7 +44,7 @@ class MaskGenerationProcessor(OfFolder):
         self._masks = masks
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Scale masks to the input's size. Return uint8 masks [n, objects, masks, height, width], and their scores."""
+        """Return uint8 masks [n, objects, masks, height, width] in the size of the input, and each mask's score."""
         import torch
 
         if not isinstance(output, dict) or SIZE not in output:

@@ -50,7 +50,7 @@ class ObjectDetectionProcessor(OfFolder):
     name: ClassVar[str] = "object-detection"
     modality: ClassVar[str] = "structured"
     _keeps_flat: ClassVar[bool] = False
-    """Whether boxes without area are returned too."""
+    """Whether boxes with a width or height of 0 are returned too."""
 
     def __init__(
         self, *, threshold: float = 0.5, max_detections: int | None = None, iou_threshold: float = 0.5
@@ -90,7 +90,7 @@ class ObjectDetectionProcessor(OfFolder):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects in a picture, and how many objects the image processor's limit leaves out.
+        """Return the objects in a picture, and the number of objects that the image processor's own limit omits.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
@@ -154,7 +154,7 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return a picture's objects, and 0 as the number of omitted objects, because their number is unlimited."""
+        """Return all objects in a picture, and 0 for omitted objects, because this processor does not limit them."""
         import torch
 
         texts = as_texts(tensors[TEXTS])
