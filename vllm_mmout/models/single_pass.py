@@ -240,7 +240,7 @@ def _parts(output: Any, count: int) -> list[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
-    """Output of ``forward`` for one request with several tiles."""
+    """Output of ``forward`` for one request that holds several tiles of a large input."""
 
     output: Raw
     """Tensor or dict of tensors with the tiles on axis 0."""
@@ -278,7 +278,7 @@ class PerRequest(torch.Tensor):
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged, as one tensor for all requests or as a list of one tensor each.
+    """Pooler that returns the model's output unchanged, as one tensor for all requests or as a list of tensors.
 
     The model's ``forward`` returns outputs of different shapes as a `PerRequest`.
     """

@@ -95,7 +95,7 @@ class MosaicRun:
         self._assumed[index] = (*result.assumed, *empty)
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Leave out the failed scene ``index`` if the mosaic's options allow it. Otherwise raise an error."""
+        """Leave out a failed scene if the mosaic's options allow it. Otherwise raise an error with the scene's name."""
         name = self.plan.scenes[index].name
         if not self.plan.mosaic.skip_failed or not isinstance(error, MMOutError) or isinstance(error, AbortedError):
             raise named(error, name) if isinstance(error, MMOutError) else error

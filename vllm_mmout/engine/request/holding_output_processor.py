@@ -26,7 +26,7 @@ class HoldingOutputProcessor(OutputProcessor):
     wakeup: Condition
     """Condition variable that is notified when a result is decoded or `poke` is called."""
     poked: bool = False
-    """Whether `poke` was called to make `wait_ready` return early, since its last return."""
+    """Whether `poke` has been called since `wait_ready` last returned. If so, `wait_ready` returns at once."""
 
     def begin_holding(self) -> None:
         """Initialize the attributes that this class adds to vLLM's class. Called once, before the first request."""

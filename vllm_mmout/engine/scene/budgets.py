@@ -38,7 +38,7 @@ class Credits(_Budget):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def try_take(self, nbytes: int) -> bool:
-        """Admit a request at once if it fits in the limit and no other request waits. Return whether it was."""
+        """Admit a request at once if it fits the limit and no other request waits. Return whether it was admitted."""
         if self._waiting or not self._fits(nbytes):
             return False
         self._take(nbytes)

@@ -61,7 +61,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let a process sleep while it waits for a message, instead of polling. Let the sender queue more wake-up calls.
+    """Let a process that reads from a message queue sleep instead of polling. Let a writer queue more wake-up calls.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """

@@ -85,7 +85,7 @@ class PlacedArea:
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made to convert the area to pixels."""
     origin: tuple[int, int] = (0, 0)
-    """Row and column in the whole raster of the window that `within` selected. (0, 0) without a window."""
+    """Position (row, column) in the whole raster of the window that `within` selected, or (0, 0) without a window."""
 
     def within(self, window: Window) -> PlacedArea:
         """Return a copy of the area for the raster cut to ``window``."""

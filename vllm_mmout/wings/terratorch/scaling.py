@@ -14,8 +14,7 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _MAX_REFLECTANCE: Final = 2.0
-"""Largest mean or standard deviation that counts as a reflectance. It is above 1, because clouds and snow can exceed 1.
-"""
+"""Largest mean or standard deviation that counts as a reflectance. The reflectance of snow and clouds can exceed 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def _per_band(numbers: Sequence[float], bands: int) -> Sequence[float]:
 
 
 def is_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether statistics are small enough for reflectance. Means of 0 with deviations of 1 do not count."""
+    """Return whether all statistics are small, as for reflectance, and not just means of 0 with deviations of 1."""
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
     return not identity and all(abs(number) <= _MAX_REFLECTANCE for number in (*means, *stds))

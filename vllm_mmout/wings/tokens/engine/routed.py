@@ -100,7 +100,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     """Observer of the engine, such as metrics, which is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Initialize this class's attributes, after an ``OutputProcessor`` of vLLM was changed to this class."""
+        """Initialize the attributes of this class, after the class of an existing object was changed to it."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -294,6 +294,6 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
 
 def _ids_of(state: RequestState, *, internal: bool) -> set[str]:
-    """Return the ids that abort an answer: its own id, and the id of its request."""
+    """Return the ids that can be used to abort an answer: the answer's own id, and the id of its request."""
     states = (state,) if state.parent_req is None else (state, state.parent_req)
     return {owner.request_id if internal else owner.external_req_id for owner in states}

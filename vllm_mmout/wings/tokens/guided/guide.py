@@ -18,7 +18,7 @@ it."""
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rules for which tokens an answer may contain. A logits processor in the worker enforces them."""
+    """Rules that say which tokens an answer may contain. A logits processor in the worker enforces them."""
 
     layout: str
     """Description of the tokens that encode a picture or sound: the fields of a `TokenLayout` as JSON."""
