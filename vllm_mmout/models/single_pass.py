@@ -162,10 +162,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy tensors in shared memory to the device. Convert floats to the dtype of a transformers model.
-
-        The image processors of transformers always return float32.
-        """
+        """Copy tensors to the device, and convert floats to the dtype of a transformers model."""
         tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
         if self._dtype is None:
             return tensors
@@ -278,10 +275,7 @@ class PerRequest(torch.Tensor):
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged, as one tensor for all requests or as a list of tensors.
-
-    The model's ``forward`` returns outputs of different shapes as a `PerRequest`.
-    """
+    """Pooler that returns the model's output unchanged, as one tensor for all requests or as a list of tensors."""
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
         """Return one tensor with the requests on axis 0, or a list with one tensor for each request."""
