@@ -41,14 +41,14 @@ memory."""
 
 
 class Address(NamedTuple):
-    """Numbers by which a worker finds and checks the memory of a frontend."""
+    """Numbers that a worker needs to find and check the memory of a frontend."""
 
     pid: int
     """Id of the frontend's process."""
     fd: int
     """Number of the memory's file descriptor in that process."""
     token: int
-    """Random number at the start of the memory, by which a worker recognizes it."""
+    """Random number at the start of the memory. A worker that does not find it there has the wrong memory."""
 
 
 class SharedMemory:
@@ -72,7 +72,7 @@ class SharedMemory:
         self._free = [(_HEADER_BYTES, size)]
         """Sorted (start, end) byte ranges that are not used."""
         self._returned: deque[tuple[int, int]] = deque()
-        """Ranges that are no longer used but not in ``_free`` yet. An array may be collected while the lock is held."""
+        """Byte ranges of collected arrays that are not in ``_free`` yet. The lock may be held when an array is collected."""
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
 
     @staticmethod
@@ -115,7 +115,7 @@ class SharedMemory:
         return offset if _HEADER_BYTES <= offset < self._bytes.nbytes and tensor.is_contiguous() else None
 
     def _allocate(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return an array of ``nbytes`` bytes in this memory. None if no worker has mapped it, or it has no room."""
+        """Return an array of ``nbytes`` bytes in this memory, or None if it is full or not mapped by any worker."""
         size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         start = self._find(size) if size and 1 in self._map[_TOKEN_BYTES:_HEADER_BYTES] else None
         if start is None:
@@ -134,7 +134,7 @@ class SharedMemory:
         return None
 
     def _take_back(self) -> None:
-        """Add ranges that are no longer used to the free ranges, and merge neighbours."""
+        """Add the byte ranges of collected arrays to the free ranges, and merge neighbours."""
         while self._returned:
             start, end = self._returned.popleft()
             place = bisect(self._free, (start, end))
