@@ -72,7 +72,7 @@ class SharedMemory:
         self._free = [(_HEADER_BYTES, size)]
         """Sorted (start, end) byte ranges that are not used."""
         self._returned: deque[tuple[int, int]] = deque()
-        """Byte ranges of collected arrays that are not in ``_free`` yet. The lock may be held when an array is collected."""
+        """Byte ranges of collected arrays that are not in ``_free`` yet, because the lock may be held meanwhile."""
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
 
     @staticmethod
