@@ -38,7 +38,7 @@ def argparse_settings(option: Option) -> Mapping[str, Any]:
 
 
 def reading(option: Option) -> Callable[[str], Any]:
-    """Return the function that parses the text of an option's flag, for argparse."""
+    """Return argparse's ``type`` for an option: a function that converts the flag's text to the option's value."""
     from_text = option.extra.get("read", option.from_text)
 
     def read(text: str) -> Any:

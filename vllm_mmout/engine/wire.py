@@ -75,7 +75,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
     kind: str
     message: str
     tile: int | None = None
-    """Index of the failed tile in its block of tiles, or None if the request has a single input."""
+    """Index of the failed tile among the tiles of its engine request. None if the request is for a single input."""
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
@@ -170,7 +170,7 @@ def _header(buffer: torch.Tensor) -> Header:
 
 
 def _plan(results: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
-    """Return the encoded header of a buffer for ``results``, each tensor's offset in it, and its size in bytes.
+    """Lay out a buffer for ``results``. Return its encoded header, the byte offset of each tensor, and its total size.
 
     Tensors whose ``halved`` is True need half a byte per element. The offsets depend on the header's length, so the
     loop repeats until the header fits.
@@ -261,7 +261,7 @@ _KEPT_BYTES = 1024
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return ``extra_kwargs`` with a request's options. After each step in ``reports`` it sends an early output."""
+    """Return ``extra_kwargs`` for a request: its options, and ``reports``, the steps that end with an early output."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
@@ -279,7 +279,7 @@ def without_ours(pooling_params: PoolingParams | None) -> None:
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the request options that `marked` has stored in ``pooling_params``, or None if it holds no options."""
+    """Return the request options that are stored in ``pooling_params``, or None if they hold no options."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None

@@ -24,7 +24,7 @@ _CHUNK_PIXELS = 2**20
 
 
 class ClassRow(Protocol):
-    """Interface of the area of a class, such as `vllm_mmout.outputs.ClassArea`."""
+    """Interface of a row that states the area of one class, such as `vllm_mmout.outputs.ClassArea`."""
 
     id: int
     name: str | None
@@ -76,9 +76,9 @@ def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts
 def _by_pixel_area(
     values: NDArray[Any], inside: NDArray[np.bool_], areas: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_], float]]:
-    """Yield pixels with the area of a pixel on the ground, all at once if the area is equal everywhere, else by rows.
+    """Yield groups of pixels that have the same area on the ground: all pixels if possible, else each row.
 
-    Each item is the values, their mask, and the area, which is 0 if it is unknown.
+    Each item is the values of the pixels, their mask, and the area of a pixel, which is 0 if it is unknown.
     """
     if areas is None or (areas == areas[0]).all():
         yield values, inside, 0.0 if areas is None else float(areas[0])

@@ -45,8 +45,8 @@ class OutputProcessor:
     default `Binding`, for models that answer in a single forward pass."""
 
     output_stride: int = 1
-    """Side of the square patch of the input, in pixels, that one pixel of the output raster covers. If it is above 1,
-    tiles begin at multiples of it, and the last patches may reach beyond the input."""
+    """Number of input pixels, along each side, that one pixel of the output raster covers. If it is above 1, tiles
+    begin at multiples of it, and the last output pixels may reach beyond the input."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
@@ -254,7 +254,7 @@ class OwnInputsProcessor(OutputProcessor):
         """Import the modules that the processor needs. Called before any process of the engine is started."""
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
-        """Return the processor that serves requests after the start of the engine, by default this processor.
+        """Return the processor that serves requests after the engine has started. By default, return ``self``.
 
         ``renderer`` is the engine's renderer of prompts.
         """

@@ -64,7 +64,7 @@ class ClassificationProcessor(OutputProcessor):
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes of the model whose names are known."""
+        """Classes that the model distinguishes. Classes without a known name are left out."""
         return self._labels.classes
 
     @classmethod

@@ -29,10 +29,10 @@ class Part:
 
 
 class PartBlock(Sequence[Part]):
-    """Sequence of the parts of one engine request. A `Part` is created when it is accessed."""
+    """Sequence of `Part` objects, such as decoded tiles, of one engine request. Each is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Store ``parts``, and ``outputs`` that replace the attribute ``output`` of each part on access."""
+        """Store ``parts``, and for each of them the output that becomes its attribute ``output`` on access."""
         self.parts = parts
         self.outputs = outputs
 

@@ -41,7 +41,7 @@ _VECTORS = ("polygons", "areas")
 """Kinds of output that are computed from the finished raster of classes."""
 _AXES = 4  # batch, classes, rows, columns
 _MAX_COMPARED = 16
-"""Maximum number of classes for comparing them in a loop. For more classes, `torch.max` is faster."""
+"""Number of classes up to which `best_of` compares them in a loop. Above it, `torch.max` is faster."""
 _CLASSES = range(2, 65535 + 1)
 """Allowed numbers of classes in a model. All class ids and a nodata value must fit into uint16."""
 
@@ -138,7 +138,7 @@ class SegmentationProcessor(OutputProcessor):
         return probabilities if sent == "probabilities" else probabilities.amax(dim=1)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build the output of one request from the tensor of `reduce`. The output of a tile is always a raster.
+        """Build the output of one request from the tensor that `reduce` returned. The output of a tile is a raster.
 
         The output has no georeference yet.
         """
@@ -159,7 +159,7 @@ class SegmentationProcessor(OutputProcessor):
         )
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of several tiles at once, or return None if a subclass overrides ``decode``."""
+        """Build the rasters of several tiles at once. Return None if a subclass has its own ``decode`` to call."""
         return decoded_tiles(self, raw, params) if has_method(self, SegmentationProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
@@ -235,7 +235,7 @@ class SegmentationProcessor(OutputProcessor):
         return "classes" if output in _VECTORS else output
 
     def checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return logits [n, classes, height, width]. Raise ReduceError if their shape does not match the options."""
+        """Return ``logits`` if they are [n, classes, height, width] and fit the options, else raise ReduceError."""
         if logits.ndim != _AXES or not logits.is_floating_point() or logits.shape[1] not in _CLASSES:
             raise ReduceError(f"{_TAKES}, got {describe(logits)}")
         for option, values in (("class_names", self._class_names), ("palette", self._palette)):
@@ -247,7 +247,7 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return the palette if it is set, else a default colour for each class name, or else ``most`` colours."""
+        """Return the option ``palette``, or else a default palette for the class names, or for ``most`` classes."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)

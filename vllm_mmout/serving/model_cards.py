@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DescribedModels(OpenAIServingModels):
-    """vLLM's list of the served models, whose entries of the base model have the field ``mmout``."""
+    """vLLM's list of the served models, with a field ``mmout`` in the entries of base models."""
 
     mmout_info: dict[str, Any]
     """Description of the base model, as plain data."""

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.store import ResultStore
 
 Field: TypeAlias = Literal["image", "data", "prompt", "input"]
-"""Name of the request field that holds the input: an image, any JSON, or a text."""
+"""Name of the request field that holds the input: a picture in "image", any JSON in "data", a text in "prompt" or
+"input"."""
 TEXTS: Final = ("prompt", "input")
 """Names of the input fields that hold a text."""
 _ROUTES: Final = {"audio": "/v1/audio/speech", "video": "/v1/videos"}
@@ -101,7 +102,7 @@ class ForwardService(Service):
         )
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. The exit stack ``held`` closes the files."""
+        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. Exit stack ``held`` closes the uploaded files."""
         raise NotImplementedError
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:

@@ -27,7 +27,7 @@ class InvalidOptionError(_ClientError, OptionError):
 
 
 def as_client_error(error: MMOutError) -> MMOutError:
-    """Convert an InputError or OptionError to its subclass for status 400. Return any other error unchanged."""
+    """Convert an InputError or OptionError so that vLLM answers with status 400. Return other errors unchanged."""
     if isinstance(error, VLLMValidationError):
         return error
     if isinstance(error, OptionError):

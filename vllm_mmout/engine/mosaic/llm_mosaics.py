@@ -29,11 +29,12 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """Range of indices in ``inputs`` for each input of the ``generate`` call, or the error if it was refused."""
+    """Range of entries in ``inputs`` for each input of the ``generate`` call. A refused input has its error instead."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
-    """Results of each mosaic's scenes, by the index of the mosaic among the inputs of the ``generate`` call."""
+    """Run of each mosaic, which collects the results of its scenes. The key is the mosaic's index in the ``generate``
+    call's inputs."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
-    """Mosaic of each scene, and index of the scene in that mosaic, by the index of the scene in ``inputs``."""
+    """Run of the mosaic, and number of the scene in it, for each scene. The key is the scene's index in ``inputs``."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
@@ -71,7 +72,10 @@ class Mosaics:
         self.requests += requests
 
     def store_result(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
-        """Store the result of input ``place`` if that is a scene of a mosaic, and return it without its pixels."""
+        """Store the result of a mosaic's scene, and return it without its pixels. Return other results unchanged.
+
+        ``place`` is the index in ``inputs`` of the input that the result belongs to.
+        """
         if place not in self._scenes:
             return result
         run, index = self._scenes[place]
@@ -83,7 +87,7 @@ class Mosaics:
         return MultimodalRequestOutput(result.request_id, None, [], 0, finished=True, error=error)
 
     def joined(self, results: Sequence[MultimodalRequestOutput]) -> list[MultimodalRequestOutput]:
-        """Return the results of the call: join the results of each mosaic's scenes, and keep the other results."""
+        """Return a result for each input of the ``generate`` call. Results of a mosaic's scenes are joined to one."""
         joined = []
         for index, places in enumerate(self._input_ranges):
             if isinstance(places, MMOutError):
@@ -101,7 +105,7 @@ class Mosaics:
 
 
 def check_folders(inputs: Sequence[Any], params: Sequence[OutputParams]) -> None:
-    """Raise OptionError if a mosaic's maps of each day and another result of the call go to one folder.
+    """Raise OptionError if a mosaic that writes a map for each day shares its folder with another result of the call.
 
     The names of the maps are their dates, which are unknown before the inputs are opened.
     """

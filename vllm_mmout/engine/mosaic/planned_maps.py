@@ -1,4 +1,4 @@
-"""`PlannedMap`: a map that a mosaic makes, of all its scenes or of the scenes of one day."""
+"""Plan the maps that a mosaic makes: one map of all scenes, or one map for each day."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlannedMap:
     """A map that a mosaic makes."""
 
     scenes: tuple[int, ...]
-    """Scenes of this map, as indices in `MosaicPlan.scenes`."""
+    """Indices in `MosaicPlan.scenes` of the scenes that this map is made of."""
     target: Target | None
     """Output file of this map, or None if the map is not saved to a separate file."""
     day: date | None = None

@@ -45,7 +45,7 @@ class MosaicScene:
     data: Any
     """The input as the user gave it."""
     sources: Any
-    """The input, with catalogue records such as STAC items replaced by their files."""
+    """The input, with each catalogue record, such as a STAC item, replaced by the files that it describes."""
     whole: PlacedRaster
     """Georeference and size of the whole scene."""
     day: date | None
@@ -55,7 +55,7 @@ class MosaicScene:
     written: date | None
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     scales: frozenset[tuple[float, float]]
-    """Pairs (scale, offset) that the scene's files state, but that are not applied to the model's input."""
+    """Pairs (scale, offset) that the scene's files state. The reader of the scene does not apply them to the pixels."""
     mapper: PlanesMapper | None
     """Mapper that reads the scene, or None if the scene is tensors, which cannot be read in parts."""
     window: Window | None = None
@@ -100,7 +100,7 @@ class MosaicScene:
         return 1 if self.mapper is None else self.mapper.multiple_of
 
     def with_tile_count(self, binding: Binding, params: OutputParams, most_area: float | None) -> MosaicScene:
-        """Return a copy with ``tiles`` set to the number of tiles that the scene's ``window`` is cut into.
+        """Return a copy of this scene with ``tiles`` set to the number of tiles that its ``window`` is cut into.
 
         Args:
             binding: output processors of the engine.
@@ -145,7 +145,7 @@ def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -
 
 
 def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], date | None]:
-    """Return the newest day of a scene's files, all their days, and the newest day in their TIFFTAG_DATETIME."""
+    """Return a scene's newest acquisition day, all its acquisition days, and the newest day in TIFFTAG_DATETIME."""
     files = view.raster.members_of(view.bands)
     days = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
     folder = as_folder(data)
@@ -158,7 +158,7 @@ def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], d
 
 
 def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
-    """Return pairs (scale, offset) that the files of a scene state, but that are not applied to the model's input."""
+    """Return the pairs (scale, offset) that a scene's files state and that the reader does not apply to the pixels."""
     files = view.raster.members_of(view.bands)
     packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
     # The shift is added to the numbers: the rest of the offset is that of the sum.

@@ -49,11 +49,11 @@ class Target:
 
     @property
     def suffix(self) -> str | None:
-        """Suffix of the path that the caller chose, or None for a folder, where each format has its own suffix."""
+        """Suffix of ``path``. None for a folder, where the suffix depends on each result's format."""
         return None if self.folder else written_suffix(self.path)
 
     def file(self, formats: Iterable[str], processor_name: str | None = None) -> Path | BucketPath:
-        """Return the path of the file for an output.
+        """Return the path of the file that an output is written to.
 
         Args:
             formats: suffixes of the possible formats. A file in a folder gets the first suffix.
@@ -97,7 +97,7 @@ def check_targets(binding: Binding, requests: Iterable[tuple[Any, OutputParams]]
 
 
 def target_of(params: OutputParams, data: Any) -> Target | None:
-    """Return the file or folder for a request's result, or None without a path. A missing folder is created."""
+    """Return the file or folder that a request's ``path`` names, or None without a path. Create a missing folder."""
     path = params.path
     if params.stac_item and path is None:
         raise OptionError("stac_item describes the file of a result; give its path too", param="stac_item")

@@ -53,7 +53,7 @@ class Scene(Run):
         reopen: Callable[[], RasterView] | None = None,
         picture: InputPicture | None = None,
     ) -> None:
-        """Set up a scene without starting it.
+        """Prepare a request whose raster is cut into tiles. No tile is read yet.
 
         Args:
             request: the user's request.
@@ -132,7 +132,7 @@ class Scene(Run):
         self.view.close()
 
     def measure(self) -> tuple[int, int]:
-        """Return the number of tiles and the size of a tile in bytes."""
+        """Return the number of tiles of the scene, and the size in bytes of one tile."""
         return self.total, self.nbytes
 
     @property
@@ -149,7 +149,7 @@ class Scene(Run):
         return min(in_forward, _MOST_TILES, max(1, self._budget.room(self.nbytes) // (_BLOCKS * self.binding.engines)))
 
     def parts(self) -> Generator[PartInput, None, None]:
-        """Read and yield blocks of tiles, in an order that decodes each segment of the file at most twice."""
+        """Read and yield blocks of tiles, ordered so that each strip or tile of the file is decoded at most twice."""
         count, sent, unread = self.block_size, False, len(self.grid)
         memory = self.binding.memory
         empty = np.empty if memory is None else memory.empty
@@ -175,7 +175,7 @@ class Scene(Run):
     def _inputs_of(
         self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part], places: Sequence[int]
     ) -> Iterator[PartInput]:
-        """Yield the tiles of a block as inputs for the engine. Only tiles at ``places`` have tensors and are sent."""
+        """Yield a block of tiles as inputs for the engine. Only the tiles at the indices ``places`` have tensors."""
         if len(places) < len(parts):
             yield PartInput([part for place, part in enumerate(parts) if place not in places])
         if places:
@@ -202,7 +202,7 @@ class Scene(Run):
             raise InputError(f"{self._name_of(group[error.tile])}: {error}") from error
 
     def _mapped(self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part]) -> Iterator[PartInput]:
-        """Map tiles to the model's inputs. Yield a block of tiles, or several if tensors differ in shape or dtype.
+        """Convert tiles to the model's tensors. Tiles whose tensors differ in shape or dtype go into separate blocks.
 
         ``pixels`` is [tiles, bands, height, width].
         """

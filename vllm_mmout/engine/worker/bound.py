@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BoundWorker(WorkerBase):
-    """vLLM's worker for a model with output processors, which runs their ``reduce`` after each forward."""
+    """vLLM's worker for a model with output processors. It calls their ``reduce`` after each forward pass."""
 
     mmout: Mapping[str, OutputProcessor]
     compile: Compile
@@ -57,7 +57,10 @@ class BoundWorker(WorkerBase):
         return model.pooler.reports.attach_to(super().execute_model(*args, **kwargs))
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Run vLLM's ``sample_tokens``, which pools on Model Runner V2, and attach early outputs to its output."""
+        """Run vLLM's ``sample_tokens``, and attach the early outputs of unfinished requests to its output.
+
+        Model Runner V2 calls the pooler here instead of in ``execute_model``.
+        """
         model: Any = self.get_model()
         return model.pooler.reports.attach_to(super().sample_tokens(*args, **kwargs))
 

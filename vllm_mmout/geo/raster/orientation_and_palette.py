@@ -69,7 +69,7 @@ def _bands_of_values(raster: OpenRaster) -> int:
 
 
 class _AsSeen(OpenView):
-    """Open raster that shows another raster upright and in the colours of its palette."""
+    """View of a raster that shows it upright and in the colours of its palette."""
 
     def __init__(self, raster: OpenRaster, turn: str, colours: NDArray[np.uint8] | None) -> None:
         swapped = turn in _ROWS_BECOME_COLUMNS

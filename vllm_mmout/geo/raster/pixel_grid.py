@@ -181,7 +181,7 @@ class BoxSystem:
     grid: PixelGrid
     """Transform and size of the raster."""
     systems: tuple[CRS, CRS] | None
-    """Coordinate systems of the bounding boxes to convert and of the raster, or None if they are the same."""
+    """Coordinate systems of the converted boxes and of the raster, in this order. None if both are equal."""
     geographic: bool
     """Whether the x coordinates of the bounding boxes to convert are longitudes."""
     raster_geographic: bool

@@ -61,10 +61,11 @@ _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
 """TIFF compressions used by cameras and microscopes, whose data does not state a picture size. Their decoders use the
 size that the TIFF states."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
-"""Compressions whose segments are pictures with a header. Decoders allocate memory for the size in that header."""
+"""Compressions whose segments are pictures with their own header. Decoders allocate memory for the size in that header,
+so it is checked first."""
 _ROOM = 2**22
-"""Number of pixel values that the header of a compressed strip or tile may state even if the TIFF's strips or tiles are
-smaller."""
+"""Number of pixel values up to which the size in a compressed segment's own header is accepted. A larger size must fit
+the segment size that the TIFF states."""
 
 
 class UnknownStorageError(InputError):
@@ -177,7 +178,7 @@ class Segments:
         return pixels
 
     def _check_size(self, data: bytes) -> None:
-        """Raise ValueError if the header of an encoded strip or tile declares far more pixels than it can hold."""
+        """Raise ValueError if the header of an encoded strip or tile states a much larger picture than the TIFF."""
         size = coded_size(self._options.get("jpegheader", b"") + data)
         if size is None or not size[2]:
             raise ValueError("it does not say how many pixels it has")
@@ -204,7 +205,10 @@ def _check(page: tifffile.TiffPage, name: str) -> None:
 
 
 def _places(page: tifffile.TiffPage, file: SharedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the file offset and byte count of each strip or tile, [planes, rows, columns]. Both are 0 if missing."""
+    """Return the file offset and byte count of each strip or tile, as two arrays [planes, rows, columns].
+
+    Both are 0 for a strip or tile that the file does not store.
+    """
     height, width = block_of(page)
     if min(height, width) < 1:
         raise InputError(f"{file.name} is a damaged TIFF: a segment has {height} x {width} pixels")

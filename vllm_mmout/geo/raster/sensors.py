@@ -10,7 +10,7 @@ from typing import Final
 from vllm_mmout.geo.raster.bands import LANDSAT_4, LANDSAT_8, MODIS, SENTINEL_2
 
 OTHER_SENSOR: Final = "another sensor"
-"""Result of `sensor_of` for a sensor whose band numbers are not in the tables of `bands`."""
+"""Result of `sensor_of` for a sensor that is recognised, but whose band numbers are unknown to this package."""
 
 _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
     LANDSAT_8: (r"L[CO]0?[89][._-]", r"L[CO][89]\d{6}", r"HLS[._-]?L30", r"LANDSAT[-_ ]?[89](?!\d)", r"OLI(?![A-Z])"),

@@ -57,14 +57,14 @@ def read_blocks(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Task for one thread: decode strips or tiles that are vertically adjacent, and copy them to windows."""
+    """Task for one thread: decode vertically adjacent strips or tiles, and copy pixels to the requested windows."""
 
     index: int
     """Index of this decoding task, in the order of start, from 0."""
     first_block: int
-    """Index of the first `Block` of windows that needs the strips or tiles of this task."""
+    """Start of the range of `Block` indices that this task copies pixels to. A `Block` is an array of windows."""
     end_block: int
-    """Index after the last `Block` of windows that this task copies its pixels to."""
+    """End (exclusive) of the range of `Block` indices that this task copies pixels to."""
     places: Sequence[Place]
     """Strips or tiles to decode, vertically adjacent in the image."""
     area: Window
@@ -72,8 +72,7 @@ class _Task:
 
 
 _RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Windows that need the pixels of a decoding task, grouped as `Run` objects, each with the `Block` that it is part
-of."""
+"""Windows that get pixels from a decoding task: each `Run` (group of windows) with the `Block` (array) it is in."""
 
 
 class _Reader:
@@ -87,12 +86,11 @@ class _Reader:
         self._next, second = next(tasks, None), next(tasks, None)
         self._tasks = tasks if second is None else chain([second], tasks)
         self._current = 0
-        """Index of the `Block` of windows that the caller is waiting for."""
+        """Index of the `Block` (array of several windows) that the caller is waiting for."""
         self._decoded_ahead: deque[_Task] = deque()
         """Decoding tasks that were started before the caller requested their windows."""
         self._failure: BaseException | None = None
-        """Unexpected error in a thread, which stops the reader. An error of a single window is kept in
-        `Block.failure`."""
+        """Unexpected error in a thread, which stops the reader. `Block.failure` holds errors of single windows."""
         self._scratches: list[Scratch] = []
         """Decoding buffers that no thread is using."""
         self._lock = threading.RLock()
@@ -147,7 +145,9 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_tasks(self) -> Iterator[_Task]:
-        """Yield the decoding tasks in the order that windows need them. Most strips or tiles are decoded only once.
+        """Yield the decoding tasks in the order that windows need them. Some strips or tiles belong to several tasks.
+
+        A segment (strip or tile) that another block of windows needs much later (see `Blocks.ends`) is decoded again.
 
         If another block of windows needs a segment much later (see `Blocks.ends`), the segment is decoded again.
         """
@@ -230,7 +230,7 @@ class _Reader:
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
     def _decode(self, task: _Task, runs: _RunsAndBlocks, scratch: Scratch) -> None:
-        """Decode the strips or tiles of a task, and copy their pixels into the windows of ``runs``."""
+        """Decode the strips or tiles of a task, and copy their pixels into ``runs``, the windows that need them."""
         try:
             pixels = self._pixels(task, runs, scratch)
             if pixels is not None:
@@ -277,7 +277,7 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, task: _Task, runs: _RunsAndBlocks, error: Exception) -> None:
-        """Record ``error`` for the windows of ``runs`` that overlap ``area``, where decoding failed."""
+        """Record ``error`` for each window in ``runs`` that needs pixels of ``area``, which could not be decoded."""
         with self._lock:
             for run, block in runs:
                 block.fail(run, area, task.index, error)
@@ -288,7 +288,7 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Return, per plane, the slices of bands to copy from a decoded strip or tile, and where to in the output.
+    """Return, for each plane, which bands of its segments are copied to which bands of the output array.
 
     Each item is the slice of bands in the output array, and the slice of bands in a segment (strip or tile).
     """

@@ -24,7 +24,7 @@ Tiles: TypeAlias = Generator[tuple[NDArray[Any], list[NDArray[np.bool_] | None]]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenRaster(RasterFacts, ABC):
-    """Open raster whose pixels are read on demand. Close it with ``close()`` or use it in a ``with`` statement.
+    """Raster whose pixels are read on demand. Close it with ``close()``, or use it in a ``with`` statement.
 
     Several threads may read it at the same time.
 
@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Set the given fields of this raster, for example from sidecar files, and return the raster itself."""
+        """Set the fields that the keyword arguments name, for example from sidecar files, and return this raster."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -82,7 +82,7 @@ class OpenRaster(RasterFacts, ABC):
         """Number of times each segment (strip or tile) of the file was decoded, including its mask's segments."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return the raster that each of ``bands`` (numbered from 1) is read from: itself, unless it stacks files."""
+        """Return the raster that holds each of ``bands`` (numbered from 1): this raster, or a file of a stack."""
         return [self] * len(bands)
 
     def places(self, bands: Sequence[int | str]) -> list[int]:
@@ -205,7 +205,7 @@ class OpenRaster(RasterFacts, ABC):
         """Yield the pixels [bands, height, width] of each window, and its mask [height, width] or None."""
 
     def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
-        """Yield (pixels [windows, bands, height, width], list of masks) for ``slots.count`` windows at a time."""
+        """Yield pixels [windows, bands, height, width] and a list of masks for ``slots.count`` windows at a time."""
         with closing(self._arrays(windows, places, masked=masked)) as arrays:
             for first in range(0, len(windows), slots.count):
                 together = windows[first : first + slots.count]
@@ -240,7 +240,7 @@ class OpenRaster(RasterFacts, ABC):
 
 
 class OpenView(OpenRaster):
-    """Base class of open rasters that compute their pixels from another open raster. Closing a view closes both."""
+    """Base class of views, which compute their pixels from another raster. Closing a view closes both."""
 
     def __init__(self, raster: OpenRaster, **facts: Any) -> None:
         super().__init__(**facts)
@@ -258,7 +258,7 @@ class OpenView(OpenRaster):
 
 
 class OpenArray(OpenRaster):
-    """Open raster whose pixels are an array in memory. ``observed`` marks the valid pixels of each band."""
+    """Raster whose pixels are an array in memory. ``observed`` marks the valid pixels of each band."""
 
     def __init__(self, raster: Raster, name: str, observed: NDArray[np.bool_] | None = None) -> None:
         size = (raster.height, raster.width)

@@ -69,7 +69,7 @@ class TileGrid:
 
     @property
     def covered(self) -> tuple[int, int]:
-        """Height and width of the scene in pixels, rounded up to whole patches."""
+        """Height and width of the scene in pixels, rounded up to multiples of ``patch``."""
         return -(-self.height // self.patch) * self.patch, -(-self.width // self.patch) * self.patch
 
     @property
@@ -170,11 +170,11 @@ class Axis:
     starts: tuple[int, ...]
     """First pixel of each tile on this axis."""
     intervals: tuple[slice, ...]
-    """Intervals of pixels, each covered by the same tiles everywhere. Together they cover the axis, in order."""
+    """Consecutive intervals of pixels that cover the axis. All pixels of an interval are covered by the same tiles."""
     spans: tuple[range, ...]
-    """Range of indices in ``intervals`` where a tile's blending weight is positive, for each tile."""
+    """One range for each tile: the indices in ``intervals`` where the tile's blending weight is positive."""
     covers: tuple[int, ...]
-    """Number of tiles with a positive blending weight, for each of the ``intervals``."""
+    """Number of tiles that have a positive blending weight in each of the ``intervals``."""
     weights: tuple[NDArray[np.float64], ...]
     """Blending weights along this axis, one array per tile with a weight for each of its pixels."""
 
@@ -205,8 +205,8 @@ class Axis:
 
 
 Cell: TypeAlias = tuple[int, int]
-"""Rectangle of the result that is covered by the same tiles everywhere: the index of its interval on the row axis, and
-on the column axis (see `Axis`)."""
+"""Rectangle of the result whose pixels are all covered by the same tiles, as the index of an interval of rows and the
+index of an interval of columns."""
 
 
 @dataclass(frozen=True, slots=True)

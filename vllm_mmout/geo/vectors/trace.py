@@ -19,7 +19,7 @@ from vllm_mmout.geo.vectors.simplify import simplified
 BLOCK = 2**17
 """Approximate number of corners in a batch of polygons."""
 BAND = 2**20
-"""Number of pixels traced at a time. A pixel needs about 60 bytes if all pixels differ from their neighbours."""
+"""Number of pixels that are traced at a time. It limits the memory, since a pixel may need about 60 bytes."""
 BUDGET = 2**25
 """Bytes of memory for the corners of unfinished polygons. A temporary file holds the rest."""
 
@@ -88,13 +88,13 @@ class Tracer:
 
         Consume the iterator completely before adding more rows.
         """
-        band = self._framed(labels)
+        band = self._pad_labels(labels)
         linked = link(band, self._row, self._height, self._open.heads, self._open.tails, junctions=self._junctions)
         self._row += len(labels)
         self._above = band[len(labels)].copy()
         chains = in_order(linked.following)
-        region, regions = self._joined(band, linked, chains, areas)
-        vertices, rings = self._closed(linked, chains, region)
+        region, regions = self._join_borders(band, linked, chains, areas)
+        vertices, rings = self._close_rings(linked, chains, region)
         ended = np.ones(len(regions.classes), np.bool_)
         ended[self._open.region] = False
         self._rings = self._rings.followed_by(rings)
@@ -108,8 +108,11 @@ class Tracer:
         self._regions = regions.select(~ended)
         yield from self._polygons(regions.select(ended), done.with_regions(np.cumsum(ended) - 1), vertices)
 
-    def _framed(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Pad ``labels`` with the previous row above, with -1 on both sides, and with -1 below the last raster row."""
+    def _pad_labels(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Pad ``labels`` with -1 on both sides, and above with the last row that was traced before.
+
+        If ``labels`` end with the raster's last row, a row of -1 is added below.
+        """
         rows = len(labels)
         last = self._row + rows == self._height
         band = np.full((rows + 1 + last, self._width + 2), -1, np.int32)
@@ -117,10 +120,10 @@ class Tracer:
         band[1 : rows + 1, 1:-1] = labels
         return band
 
-    def _joined(
+    def _join_borders(
         self, band: NDArray[np.int32], linked: LinkedElements, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
-        """Determine which borders in ``chains`` belong to the same region, after the rows in ``band`` were added.
+        """Group the borders in ``chains`` by the region that they belong to, after the rows in ``band`` were added.
 
         Return the region index of each border in ``chains``, and the table of the regions. Regions of earlier rows get
         new indices, which also replace the old indices in ``self._rings``.
@@ -153,10 +156,10 @@ class Tracer:
             sums = _sums(of_run, lengths * areas[rows], regions) + _sums(of_old, old.areas, regions)
         return number[:count], Regions(classes, pixels.astype(np.int64), sums)
 
-    def _closed(
+    def _close_rings(
         self, linked: LinkedElements, chains: Chains, region: NDArray[np.intp]
     ) -> tuple[NDArray[np.int32], Rings]:
-        """Split the borders in ``chains`` into closed rings and unfinished borders. Store the unfinished borders.
+        """Split the borders in ``chains`` into closed rings and unfinished borders. Keep the latter for later rows.
 
         Return the corners of all rings that were closed by the rows just added, and the table of these rings.
         """
@@ -171,7 +174,7 @@ class Tracer:
         alone = chains.closed & (opened == 0)
         sizes = np.diff(ends)
         inside = np.repeat(alone, sizes)
-        rings, ring_chains = self._continued(linked, chains, region, alone, vertices[~inside])
+        rings, ring_chains = self._extend_borders(linked, chains, region, alone, vertices[~inside])
         corners = np.concatenate([vertices[inside], *rings])
         numbers = np.concatenate([np.flatnonzero(alone), np.array(ring_chains, np.int64)])
         lengths = np.concatenate([sizes[alone], np.array([len(ring) for ring in rings], np.int64)])
@@ -180,7 +183,7 @@ class Tracer:
         bare = corners >> np.array([2, 0], np.int32)
         return corners, Rings(region[numbers[origin]], -1 - starts, lengths, doubled_areas(bare, lengths) < 0)
 
-    def _continued(
+    def _extend_borders(
         self,
         linked: LinkedElements,
         chains: Chains,
@@ -188,7 +191,7 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Extend the unfinished borders of earlier rows by their corners in the new rows.
+        """Extend the unfinished borders of earlier rows by the corners that the new rows add.
 
         Return the corners of each border that is closed now, and the index of each of these borders in ``chains``.
         Borders marked in ``alone`` are skipped: they are closed and entirely within the new rows. ``vertices`` are the

@@ -42,7 +42,7 @@ class _BandMeaning:
     common: frozenset[str]
     """Common names, such as "red", that the band's own names may mean. Empty if these are not understood."""
     keys: frozenset[str]
-    """Names of the band in the normalized spelling of `band_key`."""
+    """Names of the band, normalized by `band_key` so that different spellings of a name are equal."""
     by_colour: bool = False
     """True if the band's meaning comes from its colour interpretation in the file, since its names have none."""
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, OpenRaster
 
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
-"""Key of a raster's metadata item for the acquisition date, if its catalogue states a date and its file does not."""
+"""Key of the metadata item that gets the acquisition date from the catalogue if the file states no date."""
 _CORNER_TOLERANCE: Final = 0.01
-"""Maximum distance, in pixels, between a raster's corners by its file and by its catalogue if they agree."""
+"""Largest distance, in pixels, between a raster's corners in the file and in the catalogue if both count as equal."""
 _NUMBER_TOLERANCE: Final = 1e-6
 """Relative tolerance when the scales or offsets that a file and its catalogue state are compared."""
 _DAY: Final = timedelta(days=1)
@@ -31,7 +31,10 @@ class Opener(Protocol):
         """Open a document of a catalogue, such as a STAC item, at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Return the file at an address as path, address or open file. Closing its raster closes the file."""
+        """Return an object for opening the file at ``address``: a path, an address or an open file.
+
+        Closing the raster that is opened from this object closes the file.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class StatedBand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CataloguedFile:
-    """A file of an input, as its catalogue describes it. It is opened only if a band of it is chosen for the model."""
+    """File that a catalogue, such as STAC, describes. It is opened only if the model needs a band of the file."""
 
     name: str
     """Name of the file in messages, such as "asset 'red' of item S2A_1"."""
@@ -70,7 +73,7 @@ class CataloguedFile:
     """Notes for the user about assumptions made when the catalogue was read."""
 
     def opened(self, open_one: Callable[[Any], OpenRaster]) -> OpenRaster:
-        """Open the file by ``open_one``, and compare it with its description in a catalogue, such as a STAC item.
+        """Open the file by calling ``open_one``, and check that it agrees with its record in a catalogue, such as STAC.
 
         Facts that only the catalogue states, such as nodata, are added to the raster.
 
@@ -108,7 +111,7 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the file's bands by its catalogue. Raise InputError if the file has more or fewer, besides alpha."""
+        """Return the bands that the catalogue states. Raise InputError if the file has another number besides alpha."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
@@ -128,7 +131,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Return the raster's georeference with the CRS or transform of its catalogue, or None if this adds nothing."""
+        """Complete the raster's georeference by its catalogue's CRS and transform. Return None if nothing is added."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
@@ -164,7 +167,7 @@ class CataloguedFile:
             ) from error
 
     def _nodata(self, raster: OpenRaster, bands: tuple[StatedBand, ...], noted: list[str]) -> float | None:
-        """Return the nodata value in the raster's catalogue. Return None if the file has one, or both have none."""
+        """Return the nodata value that the catalogue states, if the raster itself has none. Otherwise, return None."""
         stated = {str(band.nodata): band.nodata for band in bands if band.nodata is not None}
         if not stated:
             return None
@@ -184,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return the scale and offset of each band by file and catalogue, or () if the catalogue adds nothing."""
+        """Complete the scale and offset of each band by its catalogue. Return an empty tuple if nothing is added."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):

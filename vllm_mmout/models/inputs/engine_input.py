@@ -21,7 +21,7 @@ FIELD: Final = "tensors"
 """Key of vLLM's input format that holds all tensors of a request, as a list."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Empty array that is sent for a keyword of ``forward`` that a request leaves out. Real inputs are never empty."""
+"""Placeholder for a keyword argument of ``forward`` that a request leaves out. Real inputs are never empty."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
@@ -90,7 +90,7 @@ def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
 
 
 def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return a request's tensors by keyword of the model's ``forward``. ``values`` is the list that vLLM transports.
+    """Return a request's tensors by argument name of ``forward``. ``values`` is the list that vLLM transports.
 
     Tensors that the frontend left in shared memory are returned as views of that memory, on the CPU.
     """
@@ -110,5 +110,5 @@ def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[
 
 
 def tiles_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> int | None:
-    """Return the number of tiles that a request's tensors hold, or None if they hold a single input."""
+    """Return how many tiles a request's tensors hold, or None if the request is for a single input."""
     return int(values[len(keywords)].shape[1]) if len(values) > len(keywords) else None

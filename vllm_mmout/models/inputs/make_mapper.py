@@ -151,7 +151,7 @@ class AutoProcessorMapper:
 
 
 class FolderImageProcessor:
-    """Mapper that converts pictures in prompts of generating models by the image processor in the model's folder."""
+    """Converter of pictures in prompts for models that generate tokens. It calls the model's own image processor."""
 
     def __init__(self, context: InputContext) -> None:
         remedy = "register a function (context, data) with register_image_input_mapper"
@@ -225,9 +225,9 @@ def _read(data: Any, params: OutputParams) -> Raster:
 
 
 def opened(data: Any) -> Any:
-    """Read a file as PIL image or array, the types that input mappers got from vLLM's early releases.
+    """Read a file for an input mapper: as a PIL image if it is uint8 with three bands, else as an array.
 
-    PIL images, tensors and dicts are returned unchanged.
+    Mappers got the same types from vLLM's early releases. PIL images, tensors and dicts are returned unchanged.
     """
     if isinstance(data, np.ndarray):
         return native(data)
@@ -263,11 +263,11 @@ def _largest(size: Any) -> tuple[int, int]:
 
 
 _TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
-"""Heights and widths of the test pictures of `keeps_extent`. Many processors crop only oblong pictures."""
+"""Sizes (height, width) of the pictures that `keeps_extent` tests a processor with. Many processors crop only pictures
+that are not square."""
 _EDGE_TOLERANCE = 0.015
-"""Tolerance of `keeps_extent`, which tests a processor with a gradient that runs from 0 to 1 across the picture.
-
-The values at the edges of the result may differ from 0 and 1 by this number and half a pixel."""
+"""Largest deviation, in grey levels from 0 to 1, that `keeps_extent` accepts at the edges of a processed picture. The
+test picture is a gradient from 0 to 1 between opposite edges. Its slope over half a pixel is accepted in addition."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

@@ -41,7 +41,7 @@ class Raw:
 
 
 class ModelInputs:
-    """Converter of one model's inputs. An input may be files, arrays, or tensors by keyword of ``forward``.
+    """Converter of inputs for one model. An input may be files, arrays, or a dict of tensors for ``forward``.
 
     Embeddings are tensors too, with a keyword such as ``image_embeds``. ``adapted`` is False for a model that is
     written for vLLM.
@@ -98,7 +98,7 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """Mapper that opens rasters, so that they can be cut into tiles, or None for another kind of mapper."""
+        """Mapper that opens rasters so that they can be cut into tiles. None for a mapper that cannot do so."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
@@ -128,7 +128,7 @@ class ModelInputs:
 
     @property
     def pictures(self) -> bool:
-        """True if input files must be pictures or rasters, whose headers are checked before anything else."""
+        """True if input files must be pictures or rasters, so that their headers are checked before they are read."""
         return getattr(self._mapper, "pictures", True)
 
     @property
@@ -139,13 +139,13 @@ class ModelInputs:
         return "pictures" if self.opens_files else "what its input mapper takes"
 
     def _maps_bands_to_files(self, data: Any) -> bool:
-        """Return whether ``data`` maps band names of a raster to files, instead of keywords to tensors."""
+        """Return whether the keys of ``data`` are band names of a raster, and not argument names of ``forward``."""
         if (mapper := self.rasters) is None or not are_named_files(data):
             return False
         return set(data) <= set(mapper.modalities) or not set(data) & set(self.keywords.names)
 
     def _is_mapper_input(self, data: Any) -> bool:
-        """Return whether a dict is an input for the model's mapper, instead of tensors by keyword of ``forward``."""
+        """Return whether ``data`` is a dict for the model's input mapper, and not a dict of tensors for ``forward``."""
         fields = self.fields
         if fields and isinstance(data, Mapping) and (fields[0] in data or set(data) <= set(fields)):
             return True

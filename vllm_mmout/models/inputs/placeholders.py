@@ -123,7 +123,7 @@ def derived_places(
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, count: int) -> PicturePlaceholder:
-    """Return the range of tokens from the first image token to the last, for a prompt with a single picture."""
+    """Return the placeholder of a prompt's only picture: all tokens from the first image token to the last."""
     if count > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {count} image tokens (id {token}) for one picture; write one image token for each picture"

@@ -34,7 +34,7 @@ def write(output: RasterContent, target: Path | BinaryIO, _form: Format) -> None
 
 
 def write_classes(output: ClassesContent, file: BinaryIO, form: Format) -> None:
-    """Write a GeoTIFF of the class raster from which the polygons are traced."""
+    """Write a GeoTIFF of the class raster that the polygons in ``output`` were traced from."""
     file.write(output.classes.to_bytes(form.name))
 
 

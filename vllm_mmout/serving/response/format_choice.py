@@ -27,7 +27,7 @@ _WEIGHT: Final = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 PICTURES: Final = frozenset(name for name, form in FORMATS.items() if form.picture)
 """Names of the picture formats, such as "png"."""
 SERVERS: Final = ("accept", "as_file", "flat")
-"""Fields of `FormatChoice` that the server sets and clients cannot."""
+"""Fields of `FormatChoice` that the server sets and clients cannot set."""
 
 
 def _usual_spelling(text: str) -> str:
@@ -49,11 +49,10 @@ class FormatChoice(msgspec.Struct, frozen=True):
     accept: str | None = None
     """Format that the header ``Accept`` requests for a bare file, or None for a response in JSON."""
     as_file: bool = False
-    """True if the default format is the main file format of a result, such as GeoTIFF for rasters. False if it is PNG
-    or JSON."""
+    """Whether a result's default format is its main file format, such as GeoTIFF for rasters. Otherwise, it is PNG or
+    JSON."""
     flat: bool = False
-    """True if every transparent picture may be saved as JPEG, which loses the transparency. False if only rasters may,
-    and other transparent pictures are refused as JPEG."""
+    """Whether transparent pictures may be saved as JPEG, which loses the transparency. If False, only rasters may."""
 
     @property
     def for_preview(self) -> FormatChoice:

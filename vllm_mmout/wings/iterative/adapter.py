@@ -64,13 +64,13 @@ class IterativeModel(SinglePassModel):
 
 
 class StepPooler(IdentityPooler):
-    """vLLM pooler that runs the scheduled steps of all requests."""
+    """vLLM pooler that runs the steps, such as denoising steps, of the requests that vLLM scheduled."""
 
     def __init__(self, steps: StepRunner) -> None:
         super().__init__()
         self._steps = steps
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
-        """Run the steps that vLLM scheduled, and return the results of finished requests."""
+        """Run the steps of an iterative model that vLLM scheduled, and return the results of finished requests."""
         with torch.inference_mode():
             return Stepped(*self._steps.advance(pooling_metadata))

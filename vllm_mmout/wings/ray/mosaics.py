@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _MOSAIC: Final = "mosaic"
-"""Name under which the outcome of a mosaic is stored, in place of a scene's address."""
+"""Value of `SceneRecord.scene` in the stored record of a mosaic. Records of scenes have the scene's address there."""
 _RESULTS: Final = "results"
-"""Key in the field `SceneRecord.known` of a mosaic. It holds the addresses that ``vllm-mmout run`` prints."""
+"""Key in `SceneRecord.known` for the addresses of a mosaic's results, which ``vllm-mmout run`` prints."""
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Settings of a mosaic: scenes that run on a Ray cluster, and whose results are joined to one map."""
+    """Settings of a mosaic whose scenes run on a Ray cluster before they are joined to one map."""
 
     scenes: tuple[str, ...]
     """Paths or addresses of the scenes, in the order given."""
@@ -60,7 +60,7 @@ class _Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings that distinguish this mosaic's stored outcome from the outcomes of other mosaics."""
+        """Settings that are stored with the mosaic's result. A later run reuses the result only if they are equal."""
         return {"scenes": self.scenes, "grid": self.grid, "file": self.file}
 
     def plan(self, folder: Path) -> MosaicPlan:
@@ -84,7 +84,7 @@ class _Plan:
     params: OutputParams | None = None
     """Options of the scenes."""
     options: Mapping[str, dict[str, Any]] | None = None
-    """Additional options of each scene that the map needs, by the scene's path or address."""
+    """Options of each scene in addition to ``params``, such as its window. The key is the scene's path or address."""
     error: str = ""
 
 

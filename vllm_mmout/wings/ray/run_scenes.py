@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FLAGS: Final = ("ray", "ray_workers", "ray_cpus", "ray_gpus", "ray_split")
 _HERE: Final = "here"
 _READERS: Final = 16
-"""Number of inputs that are checked in parallel before a run."""
+"""Number of threads that read the inputs, to check them before a run on a cluster."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

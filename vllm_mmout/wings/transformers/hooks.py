@@ -1,4 +1,4 @@
-"""List the private functions of vLLM that tell which transformers models vLLM serves itself."""
+"""List the private functions of vLLM that decide whether vLLM itself serves a transformers model."""
 
 from __future__ import annotations
 

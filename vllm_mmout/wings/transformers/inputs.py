@@ -91,7 +91,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def scaling(self) -> tuple[str, ...]:
-        """Formula that scales the values of each colour in the folder's image processor."""
+        """Formulas that the folder's image processor scales pixels with, for red, green and blue."""
         return picture_scaling(image_processor_of(self.folder)) if self.folder else ()
 
     @property

@@ -29,7 +29,7 @@ class CloudCodes:
     bits: int = 0
     """Bit mask. A pixel with any of these bits set is cloud, cirrus or shadow."""
     fill: int | None = None
-    """Code of pixels without an observation, which are never masked. Needed only if the code contains some of
+    """Code that marks pixels without an observation, which are not clouds. Set only if the code contains some of
     ``bits``."""
 
     def marked(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
@@ -45,7 +45,7 @@ CLOUD_CODES: Final = (
     CloudCodes("Fmask", bits=1 << 1 | 1 << 3, fill=255),  # HLS 2.0: cloud, shadow. Bit 0, cirrus, is not used
     CloudCodes("QA_PIXEL", bits=1 << 2 | 1 << 3 | 1 << 4),  # Landsat Collection 2: cirrus, cloud, shadow
 )
-"""Bands of quality codes that mark clouds: Sentinel-2's SCL, HLS's Fmask and Landsat's QA_PIXEL."""
+"""Codes for clouds in each supported quality band: Sentinel-2's SCL, HLS's Fmask and Landsat's QA_PIXEL."""
 _NAMES: Final = {
     codes.name: re.compile(rf"(?:.*[\W_])?{codes.name}(?:[\W_].*)?", re.IGNORECASE | re.DOTALL) for codes in CLOUD_CODES
 }
@@ -59,14 +59,16 @@ def cloud_codes_of(names: Iterable[str]) -> CloudCodes | None:
 
 @dataclass(frozen=True, slots=True)
 class CloudLayer:
-    """Band of quality codes, and the meaning of the codes."""
+    """Band of quality codes of a raster, and the codes in it that mark clouds."""
 
     layer: Layer
     codes: CloudCodes
 
 
 class OpenWithoutClouds(OpenView):
-    """Open raster whose mask leaves out pixels that bands of quality codes mark as cloud. Closing it closes all files.
+    """Raster whose pixels count as invalid where a band of quality codes marks a cloud.
+
+    Closing it also closes the files of these bands.
 
     Coarser bands are placed on the raster's grid by the nearest pixel.
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 _ITEMS: Final = 100
-"""Largest number of attributes that are kept as metadata items."""
+"""Largest number of an array's attributes that are kept as metadata items."""
 _LONGEST: Final = 1000
-"""Largest length of an attribute, in characters, that is kept as a metadata item."""
+"""Largest length, in characters, of an array's attribute that is kept as a metadata item."""
 _MOST_PLANES: Final = 2**16 - 1
 _NO_ITEMS: Final = frozenset({"grid_mapping", "coordinates", "long_name", "standard_name", "units", "_FillValue"})
 _FILLS: Final = ("_FillValue", "missing_value")
@@ -40,8 +40,8 @@ class ZarrFacts:
     """Metadata of a raster in a Zarr store. Its bands are planes (rows and columns) of one or more arrays."""
 
     planes: tuple[tuple[ZarrArray, tuple[int, ...]], ...]
-    """Array of each plane, and index of the plane along the other axes of the array. Planes are sorted by time, then
-    band."""
+    """Zarr array that holds each plane, and the plane's indices on the array's other axes. Planes are sorted by time,
+    then by band."""
     names: tuple[str | None, ...]
     """Name of each plane."""
     nodata: float | None
@@ -176,7 +176,7 @@ def _number(array: ZarrArray, name: str) -> Any:
 
 
 def _packing(array: ZarrArray, band: int, bands: int) -> Packing:
-    """Return the scale and offset of a band, which an array defines by CF attributes or by lists for all bands."""
+    """Return the scale and offset of a band of an array, from CF attributes or from lists with an entry per band."""
     attributes = array.node.attributes
     lists: dict[str, Any] = {name: attributes.get(name) for name in ("scales", "offsets")}
     by_band = "scale_factor" not in attributes and all(

@@ -135,7 +135,10 @@ class Plugin:
     def _call_sync_or_async(
         self, method: str, value: Any, request_id: str, *, key: str, convert: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Call a plugin's ``method``, or its asynchronous variant with ``convert(value)`` if it has only that."""
+        """Call a plugin's ``method``, or its asynchronous variant if the plugin has only that.
+
+        ``key`` is the name of the argument for ``value``. The asynchronous variant gets ``convert(value)``.
+        """
         other = f"{method}_async"
         asynchronous = self._implements(other)
         if self._implements(method) or not asynchronous:

@@ -52,7 +52,7 @@ class TokenBinding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the binding of an engine: output processors with loaded decoders. See `EngineBinding.make`."""
+        """Create the object that holds an engine's output processors, and load their decoders."""
         processors: Any = choice.create({**config, FOLDER: vllm_config.model_config.model})
         for processor in processors.values():
             processor.load()
@@ -65,7 +65,7 @@ class TokenBinding(EngineBinding):
         return self.choice.pick(params.processor)[0]
 
     def prepare(self, params: OutputParams) -> None:
-        """Measure the decoder for decoding sounds in chunks, if the request asks for chunks. The first call blocks.
+        """Prepare to decode sounds in chunks if the request asks for chunks. The first call blocks to test the decoder.
 
         Raises:
             OptionError: the decoder cannot decode in chunks.
@@ -78,7 +78,7 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Return a decoder for an unfinished answer's previews or sound chunks, or None if ``params`` ask for neither.
+        """Return a decoder of previews or sound chunks for an unfinished answer. None if ``params`` ask for neither.
 
         ``settled`` is called in any thread whenever a picture or sound has been decoded.
         """

@@ -115,7 +115,7 @@ def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """Check a request's options, and return its sampling params. If it has none, ``default`` creates them."""
+    """Check a request's options, and return its sampling params. If the request sets none, return ``default()``."""
     binding.check_params(params)
     if params.sampling is None:
         sampling: SamplingParams = default()

@@ -141,12 +141,12 @@ class TokenService(Service):
         return length - len(prompt)
 
     async def generated(self, run: GenerateArguments) -> RequestOutput:
-        """Call ``generate`` of the engine with ``run`` until the answer ends, and return the last output."""
+        """Run a generation with the arguments ``run`` until the answer ends, and return the engine's last output."""
         async with aclosing(self.running(run)) as outputs:
             return [output async for output in outputs][-1]
 
     async def running(self, run: GenerateArguments) -> AsyncGenerator[RequestOutput, None]:
-        """Call ``generate`` of the engine with ``run``, and yield its outputs. The caller must close the generator."""
+        """Generate with the arguments ``run``, and yield the engine's outputs. The caller closes the generator."""
         last = None
         prompt: Any = {"prompt_token_ids": run.prompt}
         try:

@@ -23,7 +23,7 @@ _MAX_PIXELS = 2**29
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Label and score of one segment."""
+    """Segment of an instance or panoptic segmentation, with its label and score."""
 
     label_id: int
     label: str

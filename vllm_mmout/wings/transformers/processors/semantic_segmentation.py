@@ -45,10 +45,10 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
 
         tensors, (height, width) = of_one_size(output)
         logits = only_tensor(tensors, "semantic segmentation takes logits", ReduceError)
-        return torch.cat([self._of_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
+        return torch.cat([self._reduce_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
-    def _of_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Return the output for one request. Logits are scaled class by class, because they may take gigabytes."""
+    def _reduce_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
+        """Reduce the logits of one request. If only classes are sent, classes are scaled one by one to save memory."""
         if self.travels(params) != "classes":
             return super().reduce(scaled(logits, height, width), params)
         classes = self.checked_logits(logits).shape[1]

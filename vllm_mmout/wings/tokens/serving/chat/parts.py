@@ -41,7 +41,7 @@ def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript
 
 
 class AudioDeltas:
-    """Converter of a streamed answer's sound to the values of ``delta.audio`` in the answer's events.
+    """Converter of a sound to the values of ``delta.audio`` in the events of a streamed chat answer.
 
     Clients concatenate the texts of all deltas. The id is therefore sent only once, and the joined ``data`` is valid
     base64 too.
@@ -84,7 +84,7 @@ class AudioDeltas:
 
 
 def _audio_header(sound: Any) -> dict[str, Any]:
-    """Return the fields that precede a sound's data: an id, and the rate and channels, which raw samples lack."""
+    """Return the fields that are sent before a sound's data: an id, the sample rate and the number of channels."""
     return {"id": f"audio_{uuid4().hex}", "sample_rate": sound.rate, "channels": sound.channels}
 
 

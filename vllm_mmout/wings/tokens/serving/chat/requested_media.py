@@ -22,7 +22,7 @@ PCM: Final = "pcm16"
 FORMATS: Final = (PCM, *RESPONSE_FORMATS)
 _FIELDS: Final = ("format", "voice")
 FORMAT: Final = "audio.format"
-"""Name of the request field for the file format of sounds, for error messages."""
+"""Name of the request field for the file format of sounds, as error messages show it."""
 
 
 @dataclass(frozen=True, slots=True)
