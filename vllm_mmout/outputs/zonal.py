@@ -76,7 +76,7 @@ def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts
 def _by_pixel_area(
     values: NDArray[Any], inside: NDArray[np.bool_], areas: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_], float]]:
-    """Yield groups of pixels that have the same area on the ground: all pixels if possible, else each row.
+    """Yield groups of pixels with equal areas on the ground: all pixels at once if possible, else row by row.
 
     Each item is the values of the pixels, their mask, and the area of a pixel, which is 0 if it is unknown.
     """

@@ -247,7 +247,7 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return the option ``palette``, or else a default palette for the class names, or for ``most`` classes."""
+        """Return the option ``palette``. By default, return colours for the named classes, or for ``most`` classes."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)

@@ -29,12 +29,12 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """Range of entries in ``inputs`` for each input of the ``generate`` call. A refused input has its error instead."""
+    """Range of ``inputs`` that each input of the ``generate`` call became, or the error that refused the input."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
-    """Run of each mosaic, which collects the results of its scenes. The key is the mosaic's index in the ``generate``
-    call's inputs."""
+    """Unfinished mosaics, which collect the results of their scenes. The key is a mosaic's index among the inputs of the
+    ``generate`` call."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
-    """Run of the mosaic, and number of the scene in it, for each scene. The key is the scene's index in ``inputs``."""
+    """Mosaic that each scene belongs to, and the scene's index in it. The key is the scene's index in ``inputs``."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
@@ -99,7 +99,7 @@ class Mosaics:
         return joined
 
     def close(self) -> None:
-        """Remove the stored results of the scenes."""
+        """Remove the results of the mosaics' scenes that are stored on disk."""
         for run in self._runs.values():
             run.close()
 

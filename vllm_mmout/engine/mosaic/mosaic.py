@@ -72,7 +72,7 @@ class Mosaic:
             OutputParams(mosaic=self.order)
 
     def map_grid(self) -> tuple[MapGrid, bool] | None:
-        """Return the grid of the map that the user gave, and whether its size is fixed. Return None if none was given.
+        """Return the grid that the user gave for the map, and whether its size is fixed. Without a grid, return None.
 
         If the grid is a file, the file's header is read.
 
@@ -141,7 +141,7 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
 
 
 def scene_names(inputs: Sequence[Any]) -> list[str]:
-    """Return a name for messages of each scene. Scenes of the same name are told apart by their numbers, from 1."""
+    """Return a name of each scene for messages. Scenes of the same name are told apart by their numbers, from 1."""
     names = [scene_name(data, number) for number, data in enumerate(inputs, start=1)]
     counts = Counter(names)
     return [f"{name} (input {number})" if counts[name] > 1 else name for number, name in enumerate(names, start=1)]

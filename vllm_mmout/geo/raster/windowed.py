@@ -79,7 +79,7 @@ class OpenRaster(RasterFacts, ABC):
     @property
     @abstractmethod
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment (strip or tile) of the file was decoded, including its mask's segments."""
+        """Number of times each segment (strip or tile) of the file was decoded. Segments of its mask count too."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
         """Return the raster that holds each of ``bands`` (numbered from 1): this raster, or a file of a stack."""
@@ -182,7 +182,7 @@ class OpenRaster(RasterFacts, ABC):
         return None if bands is None else self.places(bands)
 
     def _masked(self, places: Sequence[int] | None) -> bool:
-        """Return whether to use the alpha band as the mask. If ``places`` selects it, it is read as data instead."""
+        """Return whether the alpha band is used as the mask. It is read as data if ``places`` selects it."""
         return places is None or self.alpha is None or self.alpha - 1 not in places
 
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
 """Key of the metadata item that gets the acquisition date from the catalogue if the file states no date."""
 _CORNER_TOLERANCE: Final = 0.01
-"""Largest distance, in pixels, between a raster's corners in the file and in the catalogue if both count as equal."""
+"""Tolerance, in pixels, when the corners of a raster in its file and in its catalogue are compared."""
 _NUMBER_TOLERANCE: Final = 1e-6
 """Relative tolerance when the scales or offsets that a file and its catalogue state are compared."""
 _DAY: Final = timedelta(days=1)
@@ -131,7 +131,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Complete the raster's georeference by its catalogue's CRS and transform. Return None if nothing is added."""
+        """Complete the raster's georeference from its catalogue's CRS and transform. Return None if nothing is added."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
@@ -187,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Complete the scale and offset of each band by its catalogue. Return an empty tuple if nothing is added."""
+        """Complete the scale and offset of each band from the catalogue. Return an empty tuple if nothing is added."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):

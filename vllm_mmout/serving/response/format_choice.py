@@ -52,7 +52,7 @@ class FormatChoice(msgspec.Struct, frozen=True):
     """Whether a result's default format is its main file format, such as GeoTIFF for rasters. Otherwise, it is PNG or
     JSON."""
     flat: bool = False
-    """Whether transparent pictures may be saved as JPEG, which loses the transparency. If False, only rasters may."""
+    """Whether any transparent picture may be saved as JPEG, which loses transparency. If False, only rasters may."""
 
     @property
     def for_preview(self) -> FormatChoice:

@@ -87,7 +87,7 @@ class DownloadTarget:
         return form if form is not None and form.name in SENT else None
 
     def _suffixes(self, outputs: Sequence[JobOutput]) -> list[str | None]:
-        """Return the suffix of each result's file name. None means that the file name in ``-o`` has the suffix.
+        """Return the suffix of each result's file name. None means that the path in ``-o`` keeps its suffix.
 
         An unknown suffix fits results of one format.
         """

@@ -46,7 +46,7 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
         self._preview_rows: list[int] = []
-        """Numbers of rows of the current picture that must be generated before the next previews, in ascending order."""
+        """Numbers of rows of the current picture that must be generated before each preview, in ascending order."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()

@@ -146,7 +146,7 @@ class TokenService(Service):
             return [output async for output in outputs][-1]
 
     async def running(self, run: GenerateArguments) -> AsyncGenerator[RequestOutput, None]:
-        """Generate with the arguments ``run``, and yield the engine's outputs. The caller closes the generator."""
+        """Generate an answer with the arguments ``run``, and yield the outputs. The caller must close the generator."""
         last = None
         prompt: Any = {"prompt_token_ids": run.prompt}
         try:

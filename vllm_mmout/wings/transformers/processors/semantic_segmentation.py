@@ -48,7 +48,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return torch.cat([self._reduce_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _reduce_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Reduce the logits of one request. If only classes are sent, classes are scaled one by one to save memory."""
+        """Reduce the logits of one request. For a map of classes, each class is scaled separately to save memory."""
         if self.travels(params) != "classes":
             return super().reduce(scaled(logits, height, width), params)
         classes = self.checked_logits(logits).shape[1]
