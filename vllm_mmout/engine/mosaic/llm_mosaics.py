@@ -31,8 +31,8 @@ class Mosaics:
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
     """Range of ``inputs`` that each input of the ``generate`` call became, or the error that refused the input."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
-    """Unfinished mosaics, which collect the results of their scenes. The key is a mosaic's index among the inputs of the
-    ``generate`` call."""
+    """Unfinished mosaics, which collect the results of their scenes. The key is a mosaic's index among the inputs of
+    ``generate``."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
     """Mosaic that each scene belongs to, and the scene's index in it. The key is the scene's index in ``inputs``."""
 

@@ -131,7 +131,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Complete the raster's georeference from its catalogue's CRS and transform. Return None if nothing is added."""
+        """Complete a raster's georeference from the catalogue's CRS and transform. Return None if nothing is added."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
