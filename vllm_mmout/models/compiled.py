@@ -24,23 +24,25 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
-"""Input tensors by keyword of ``forward``."""
+"""Input tensors by the name of the keyword argument of ``forward``."""
 Dtypes: TypeAlias = Mapping[str, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
-"""Maximum difference between compiled and eager output, as a fraction of the largest absolute value in the eager
-output.
+"""Maximum difference between compiled and eager output, by dtype, as a fraction of the largest absolute value in the
+eager output.
 
-In 16 bits, eager mode rounds after each operation, and compiled code does not. The difference is the rounding error.
+Only rounding may differ: in 16 bits, eager mode rounds after each operation, and compiled code does not.
 """
 MIN_SPEEDUP = 1.05
 """Minimum speedup over eager mode. If the compilation is optional, a slower compiled model is not used."""
 _WAYS: tuple[Mapping[str, Any], ...] = ({"mode": "default"},)
 _WAYS_ON_CUDA: tuple[Mapping[str, Any], ...] = ({"backend": "cudagraphs"}, {"mode": "reduce-overhead"})
-"""Arguments of ``torch.compile``: CUDA graphs of the kernels that eager mode runs, and of those by Inductor.
+"""Arguments of ``torch.compile`` to try on CUDA. "cudagraphs" makes a CUDA graph of eager mode's kernels, and
+"reduce-overhead" of Inductor's kernels.
 
-On an H200, Inductor's kernels took 1.5 times as long as eager mode for a ViT-B/16 in bfloat16. A graph of eager's
-kernels saves the time to launch them. It copies the weights at each run, which takes some percent of a forward.
+On an H200, Inductor's kernels took 1.5 times as long as those of eager mode, for a ViT-B/16 in bfloat16. A graph of
+eager mode's kernels saves the time to launch them. It copies the weights at each run, which takes some percent of a
+forward pass.
 """
 _LARGEST = 32
 _ROUNDS = 5
@@ -66,8 +68,8 @@ class CompiledForward:
         self.sizes = (*(1 << power for power in range(6) if 1 << power < largest), largest)
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """Input dtypes that the model was compiled for. None if only a submodule is compiled, since the rest of the
-        model converts its inputs."""
+        """Input dtypes that the model was compiled for. None if only a submodule is compiled, because the model then
+        converts its inputs before they reach the submodule."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
@@ -155,7 +157,7 @@ class CompiledForward:
         return max(found, key=itemgetter(0))
 
     def _check(self, batch: Inputs, expected: Raw) -> None:
-        """Run a batch until it is compiled. Raise ModelError if the output differs from that of eager mode."""
+        """Run the compiled model. Raise ModelError if its output is not ``expected``, the output of eager mode."""
         for _ in range(3):  # the second run records CUDA graphs
             _check_close(self._batch(batch), expected)
 

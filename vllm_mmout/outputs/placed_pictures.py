@@ -30,7 +30,7 @@ class PlacedPicture:
     read: Callable[[], Image | None]
     """Function that reads the picture of a scene, or returns None if the scene's file is not available any more."""
     place: PlacedRaster
-    """Georeference and size of the whole scene. The picture shows the whole scene, often with fewer pixels."""
+    """Georeference and size of the whole scene, which the picture shows, often with fewer pixels."""
 
     @classmethod
     def of_file(cls, path: str | PurePath) -> PlacedPicture:
@@ -43,7 +43,7 @@ class PlacedPicture:
 
 
 def pictures_on_grid(pictures: Sequence[PlacedPicture], grid: MapGrid) -> Image:
-    """Return a picture of the map's extent, RGBA. Each pixel is taken from the first of ``pictures`` with data there.
+    """Return an RGBA picture of the map ``grid``. Each pixel is taken from the first of ``pictures`` with data there.
 
     Its longer side has at most `PREVIEW` pixels. One picture at a time is in memory. Pixels without data are
     transparent.
@@ -89,7 +89,7 @@ def given_picture(picture: Any, georeference: Georeference | None, size: tuple[i
 
 
 def _picture_of_files(paths: Sequence[str | PurePath], grid: MapGrid) -> Image:
-    """Return a picture of the map's extent, drawn from raster files by `pictures_on_grid`."""
+    """Draw raster files as one picture that covers the map ``grid``. Raise InputError if no file has data there."""
     image = pictures_on_grid([PlacedPicture.of_file(path) for path in paths], grid)
     if not np.asarray(image)[..., 3].any():
         names = ", ".join(without_secrets(str(path)) for path in paths)
@@ -98,7 +98,7 @@ def _picture_of_files(paths: Sequence[str | PurePath], grid: MapGrid) -> Image:
 
 
 def _draw_below(drawn: NDArray[np.uint8], image: Image, place: PlacedRaster, grid: MapGrid) -> None:
-    """Fill the transparent pixels of the RGBA array ``drawn`` with a picture, which is warped onto its ``grid``."""
+    """Fill the transparent pixels of ``drawn``, an RGBA array on ``grid``, with ``image``, warped to this grid."""
     pixels = np.moveaxis(np.asarray(image.convert("RGBA")), 2, 0)
     georeference = place.place.resized(place.size, (image.height, image.width))
     with tempfile.TemporaryDirectory(prefix="mmout-picture.") as folder:

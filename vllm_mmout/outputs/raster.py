@@ -157,7 +157,7 @@ class RasterOutput(MediaOutput):
         return self.array[:, window.rows, window.cols]
 
     def placed(self, source: Source) -> RasterOutput:
-        """Return a copy that covers its input, with the input's georeference, mask and metadata.
+        """Return a copy with its input's georeference, mask and metadata. ``source`` describes the input.
 
         A raster of another size than the input covers the same extent. Pixels where the input's ``valid`` is False
         become nodata. ``valid`` is False outside the request's area of interest, too. If the raster has no nodata

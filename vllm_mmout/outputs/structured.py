@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Wrapper of a result's `Source` whose instances are all equal, so that results with equal fields are equal."""
+    """Holder of a result's `Source`, the description of its input. All holders are equal, so == ignores the source."""
 
     source: Source | None = field(default=None, compare=False, repr=False)
 

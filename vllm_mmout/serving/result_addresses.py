@@ -62,13 +62,13 @@ class _Find(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """URL path of results on the server. Extension packages add more paths by the field ``results`` of `Wing`."""
+    """URL path of results on the server. An extension package adds paths by ``results`` in its `Wing` description."""
 
     path: str
     """URL path with parameters in braces, such as "/v1/scenes/{scene_id}"."""
     find: _Find
-    """Function that returns the GeoTIFF that the URL of a request names. With ``growing=True`` it may return a preview
-    of a result that is still being computed. It raises ApiError if the result is missing or is not a GeoTIFF."""
+    """Function that returns the GeoTIFF at the URL of a request, or raises ApiError if there is none. With
+    ``growing=True`` it may return a preview of a result that is still being computed."""
     query: Sequence[str] = ()
     """Names of the query parameters that choose one of several results with the same path."""
     finished: Callable[[Request], Awaitable[FinishedResult]] | None = None

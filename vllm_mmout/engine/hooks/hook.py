@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for hooks that are needed only in processes that create engines. Other processes save the time
-of importing the hooked modules.
+"""Value of `Hook.where`: the hook is needed only in processes that create engines. Other processes thus need not import
+the modules that it changes.
 
 A process creates engines if it has imported ``EngineArgs``.
 """
 CORE = "core"
-"""Value of `Hook.where` for hooks that are needed only in processes that may run an engine core. Other processes save
-the time of importing the hooked modules.
+"""Value of `Hook.where`: the hook is needed only in processes that may run an engine core. Other processes thus need
+not import the modules that it changes.
 
 A process may run an engine core if it has imported vLLM's module of the core.
 """

@@ -15,9 +15,10 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of the function that the patches in ``patches/`` add to vLLM. It creates an engine's output processor.
+"""Full name of the function that creates an engine's output processor. It exists only if vLLM has the patches in
+``patches/``.
 
-The patched vLLM also calls the created object when the engine has started.
+The patched vLLM also calls the output processor when the engine has started.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"
@@ -252,7 +253,7 @@ def hooks() -> tuple[Hook, ...]:
 
 
 def names() -> tuple[Contact, ...]:
-    """Return the names of vLLM, other than hooked callables, that this package and its extension packages use."""
+    """Return the names of vLLM's API that this package and its extension packages use, except hooked callables."""
     return (*NAMES, *(row for row in _of_wings() if isinstance(row, Contact)))
 
 

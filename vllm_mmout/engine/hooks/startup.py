@@ -23,8 +23,8 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock held while an engine starts, because the path of the report file is in an environment variable of the process.
-"""
+"""Lock held while an engine starts. The engine's processes get the path of the file for errors by an environment
+variable, which only one start at a time may set."""
 
 
 @contextmanager

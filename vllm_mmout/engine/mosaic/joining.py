@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.input_picture import InputPicture
 
 _WINDOW_BYTES = 64 << 20
-"""Largest size in bytes of the part of a map that is joined at a time. It has at least one GeoTIFF block."""
+"""Largest size in bytes of the part of a map that is joined at a time. A single GeoTIFF block may be larger."""
 _MOST_BLOCKS = 8
 """Largest number of GeoTIFF blocks of a map that are joined at a time."""
 _MARGIN = 2
@@ -40,7 +40,8 @@ class SceneResult:
     raster: StoredRaster
     path: Path
     picture: InputPicture | None = None
-    """Function that reads the picture of the scene again, or None if the scene can be read only once."""
+    """Function that reads a picture of the scene from its input, to draw the result on it. None if the input can be
+    read only once."""
 
     @property
     def placed(self) -> PlacedRaster:
@@ -66,7 +67,7 @@ class SceneResult:
 
 
 def common_traits(results: Sequence[SceneResult]) -> RasterOutput:
-    """Return a raster of one pixel with the bands, dtype, class names, colours and nodata that all results share.
+    """Return a raster of one pixel with the metadata that all results share, such as bands, dtype and nodata.
 
     Its nodata is None if some result has none. Raises DecodeError if the results differ, and names two of them.
     """
@@ -94,12 +95,11 @@ class Joining:
     """Results of a mosaic's scenes, and the options for joining them to a map on one pixel grid."""
 
     results: Sequence[SceneResult]
-    """Results of the scenes. Each pixel of the map is taken from the first result in this order that has data there.
-    ``confident`` replaces this rule.
-    """
+    """Results of the scenes. Each pixel of the map is taken from the first result with data there, unless ``confident``
+    is True."""
     grid: MapGrid
     confident: bool = False
-    """Whether each pixel is taken from the result with the largest value there, over all bands."""
+    """True to take each pixel of the map from the result with the largest value at this pixel, in any band."""
     finish: Callable[[RasterOutput], RasterOutput] | None = None
     """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
     resampling: str = "nearest"
@@ -110,7 +110,7 @@ class Joining:
     """Function that raises if the caller has aborted the request. It is called repeatedly while the map is made."""
 
     def raster(self, folder: Path | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Join the results to a map. Return its raster, which owns a temporary file in ``folder``."""
+        """Join the results of all scenes to a map. Return the map's raster, with its temporary file in ``folder``."""
         like = common_traits(self.results)
         canvas = Canvas(folder, self.grid.size, like if self.finish is None else self.finish(like))
         try:

@@ -38,8 +38,8 @@ fail.
 ASKED_AGAIN_S = 0.5
 """Seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
 SMALL_BLOCKS_S = 1.0
-"""Seconds for which scenes send smaller blocks of tiles after a small input, which is not cut into tiles, has arrived.
-"""
+"""Seconds for which scenes send smaller blocks of tiles after a small input, which needs a single forward pass, has
+arrived."""
 
 
 class AsyncRuns:
@@ -49,7 +49,8 @@ class AsyncRuns:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Semaphore that limits how many inputs are being read or wait until ``credits`` admits them."""
+        """Semaphore that limits how many inputs are being read, or wait until ``credits`` admits their requests to the
+        engines."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
@@ -65,7 +66,7 @@ class AsyncRuns:
         self._woken = False
 
     def add(self, run: Run) -> None:
-        """Add a scene to the schedule, which may send its first tiles at once."""
+        """Add a scene to the schedule, and send its first tiles if the engines have capacity."""
         self._loop = asyncio.get_running_loop()
         try:
             self.schedule.add(run)
@@ -188,7 +189,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Keep only the newest preview image during the ``with`` block, while the caller does not wait for images."""
+        """Keep only the newest preview image while the ``with`` block runs, as the caller does not take images then."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False

@@ -39,7 +39,7 @@ class Times:
     copied: float
 
     def append_to(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Append these times to a request's result, uint8 [bytes] in CPU memory, and return the longer tensor."""
+        """Return ``buffer``, a request's result (uint8 [bytes] in CPU memory), with these times appended."""
         packed = bytearray(_FORM.pack(*astuple(self), _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
 
@@ -53,7 +53,10 @@ class Times:
 
 
 class StepTrace:
-    """Recorder of the stages of each step, in the worker that sends the results."""
+    """Recorder of the end times of the stages of an engine step, such as the forward pass.
+
+    It runs in the worker that sends the results.
+    """
 
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self._trace = trace
@@ -89,7 +92,7 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``work``, the worker's ``execute_model`` or ``sample_tokens``. Record its times if it pooled results.
+        """Call ``work``, the worker's ``execute_model`` or ``sample_tokens``. Record the step's times if it has output.
 
         The output may still be on its way to the host. The times are then recorded when the copy is complete.
         """

@@ -32,7 +32,8 @@ class AreaFeature:
     """One feature of an area, such as a field."""
 
     name: str
-    """The feature's ``id``, or else its property ``name``, or else its number from 1. Unique within the area."""
+    """The feature's ``id``, or else its property ``name``, or else its number from 1. No other feature has the same
+    name."""
     properties: Mapping[str, Any]
     polygons: tuple[Polygon, ...]
 

@@ -43,8 +43,8 @@ _COARSE: Final = tuple(
         r"(?<!\d)(?P<year>(?:19|20)\d\d)(?!\d)",
     )
 )
-"""Patterns of file names with only a year, a year and a month, or digits that may not be a date. Dates found by these
-patterns serve only to sort files by time."""
+"""Patterns of inexact dates in file names: only a year, a year and a month, or digits that may not be a date. Such
+dates serve only to sort files by time."""
 _TEXT: Final = re.compile(r"\s*(?P<year>\d{4})[-:/]?(?P<month>\d\d)[-:/]?(?P<day>\d\d)(?!\d)")
 _EARLIEST: Final = 1950
 

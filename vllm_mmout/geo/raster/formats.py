@@ -217,7 +217,10 @@ def is_gdal_name(name: str) -> bool:
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
-    """Return the name to pass to GDAL, and the drivers that may open it, for a name accepted by `is_gdal_name`."""
+    """Return the name to pass to GDAL for a GDAL dataset name, and the drivers that may open it.
+
+    The name must be accepted by `is_gdal_name`.
+    """
     for beginning, system in _STORES.items():
         if name.lower().startswith(beginning):
             return system + name[len(beginning) :], (_ALLOWED_DRIVERS,)

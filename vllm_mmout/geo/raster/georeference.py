@@ -25,7 +25,7 @@ from vllm_mmout.geo.raster.ground_points import Affine, GroundControlPoint
 from vllm_mmout.geo.raster.tags import GeoTag
 
 _MOST_KEPT = 1000
-"""Largest number of values in the georeference tags of a file for which the parsed georeference is cached."""
+"""Largest number of values in a file's georeference tags. If there are more, the parsed georeference is not cached."""
 _FARTHEST = 1e100
 """Largest accepted coordinate of a raster's corner. The square of such a number is still finite."""
 PLACING_TAGS = (33550, 33922, 34264, 50844)
@@ -33,8 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Beginnings of the texts of coordinate systems on Earth. For GeoTIFF keys that GDAL does not understand, it returns a
-local coordinate system, whose text has another beginning."""
+"""Beginnings of the texts of coordinate systems on Earth. If GDAL does not understand GeoTIFF keys, it returns a local
+coordinate system, whose text begins differently."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -59,13 +59,14 @@ class Georeference:
     gcps_crs: str | None = None
     """Coordinate system of the ground control points ``gcps``."""
     pixel_is_point: bool = False
-    """Whether a pixel's value belongs to the point at its centre instead of its area. ``transform`` refers to pixel
-    corners anyway."""
+    """Whether a pixel's value belongs to the point at its centre, as for RasterPixelIsPoint in a GeoTIFF, and not to
+    its area. ``transform`` refers to pixel corners in both cases."""
     rpcs: RPC | None = field(default=None, repr=False)
     """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Their line and sample numbers follow GDAL's
     convention (RFC 22)."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """GeoTIFF keys of a coordinate system that GDAL does not understand, so that ``crs`` is None; empty otherwise."""
+    """GeoTIFF keys that state a coordinate system which GDAL does not understand. ``crs`` is then None. Empty for other
+    files."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):
@@ -139,7 +140,7 @@ class Georeference:
 
     @property
     def why_no_crs(self) -> str:
-        """Reason why ``crs`` is None, for an error message: the system is missing or is not understood."""
+        """Reason why ``crs`` is None, for errors: no coordinate system, or one that GDAL does not understand."""
         if not self.unread_keys:
             return "no coordinate system"
         return (
@@ -287,7 +288,7 @@ def _placing(crs: CRS) -> dict[str, Any] | None:
 
 
 def _datum(crs: CRS) -> str | None:
-    """Return the name of a coordinate system's datum, or None if the system states a shift to another datum.
+    """Return the name of a CRS's datum, or None if the CRS includes a transformation to another datum (a bound CRS).
 
     The datum must be compared because GDAL finds an EPSG code even for a system whose unknown datum is 100 m off.
     """

@@ -57,7 +57,7 @@ def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
 
 
 def fill_of_attributes(tags: Mapping[str, str]) -> str | None:
-    """Return the fill value of an HDF5 dataset from its attributes, as text, or None without a single value."""
+    """Return the attribute ``_FillValue`` of an HDF5 dataset as text, or None if it is missing or ambiguous."""
     text = _attribute(tags, "_FillValue")
     return None if text is None else text.split()[0].strip("{}")
 

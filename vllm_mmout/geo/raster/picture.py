@@ -49,7 +49,7 @@ class DeclaredSize:
     itemsize: int
     """Bytes of one value."""
     at_once: int
-    """Bytes of memory that decoding needs at once: for the largest strip or tile of a TIFF, or for the whole
+    """Memory in bytes that a decoder needs: for the largest strip or tile of a TIFF, or for the whole of any other
     picture."""
 
     @property
@@ -134,7 +134,7 @@ def picture_colours(count: int) -> tuple[str | None, ...]:
 
 
 def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return a metadata item and a notice about the EXIF orientation of a picture that Pillow has loaded.
+    """Return facts about the EXIF orientation of a loaded picture: a metadata item, and a notice for the user.
 
     Pillow turns a TIFF upright when it loads it, and removes the orientation.
     """

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place, Segments
 
 _AHEAD = 2**23
-"""Number of bytes to request ahead of the decoder. The file's cache must hold them and the strips or tiles being
-decoded."""
+"""Number of bytes to request ahead of the decoder. The file's cache must also have room for the strips or tiles that
+are being decoded."""
 _TOGETHER = 2**21
 """Number of bytes to collect before they are requested, so that adjacent strips or tiles share a request."""
 _TASKS = 256
-"""Largest number of decoding tasks to look ahead, even if they need few bytes."""
+"""Largest number of decoding tasks for which bytes are requested ahead, even if the tasks need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Limits in bytes for combining strips or tiles in one request: the largest gap between neighbours, and the size that
-completes a request."""
+"""Limits in bytes for reading several strips or tiles by one request: the largest gap between two of them, and the size
+from which a request is not extended."""
 
 
 class ReadAhead:
@@ -31,8 +31,8 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Requests for bytes of later decoding tasks, each as (end of the range of task indices that it serves, number
-        of bytes)."""
+        """Bytes that were requested for later decoding tasks. Each entry holds the index after the last of these tasks,
+        and the number of bytes."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

@@ -16,11 +16,12 @@ _KINDS: Final = tifffile.PHOTOMETRIC
 _JPEG_COMPRESSIONS: Final = frozenset({6, 7, 33007, 34892})
 """TIFF compression codes whose decoders already convert YCbCr to RGB."""
 _SIGNED: Final = np.array([0, 0x80, 0x80], np.uint8)
-"""XOR mask that makes a and b of ICCLab (offset by 128) signed, as in CIELab and in Pillow's raw LAB mode."""
+"""XOR mask for Lab pixels. It makes the bytes of a and b signed, as in Pillow's raw mode LAB. In ICCLab they are
+unsigned, with 128 added."""
 _CMYK: Final = 1
 """Value of the TIFF tag InkSet for cyan, magenta, yellow and black."""
 InRgb: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
-"""Function that converts pixels [rows, columns, 3] to RGB."""
+"""Function that converts pixels to RGB, both as uint8 [rows, columns, 3]."""
 
 
 def left_to_gdal(page: tifffile.TiffPage) -> str:

@@ -1,4 +1,4 @@
-"""Collect the decoded pixels of several windows in one array, a block. Pixels arrive one strip or tile at a time."""
+"""Collect decoded pixels in blocks, which are arrays of several windows. Pixels arrive one strip or tile at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Largest total size, in bytes, of the window arrays that are filled from one decoded strip or tile. For windows
-further ahead, the strip or tile is decoded again."""
+"""Largest total size, in bytes, of the window arrays that one decoded strip or tile is copied to. For further windows,
+the strip or tile is decoded again."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -36,8 +36,8 @@ class Slots:
     """
 
     size: tuple[int, int] | None = None
-    """Height and width of each array [windows, bands, height, width], in pixels. None if an array holds one window and
-    has its size."""
+    """Height and width in pixels of each array [windows, bands, height, width]. If None, each array holds a single
+    window and is as large as this window."""
     count: int = 1
     """Number of windows in each array [windows, bands, height, width]. The last array may have fewer."""
     empty: Empty = np.empty
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """Index of the first column to the right of all windows of the run."""
+        """Index of the column after the last column that the windows cover."""
         return self.window.col + (self.count - 1) * self.col_step + self.window.width
 
     def column_ranges(self) -> Iterator[tuple[int, int]]:
@@ -112,7 +112,7 @@ class Failure:
     window_index: int
     """Index of the failed window among all windows that are read."""
     task_index: int
-    """Index, in the order of start, of the decoding task that failed. If several fail in one window, the lowest is
+    """Index of the decoding task that failed, by order of start. If several tasks of a window fail, the lowest index is
     kept."""
     error: Exception
 
@@ -205,10 +205,11 @@ class Blocks:
         """Lower bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block`, first row, first column."""
         edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """Upper bounds (exclusive) of each `Run` of windows, int64 [runs, 3]: index of its `Block`, row, column."""
+        """Upper bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block` + 1, and the row and column
+        after its last."""
         self.ends = self._all_ends()
-        """End (exclusive) of the blocks that share decoded strips or tiles with block i, by block index i. Later blocks
-        decode them again."""
+        """Index, for each block, after the last block that is filled from the same decoded strips or tiles. Later
+        blocks decode them again."""
 
     def __len__(self) -> int:
         return self._number
@@ -229,7 +230,7 @@ class Blocks:
         self._open.clear()
 
     def runs_in(self, area: Window, first_block: int, end_block: int) -> list[tuple[Run, Block]]:
-        """Return each `Run` of windows that overlaps ``area``, with its `Block`, in a range of block indices."""
+        """Return the runs of windows that overlap ``area``, each with its `Block`, for a range of block indices."""
         starts, stops = (first_block, area.row, area.col), (end_block, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]

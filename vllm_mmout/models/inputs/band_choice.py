@@ -25,7 +25,7 @@ _ALIKE_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class BandList:
-    """Bands of an input, and how they may be chosen. Bands are numbered from 1."""
+    """Bands of an input, and rules for choosing them. Bands are numbered from 1."""
 
     what: str
     """Description of the input in error messages, such as "the input"."""
@@ -160,16 +160,16 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, same_named: Sequence[Sequence[int]]) -> bool:
-        """Return whether the input's bands with the indices ``same_named`` can come from the model's sensor.
+        """Return whether the bands ``same_named``, named like the model's bands, can come from the model's sensor.
 
-        Their names equal those of the model's bands, which is not enough: B5 of Landsat is not B5 of Sentinel-2.
+        Equal names are not enough: B5 of Landsat is not B5 of Sentinel-2.
         """
         own = set(possible_sensors(self.wanted))
         file_sensors = {bands.bands[place].sensor for places in same_named for place in places} - {None, OTHER_SENSOR}
         return own == {""} or not file_sensors or bool(own & file_sensors)
 
     def _note(self, bands: BandList, meanings: NameMeanings, places: Sequence[int]) -> None:
-        """Record the assumptions made in the choice of the bands ``places`` as notes for the user."""
+        """Add a note for the user about each assumption behind the choice of the bands ``places``."""
         if meanings.use_colours(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
             self.noted.append(

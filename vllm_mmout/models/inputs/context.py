@@ -72,13 +72,13 @@ def dummy_of(context: InputContext, factory: Callable[..., Any], model: str) -> 
 
 
 def processed(context: InputContext, processor: Callable[..., Any], data: Any) -> Any:
-    """Return an input as changed by ``processor``, the input processor that a model registered."""
+    """Return ``data`` as changed by ``processor``, the function that a model registered to process its inputs."""
     inputs = processor(context, {"prompt_token_ids": [1], "multi_modal_data": {IMAGE: data}})
     return inputs["multi_modal_data"][IMAGE]
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """Return the maximum number of tokens of an input of a model. ``registered`` is the number or a function of it.
+    """Return the largest number of tokens of a model's input. ``registered`` is this number, or a function for it.
 
     A function is called with ``context``. Raise RegistrationError if the number is no integer from 0 on.
     """

@@ -107,7 +107,7 @@ def _as_cell(value: Any) -> Any:
 
 
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the area of each class, or of each class in each feature, as a row of a CSV table.
+    """Write the area of each class to a CSV table. For areas by feature, each row is one class in one feature.
 
     Texts cannot run as formulas of a spreadsheet.
     """

@@ -53,7 +53,7 @@ async def _close(form: ReceivedForm) -> None:
 
 
 async def read_json(request: Request, options: ServingOptions) -> Any:
-    """Read and parse a JSON body. Images and the prompt may be longer than other fields."""
+    """Read and parse a request's JSON body. Images and the prompt have higher size limits than other fields."""
     if not is_json(request):
         raise await unsupported(request, "application/json")
     return await parsed(partial(decoded, data=False), await read_body(request, options, MAX_TEXT))
@@ -78,9 +78,9 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body that may have a long field "data", or else long images and a long prompt.
+    """Parse a JSON body. Its field "data" may be long if ``data`` is True, and images and the prompt if it is False.
 
-    The field "data" may be long, and any JSON, if the argument ``data`` is True.
+    A long field "data" may be any JSON.
     """
     return decoded_fields(body, _OF_DATA if data else OF_IMAGES)
 
@@ -120,7 +120,7 @@ class _Name:
 
 
 class _Names:
-    """Counter that creates the keys of a JSON object, and raises ApiError if there are too many."""
+    """Factory of the keys of a JSON object, which raises ApiError if there are too many."""
 
     count = 0
 

@@ -83,7 +83,7 @@ class BlockFile(ManyReadersFile):
 
 
 def too_large(name: str, fact: str, limit: int) -> InputError:
-    """Return the error for a request that exceeds the limit of bytes fetched at once. ``fact`` states its size."""
+    """Return the error for a file, or a part of it, that is too large to fetch at once. ``fact`` states its size."""
     return InputError(
         f"{name} is too large to be fetched at once: {fact}, the limit is {limit}; raise {LIMIT}, or make it a"
         " tiled GeoTIFF on a server that supports range requests"

@@ -27,7 +27,8 @@ class FetchOptions:
     retries: int = 3
     """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30
-    """Largest number of bytes fetched at once, as for a picture or a file whose server does not support byte ranges."""
+    """Largest number of bytes fetched at once. It limits pictures, and files on servers without support for byte
+    ranges."""
     backoff: float = 0.5
     """Seconds to wait before the first retry. The wait doubles with each further retry."""
     redirects: int = 5

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.stack.alignment import Alignment
 
 _HALF = 0.5 + 1e-6
-"""Number that is added to a mean before it is rounded down, so that halves round up despite floating-point errors."""
+"""Number that is added to a mean before rounding down. It is slightly more than 0.5, so that halves round up despite
+floating-point errors."""
 
 
 def resampled(

@@ -26,7 +26,8 @@ from vllm_mmout.geo.raster.stack.resampling import resampled
 from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
-"""Pixels [bands, height, width] of a window, and bool [height, width] that marks valid pixels (None: all are valid)."""
+"""Pixels [bands, height, width] of a window and their mask, bool [height, width], True if valid. None if all are valid.
+"""
 FINER = 1 - 1e-6
 """Ratio of the areas of two pixels below which the smaller pixel counts as finer."""
 _DATE = "TIFFTAG_DATETIME"
@@ -98,7 +99,7 @@ class OpenStack(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each strip or tile was decoded, for the files of the stack one after the other."""
+        """Number of times that each strip or tile was decoded, concatenated for all files of the stack."""
         return np.concatenate([member.raster.decoded for member in self._members])
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
@@ -113,7 +114,7 @@ class OpenStack(OpenRaster):
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """Return the block size, in pixels, for reading the stack, and the bytes decoded to read such a block.
+        """Return the size in pixels of a block of the stack, and the number of bytes that are decoded to read a block.
 
         Height and width are the largest of all rasters.
         """
@@ -240,7 +241,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
-    """Change interpolated pixels that equal nodata by chance to the next lower value (at the minimum, next higher)."""
+    """Change interpolated pixels that equal nodata by chance to the next lower value, or higher at the minimum."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
         toward = np.inf if value == np.finfo(array.dtype).min else -np.inf
