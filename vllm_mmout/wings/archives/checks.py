@@ -156,13 +156,13 @@ def checked_unpool(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_index(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Index a tensor with bounds checks, which ``_unsafe_index`` skips in compiled code."""
+    """Index a tensor with bounds checks, which aten's ``_unsafe_index`` skips in compiled code."""
     del op
     return torch.ops.aten.index.Tensor(*args, **kwargs)
 
 
 def checked_reshape(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reshape a tensor with size checks, which ``_unsafe_view`` skips in compiled code."""
+    """Reshape a tensor with size checks, which aten's ``_unsafe_view`` skips in compiled code."""
     del op
     return torch.ops.aten.reshape.default(*args, **kwargs)
 
@@ -196,8 +196,8 @@ _KINDS: Final[Mapping[str, type]] = {
     "Generator": torch.Generator,
     "Stream": torch.Stream,
 }
-"""Maps argument types of operator schemas to the class that a value must have. torch alone would also accept an integer
-as the number of a dtype, a device or a layout."""
+"""Maps argument types in operator schemas, such as ScalarType, to the Python class that a value must have. torch itself
+would also accept an integer, as the number of a dtype, device or layout."""
 CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys((f"aten.{name}" for name in _FACTORIES.split()), checked_factory),
     **dict.fromkeys(("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c"), checked_fft),
@@ -235,7 +235,7 @@ def with_checks(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _check_call(node: fx.Node) -> None:
-    """Raise ValueError if an operator handles only plain numbers, or if a dtype or device is passed as a number."""
+    """Check an operator call. Raise ValueError if its schema lacks tensors, or a dtype or device is an integer."""
     schema = cast("Any", node.target)._schema  # noqa: SLF001 - an operator has no public attribute for its schema
     if "Tensor" not in str(schema) and schema.name.removeprefix("aten::") not in _OF_SIZES:
         _refuse(node.target, "it takes and gives plain numbers")

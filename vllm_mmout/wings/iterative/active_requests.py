@@ -28,7 +28,7 @@ _ATTRIBUTE: Final = "mmout"
 `ActiveRequest`."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
-"""Input tensors of a request by keyword, or the error that is raised because they are missing."""
+"""Input tensors of a request by name, or the error that makes the request fail because it lacks them."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,8 @@ class ActiveRequest:
     """State of a running request to a model that computes its result in several steps."""
 
     state: Any
-    """State of the request as the model's ``begin`` or last ``step`` returned it. After a failure, an MMOutError."""
+    """State of the request, as returned by the model's ``begin`` or its last ``step``. An MMOutError if the request
+    failed."""
     total_steps: int
     """Number of steps after which the request is finished."""
     preview_steps: Sequence[int] = ()
@@ -92,8 +93,8 @@ class StepRunner:
             ]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         finished = cursor.get_finished_mask()
-        """Mask that tells vLLM which requests are finished. It is changed in place: failed requests count as finished
-        too."""
+        """Mask of the finished requests, which vLLM reads. Failed requests are marked as finished too, by a change in
+        place."""
         finished[:] = [ends or request.failed for ends, request in zip(finished, running, strict=True)]
         ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)

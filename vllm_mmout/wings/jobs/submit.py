@@ -46,7 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command ``submit``. The client is imported here, so that other commands start faster."""
+    """Run ``vllm-mmout submit``. The job client is imported only here, so that other commands start faster."""
     from vllm_mmout.wings.jobs.client.command import run_command
 
     return run_command(options)

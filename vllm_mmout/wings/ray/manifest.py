@@ -38,8 +38,8 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     node: str = ""
     """Network address of the machine that ran the scene."""
     known: dict[str, Any] = {}
-    """Units, class names and palette of a window's result. They are needed to join windows, and the GeoTIFF lacks
-    them."""
+    """Further facts about the result that its GeoTIFF lacks, such as units, class names and palette. They are needed
+    when the windows of a scene are joined."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,14 @@ class Manifest:
         self.objects.remove(self.objects.address(f"{FOLDER}/{self.key(record.scene, record.options)}.json"))
 
     def start_count(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
-        """Return how often a scene was started in a run. ``run`` is the run's unique name."""
+        """Return how often a scene was started in ``run``, the unique name of a run of ``vllm-mmout run --ray``."""
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def count_start(self, run: str, scene: str, options: Mapping[str, Any]) -> None:
-        """Count one more start of a scene in a run. ``run`` is the run's unique name."""
+        """Store one more start of a scene, to recognise scenes that crash a worker.
+
+        ``run`` is the unique name of one run of ``vllm-mmout run --ray``.
+        """
         self.objects.write(f"{self._starts(run, scene, options)}/{secrets.token_hex(8)}", b"")
 
     def _starts(self, run: str, scene: str, options: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ PARTS: Final = f"{FOLDER}/parts"
 """Name of the folder for intermediate results, such as those from windows of a scene. They are deleted after
 joining."""
 RUNS: Final = f"{FOLDER}/runs"
-"""Name of the folder for temporary files, which are deleted at the end of a run."""
+"""Name of the folder for temporary files. They are deleted when all scenes are done."""
 
 
 class ResultFile(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class ResultFile(msgspec.Struct, frozen=True):
 
 
 def main_last(files: Iterable[Path]) -> list[Path]:
-    """Sort the files of a result so that the main file comes last: it has the shortest name except for style files."""
+    """Sort a result's files so that the main file, which has the shortest name, is last. Style files come first."""
     return sorted(files, key=lambda file: (file.suffix != ".qml", -len(file.name)))
 
 

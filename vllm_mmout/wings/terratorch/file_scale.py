@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.terratorch.scaling import ImageScaling
 
 _REFLECTANCE: Final = 1e-4
-"""Factor from stored integers to reflectance in HLS and Sentinel-2. A model with this ``constant_scale`` takes
-reflectance."""
+"""Factor that turns stored integers of HLS and Sentinel-2 into reflectance. A model with this ``constant_scale``
+expects reflectance as input."""
 _ROUNDING: Final = 1e-6
 """Scales that differ by less than this fraction count as equal, since files may store them as float32."""
 
 
 def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return the bands of one image, scaled as the request sets, or as the files declare if the model's scale differs.
+    """Return the bands of an image. If the files' scale is not the model's, apply it, unless the request sets one.
 
     If integers state another scale than the model's, the files' scale and offset are applied. The values are floats
     then, which the model takes as reflectance, without its own scale.
@@ -61,12 +61,12 @@ def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: Output
 
 
 def _holds_integers(layer: Layer) -> bool:
-    """Return whether a band's values reach the model as integers. NetCDF values, for example, are made floats."""
+    """Return whether a band's integers reach the model unscaled. NetCDF values, for example, are scaled on reading."""
     return layer.raster.dtype.kind in "iu" and not packing_of(layer).applied
 
 
 def _equals(packing: Packing, factor: float) -> bool:
-    """Return whether stored values times ``factor`` are the physical values that a file declares."""
+    """Return whether a file's scale equals ``factor`` and its offset is 0, apart from rounding errors."""
     offset = packing.offset - packing.shift * packing.scale
     return isclose(packing.scale, factor, rel_tol=_ROUNDING) and abs(offset) <= _ROUNDING
 

@@ -71,7 +71,7 @@ def encode_exactly(network: nn.Module) -> bool:
 
 
 def _build_embedding_network(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
-    """Build the network of an embedding task. The folder that the task's constructor creates is temporary."""
+    """Build the network of a TerraTorch embedding task. The folder that its constructor creates is deleted."""
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are about files that it would write
         built: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model
@@ -83,8 +83,8 @@ REMEDY = (
     ' "pretrained_cfg.model" that it was trained with; names may depend on the release of TerraTorch'
 )
 _TASK = "model."
-"""Name prefix of the network's weights in a checkpoint. Other entries, such as weights of the loss, are only for
-training."""
+"""Name prefix of the network's weights in a checkpoint. Entries without it, such as weights of the loss, are needed
+only for training."""
 _AUXILIARY = "aux_heads."
 """Prefix of the names of auxiliary decoders' weights. Auxiliary decoders are used only in training."""
 
@@ -109,7 +109,7 @@ def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tenso
 
 
 def _network_weights(stored: Mapping[str, Any], network_state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the network's weights in a checkpoint by name, without the prefix "model."."""
+    """Return the weights of the network in a checkpoint. The prefix "model." is removed from their names."""
     entries = stored.get("state_dict")
     named: Mapping[str, Any] = stored if entries is None else entries
     of_task = {name.removeprefix(_TASK): weight for name, weight in named.items() if name.startswith(_TASK)}

@@ -56,7 +56,7 @@ class FeaturesMapper:
 
     @property
     def pictures(self) -> bool:
-        """Whether the input is a video, whose frames are picture files."""
+        """Whether the input is a video. Its frames are given as picture files."""
         return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:

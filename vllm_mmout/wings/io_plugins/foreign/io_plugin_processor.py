@@ -52,8 +52,8 @@ class IOPluginProcessor(OwnInputsProcessor):
     """Name of the plugin's entry point."""
 
     honours: ClassVar[frozenset[str]] = frozenset({"processor", "indices", "partial_images", "part"})
-    """Names of the request options that this processor accepts. Options about previews are ignored, because plugins
-    cannot make previews."""
+    """Names of the request options that this processor accepts. Options about previews are accepted but ignored,
+    because plugins cannot make previews."""
     plugin_class: type | None = None
     """Class of the plugin, imported before the engine starts."""
     plugin_object: Plugin | None = None

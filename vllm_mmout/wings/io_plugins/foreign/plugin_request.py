@@ -54,20 +54,20 @@ class PluginRequest(Run):
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
-        """Connect the request to the engine frontend that runs it, and reserve a unique request id for the plugin."""
+        """Connect the request to the engine frontend's limit on tiles (``budget``), and reserve a request id."""
         super().attach(budget, wake, **options)
         self._id = self._plugin.ids.take(self.request.request_id)
 
     def stopping(self) -> None:
-        """Make the thread that waits for a plugin call raise StoppedError."""
+        """Raise StoppedError in the thread that waits for a plugin call."""
         self._calls.stop()
 
     def close(self) -> None:
-        """Stop waiting for plugin calls. Delete the temporary copy of the input when the last running call returns."""
+        """Stop waiting for calls of the plugin. When the last call returns, the input's temporary copy is deleted."""
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
-        """Let the plugin make the prompts. Return their number, and the size in bytes of the largest prompt."""
+        """Call the plugin's ``pre_process``, which makes prompts. Return their number, and the largest in bytes."""
         self._data.parent = self.folder
         self._prompts, self._pooling = self._call_plugin("pre_process", self._made, _INPUT_ERRORS)
         count = len(self._prompts)

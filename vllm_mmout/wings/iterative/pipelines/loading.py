@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Key of the settings of a diffusers pipeline in ``config.json``: ``folder`` is the pipeline's folder, and results of
-more than ``tiled_above`` pixels are decoded in tiles to save memory."""
+"""Key in ``config.json`` of the settings of a diffusers pipeline. The setting ``folder`` is the pipeline's folder.
+Results of more pixels than the setting ``tiled_above`` are decoded in tiles to save memory."""
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'
 

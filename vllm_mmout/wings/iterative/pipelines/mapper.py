@@ -63,7 +63,7 @@ class RasterPipelineMapper(RasterMapper):
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the pixels ``planes`` as a float32 tensor ``image``, plus the number of denoising steps."""
+        """Return the pixels ``planes`` as a float32 tensor ``image``, and the request's number of denoising steps."""
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 

@@ -43,7 +43,9 @@ class NetworkCall:
 
 
 class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hints
-    """Greenlet that runs one request's pipeline. All its methods must be called from the same thread.
+    """Greenlet that runs one request's pipeline, and pauses when the pipeline calls a network.
+
+    All its methods must be called from the same thread.
 
     Args:
         run: a call of the request's pipeline.

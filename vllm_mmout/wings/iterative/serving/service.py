@@ -65,7 +65,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of an input picture, or None if the size of the result does not depend on it.
+        """Return the pixel limit of an input picture, or None if the result's size does not depend on the picture.
 
         There is no limit if the request sets the size of the result, or if the model takes rasters.
         """
@@ -91,7 +91,7 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return a copy of a request for the result with the index ``number``. If a seed is set, add ``number`` to it."""
+    """Return a copy of ``work`` for result ``number`` of several results. A set seed grows by ``number``."""
     seed = work.params.seed
     fields = work.request
     if seed is not None:

@@ -101,7 +101,7 @@ class PartFile:
         self._record = self.path.with_name(f"{self.path.name}.json")
         self._source = source
         self.etag: str | None = None
-        """ETag of the result that the file's bytes belong to, or None if the download cannot be resumed."""
+        """ETag of the result whose bytes are in the file, or None if the download cannot be resumed."""
         try:
             self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
         except OSError as error:
@@ -138,7 +138,7 @@ class PartFile:
             self.size += len(data)
 
     def finish(self) -> None:
-        """Flush the file to disk, because the server may now delete its copy of the result."""
+        """Flush the downloaded file to disk, because the server may delete the result afterwards."""
         with self._errors():
             self._file.flush()
             os.fsync(self._file.fileno())

@@ -34,7 +34,7 @@ MOST_BANDS: Final = 32
 _AT_ONCE: Final = 16 << 20
 """Maximum bytes of pixels that are read in one go. A single tile or strip of the file may be larger."""
 _SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
-"""Input dtypes that a preview can have as well. The pixels are then not converted."""
+"""Dtypes of inputs whose previews have the same dtype. Pixels of other inputs are converted."""
 _CONVERTED_DTYPES: Final = {"bool": "uint8", "int8": "int16"}
 """Integer dtype of the preview for an input dtype that is not in `_SAME_DTYPES`. Any other input becomes float32."""
 _PHOTOMETRIC: Final = 262
@@ -154,7 +154,7 @@ def _is_rgb(file: BinaryIO) -> bool:
 def _bands_to_draw(
     raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool
 ) -> tuple[int, ...]:
-    """Return the numbers of the bands to draw, found by the names of the input's bands or of the model's bands."""
+    """Return the numbers of the bands to draw, chosen by the band names of the input or, if unnamed, of the model."""
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):
@@ -193,7 +193,7 @@ class _AxisRange(NamedTuple):
     length: int
     """Number of raster pixels to read."""
     indices: NDArray[np.intp]
-    """Index of the raster pixel that each preview pixel shows, counted from ``first``."""
+    """Index of the raster pixel that each preview pixel shows, relative to ``first``."""
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -213,7 +213,7 @@ def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dt
 
 
 def _axis_ranges(shown_pixels: NDArray[np.intp], block_length: int, most: int, *, apart: bool) -> list[_AxisRange]:
-    """Split an axis of a raster into ranges of pixels so that each range is read in one go.
+    """Split an axis of a raster into ranges of pixels that a preview reads one after another.
 
     Args:
         shown_pixels: for each preview pixel, the index of its raster pixel.

@@ -51,7 +51,7 @@ class JobKind:
 
 
 SCENE_KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.deleted", SceneJob.described)
-"""Jobs that process a scene."""
+"""Job type for jobs that process a scene."""
 
 
 def exempt_handler(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:

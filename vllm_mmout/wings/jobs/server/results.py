@@ -41,7 +41,7 @@ class JobResult:
     """Sentences about defaults that were assumed because the input lacks metadata."""
 
     def close(self) -> None:
-        """Close the file and the preview."""
+        """Close the encoded file of the result, and its preview."""
         self.file.close()
         if self.picture is not None:
             self.picture.close()

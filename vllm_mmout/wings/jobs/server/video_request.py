@@ -63,12 +63,18 @@ class VideoRequest:
     video: VideoSettings
 
     def keep_reference(self, sources: Sources) -> SceneInputs:
-        """Return the input of the job. Its reference image stays open until the job ends. The call blocks."""
+        """Return the input of the video job: its reference image, if any, which stays open until the job ends.
+
+        The call blocks.
+        """
         return keep_reference(self.image_request.images, sources)
 
 
 def keep_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
-    """Return the input of a video job. Its reference image stays open until the job ends. The call blocks."""
+    """Return the input of a video job: its reference image, if any, which stays open until the job ends.
+
+    The call blocks.
+    """
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 

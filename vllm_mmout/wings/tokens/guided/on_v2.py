@@ -1,4 +1,4 @@
-"""Restrict the tokens of answers by a logits processor for vLLM's Model Runner V2."""
+"""Forbid tokens in a model's answers with a logits processor for vLLM's Model Runner V2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Base: Any = v2_interface() or object
 
 
 class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that have this base class
-    """vLLM logits processor for Model Runner V2 that forbids the tokens which a request's `Guide` excludes."""
+    """vLLM logits processor for Model Runner V2. It forbids tokens by the token rules of each request, its `Guide`."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: Any) -> None:
         self._states = req_states
@@ -31,7 +31,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         refuse_client_rules(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Start tracking a new or resumed request. Return whether a `Guide` restricts its tokens.
+        """Start tracking the tokens of a new or resumed request. Return whether token rules (a `Guide`) restrict them.
 
         ``req_idx`` is the request's index in vLLM's table of running requests.
         """
@@ -43,7 +43,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return True
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Set forbidden tokens in ``logits`` [requests, vocabulary] to minus infinity, for requests with a `Guide`."""
+        """Set the logits [requests, vocabulary] to minus infinity for tokens that a `Guide` (token rules) forbids."""
         slots = ctx.idx_mapping_np.tolist()
         guided = [(row, slot) for row, slot in enumerate(slots) if slot in self._requests]
         if not guided:
@@ -51,7 +51,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return self._masks.apply(logits, lambda: self._updated_trackers(guided, ctx))
 
     def _updated_trackers(self, guided: list[tuple[int, int]], ctx: Any) -> list[tuple[int, TokenTracker]]:
-        """Pass new tokens to the tracker of each request with a `Guide`. Return pairs (row in the logits, tracker).
+        """Update the token trackers of the requests in ``guided``. Return pairs (row in the logits, tracker).
 
         ``guided`` holds (row in the logits, index of the request) for each restricted request. For most requests, the
         only new token is the token that is fed in this step.

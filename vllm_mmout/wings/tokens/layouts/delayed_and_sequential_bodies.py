@@ -72,12 +72,12 @@ class DelayedBody(Body):
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _is_padding(self, step: int, book: int) -> bool:
-        """Return whether time step ``step`` has padding for codebook ``book``, which is delayed by ``book`` steps."""
+        """Return whether codebook ``book``, which starts ``book`` steps late, has padding at time step ``step``."""
         frame = step - book
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _padding_may_begin(self, step: int, book: int) -> bool:
-        """Return whether the next token may be the padding after the last code, which tells the number of frames."""
+        """Return whether padding may come next, after the last code. Its start tells the number of frames."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:
@@ -99,7 +99,7 @@ class SequentialBody(Body):
         self._apart = not isinstance(layout.first, int)
 
     def take(self, token: int) -> bool:
-        """Collect a code of the codebook whose turn it is. Return False for any other token."""
+        """Collect a code of the codebook that must come next. Return False for any other token."""
         taken = len(self._tokens)
         if self._next_book_may_begin and self._slots[1].first <= token < self._slots[1].stop:
             self._frame_count = taken

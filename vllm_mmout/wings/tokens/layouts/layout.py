@@ -68,7 +68,7 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return the number of extra frames that the order "delayed" needs. It is 0 for other orders."""
+        """Return how many frames the order "delayed" adds: each codebook starts a frame later. 0 for other orders."""
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
@@ -149,7 +149,7 @@ def _said(grid: tuple[int, int] | None) -> str:
 
 
 def _frames(layout: TokenLayout, books: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Convert codes to the token ids of each frame, as an array [frames, positions in a frame]."""
+    """Convert ``books``, the codes of each codebook, to an array of token ids [frames, positions in a frame]."""
     order = [slot.codebook for slot in layout.slots]
     rates = [order.count(book) for book in range(layout.codebooks)]
     counts = {divmod(codes.size, rate) for codes, rate in zip(books, rates, strict=True)}

@@ -20,11 +20,11 @@ class NextTokens(NamedTuple):
     """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Ranges of picture or sound tokens that may come next. The number of tokens that must follow, `Fit.after`,
-    includes the end marker here."""
+    """Ranges of picture or sound tokens that may come next. `Fit.after`, the number of tokens that must follow, also
+    counts the end marker."""
     text: int | None = None
-    """Minimum number of tokens that must follow a text token to complete the unfinished picture or sound. 0 outside
-    pictures and sounds. None if text may not come next."""
+    """Minimum number of tokens that still complete the unfinished picture or sound if a text token comes next. 0 if
+    none is unfinished. None if text may not come next."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -211,12 +211,12 @@ class StreamParser:
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _is_complete(self, body: Body) -> bool:
-        """Return whether the picture or sound that ends together with the answer has all its codes."""
+        """Return whether the picture or sound in ``body`` is complete when the answer ends."""
         return self._complete if self._due else body.has_all_codes or (self._has_open_end and body.whole)
 
     @property
     def _has_open_end(self) -> bool:
-        """Return whether end marker and grid are both missing, so that any token but a code ends the medium."""
+        """Return whether any token but a code ends a picture or sound: the layout has neither end marker nor grid."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
@@ -229,7 +229,7 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error, and return False. Return True without an error for the stop token that ended the stream.
+        """Record an error for a token that does not fit. Return False, or True if the token only ended the stream.
 
         A token that ended the stream, such as an EOS, counts as text and is not an error.
         """
@@ -265,11 +265,11 @@ class Medium:
     start: int
     """Index of the first output token of the picture or sound, including its begin marker."""
     stop: int
-    """Index after the last output token of the picture or sound, including its end marker. The range
-    ``output_token_ids[start:stop]`` includes text inside a sound if the layout allows such text."""
+    """Index after the last output token of the picture or sound, including its end marker. If the model's token layout
+    allows it, text tokens may come between the tokens of a sound."""
     codes: tuple[NDArray[np.int64], ...]
-    """Codes as one int64 array per codebook: [rows, columns] for an image, [n_k] for a sound. Incomplete rows or frames
-    are left out."""
+    """Codes as one int64 array per codebook: [rows, columns] for an image, [number of codes] for a sound. Incomplete
+    rows or frames are left out."""
     complete: bool
     """Whether the picture or sound has all its codes. False if the answer ended, or continued with text, before
     that."""

@@ -85,7 +85,7 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Conte
 
 
 def checked_context(value: object) -> Context:
-    """Check the option ``context``, the numbers of frames before and after a frame that affect its samples."""
+    """Check the option ``context``: how many frames before and after a frame affect the samples decoded from it."""
     numbers = list(value) if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or any(
         isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers

@@ -95,7 +95,7 @@ class TextTokenizer:
 
     @cached_property
     def _plain(self) -> Any:
-        """Return a copy of the tokenizer that encodes the spelling of special tokens as plain letters."""
+        """Return a copy of the tokenizer that does not recognise special tokens in texts, but encodes their letters."""
         described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # called only if there is one
         for token in described["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.guarded
@@ -155,7 +155,7 @@ class PromptTokens:
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled_pieces({})))
         self._template_tokens: dict[frozenset[str], list[int]] = {}
         """Cache of the special tokens that the prompt template contains, by the set of placeholders that a client
-        fills. The other placeholders get default texts, which may contain special tokens too."""
+        fills. They depend on this set because the default texts of other placeholders may contain special tokens."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.
@@ -180,7 +180,7 @@ class PromptTokens:
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _missing_marker(self, ids: list[int]) -> Sequence[int]:
-        """Return the begin marker of a picture or sound if the prompt ``ids`` must still end with it, else ().
+        """Return the begin marker of a picture or sound if it must be appended to the prompt ``ids``, else ().
 
         No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
         """
@@ -192,7 +192,7 @@ class PromptTokens:
         return () if is_open else begin
 
     def _template_tokens_of(self, names: frozenset[str]) -> list[int]:
-        """Return the special tokens of the prompt template if clients fill the placeholders ``names``.
+        """Return the special tokens of the prompt template when the client fills only the placeholders ``names``.
 
         ``names`` are the placeholders for which the client gives a value. The others get their default text.
         """
@@ -223,7 +223,7 @@ class PromptTokens:
         return ids + self._tokenizer.plain(text) + list(after)
 
     def _split_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
-        """Split the pieces of a prompt at special tokens, but leave pieces that the client wrote unsplit."""
+        """Split a prompt's pieces from the template at special tokens. Pieces that the client wrote stay whole."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | SpelledToken] = []
         stripped = False

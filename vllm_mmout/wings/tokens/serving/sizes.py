@@ -46,13 +46,13 @@ class Sizes:
         self._processor = processor
         self._fixed = None if processor.layout.grid is None else Grid(*processor.layout.grid)
         self._prompt_has_size = {"rows", "columns"} <= template.names
-        """Whether the prompt template has placeholders for rows and columns, so that the prompt tells the model the
-        picture's size."""
+        """Whether the prompt template has placeholders for the numbers of rows and columns, which tell the model the
+        size of the picture."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Measured width and height in pixels of the block that one code is decoded to, or the error message of a
-        failed measurement. None before measuring."""
+        """Width and height in pixels that one code is decoded to, or the error message if measuring them failed. None
+        before they are measured."""
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:
@@ -83,7 +83,7 @@ class Sizes:
         return Grid(height // cell.height, width // cell.width)
 
     def cell(self) -> Cell:
-        """Return the size in pixels of one cell of a picture's grid. The first call blocks to decode a test picture."""
+        """Return the width and height in pixels that one code is decoded to. The first call decodes a test picture."""
         with self._lock:
             if self._cell is None:
                 self._cell = self._measured()

@@ -26,7 +26,7 @@ _HEAD: Final = ("id", "object", "created", "model")
 
 @dataclass(slots=True)
 class _ChoiceProgress:
-    """Text, number of pictures, and sound that were already sent for one choice of a chat's answer."""
+    """Record of the text, pictures and sound that were already sent for one choice of a chat's answer."""
 
     text: str = ""
     images: int = 0
@@ -79,7 +79,7 @@ class MediaEvents:
         return [*media_events, *text_events] if ends else [*text_events, *media_events]
 
     def _deltas(self, index: int, media: list[Any], *, ends: bool) -> Iterator[dict[str, Any]]:
-        """Yield a ``delta`` object for each new picture or chunk of sound in choice ``index``. Blocks."""
+        """Yield ``delta`` objects of the new pictures or sound in ``media``, for the choice ``index``. Blocks."""
         sent = self._choices[index]
         if self._asked.form is None:
             for entry in images(self._asked, media, sent.images):
