@@ -40,7 +40,7 @@ _WAYS_ON_CUDA: tuple[Mapping[str, Any], ...] = ({"backend": "cudagraphs"}, {"mod
 """Arguments of ``torch.compile`` to try on CUDA. "cudagraphs" makes a CUDA graph of eager mode's kernels, and
 "reduce-overhead" of Inductor's kernels.
 
-On an H200, Inductor's kernels took 1.5 times as long as those of eager mode, for a ViT-B/16 in bfloat16. A graph of
+On an H200, Inductor's kernels took 1.5 times as long as eager mode for a ViT-B/16 in bfloat16. A graph of
 eager mode's kernels saves the time to launch them. It copies the weights at each run, which takes some percent of a
 forward pass.
 """
@@ -68,8 +68,8 @@ class CompiledForward:
         self.sizes = (*(1 << power for power in range(6) if 1 << power < largest), largest)
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """Input dtypes that the model was compiled for. None if only a submodule is compiled, because the model then
-        converts its inputs before they reach the submodule."""
+        """Input dtypes that the model was compiled for. None if only a submodule is compiled, because the dtypes of its
+        inputs do not depend on the dtypes of the model's inputs."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
@@ -157,7 +157,7 @@ class CompiledForward:
         return max(found, key=itemgetter(0))
 
     def _check(self, batch: Inputs, expected: Raw) -> None:
-        """Run the compiled model. Raise ModelError if its output is not ``expected``, the output of eager mode."""
+        """Run the compiled model. Raise ModelError unless its output is close to ``expected``, eager mode's output."""
         for _ in range(3):  # the second run records CUDA graphs
             _check_close(self._batch(batch), expected)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Holder of a result's `Source`, the description of its input. All holders are equal, so == ignores the source."""
+    """Holder of the description of a result's input. All holders are equal, so that results compare by their fields."""
 
     source: Source | None = field(default=None, compare=False, repr=False)
 

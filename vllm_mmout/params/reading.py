@@ -22,8 +22,7 @@ _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 
 
 _LONGEST_SENT = 1 << 20
-"""Maximum number of characters of the option ``aoi`` in a request, because the event loop is blocked while it is
-checked."""
+"""Maximum number of characters of the option ``aoi`` in a request. Checking it blocks the event loop."""
 
 FILE, STORED = "file", "stored"
 """Values of ``scale`` that are not numbers. "file" applies the scale that the file states, and "stored" uses the values

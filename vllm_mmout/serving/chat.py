@@ -50,7 +50,7 @@ def asks_for_media(modalities: Any) -> bool:
 
 
 async def check_media(request: Request) -> None:
-    """Call `refuse_media`, unless the server's model answers chats with pictures or sounds."""
+    """Refuse a chat that asks for pictures or sounds, unless the server's model can answer with them."""
     service = getattr(request.app.state, "mmout", None)
     if not (isinstance(service, Service) and service.chats):
         await refuse_media(request)

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where`: the hook is needed only in processes that create engines. Other processes thus need not import
-the modules that it changes.
-
-A process creates engines if it has imported ``EngineArgs``.
-"""
+"""Value of `Hook.where`: the hook is needed only in processes that create engines, recognised by the import of
+``EngineArgs``. Other processes need not import the modules that it changes."""
 CORE = "core"
-"""Value of `Hook.where`: the hook is needed only in processes that may run an engine core. Other processes thus need
-not import the modules that it changes.
-
-A process may run an engine core if it has imported vLLM's module of the core.
-"""
+"""Value of `Hook.where`: the hook is needed only in processes that may run an engine core, recognised by the import of
+vLLM's module of the core. Other processes need not import the modules that it changes."""
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
 

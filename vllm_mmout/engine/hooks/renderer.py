@@ -21,7 +21,7 @@ class NoChat(BaseRenderer):
         self.render_messages(*args, **kwargs)
 
     def validate_token_ids(self, *args: Any, **kwargs: Any) -> None:
-        """Check token ids as vLLM does, but skip models whose only inputs are tensors.
+        """Check token ids as vLLM does, unless tensors are the only inputs of the model.
 
         The prompt of such a model is a placeholder token. Without a tokenizer, vLLM since 0.33 compares the token with
         the model's vocabulary, which a TerraTorch folder lacks.

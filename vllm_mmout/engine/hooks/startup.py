@@ -23,8 +23,8 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock held while an engine starts. The engine's processes get the path of the file for errors by an environment
-variable, which only one start at a time may set."""
+"""Lock held while an engine starts. Its processes report errors to a file whose path is in an environment variable of
+this process, so that only one engine can start at a time."""
 
 
 @contextmanager

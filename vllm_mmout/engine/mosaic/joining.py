@@ -99,7 +99,8 @@ class Joining:
     is True."""
     grid: MapGrid
     confident: bool = False
-    """True to take each pixel of the map from the result with the largest value at this pixel, in any band."""
+    """True if each pixel of the map is taken from the most confident result, which has the largest value in any band
+    there."""
     finish: Callable[[RasterOutput], RasterOutput] | None = None
     """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
     resampling: str = "nearest"

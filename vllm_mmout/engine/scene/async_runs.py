@@ -49,8 +49,7 @@ class AsyncRuns:
         settings, engines = binding.settings, binding.engines
         self.credits = Credits(engines * binding.max_in_flight, engines * settings.max_in_flight_bytes)
         self.readers = asyncio.Semaphore(engines * binding.max_in_flight)
-        """Semaphore that limits how many inputs are being read, or wait until ``credits`` admits their requests to the
-        engines."""
+        """Semaphore that limits how many inputs are being read or are waiting to be sent to the engines."""
         self.budget = TileBudget(engines * binding.max_tiles, engines * settings.max_tile_bytes)
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
@@ -81,7 +80,7 @@ class AsyncRuns:
         self.turn()
 
     def wake(self) -> None:
-        """Make the event loop call `turn` soon. May be called from any thread."""
+        """Make the event loop send the next tiles soon, by a call of `turn`. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -189,7 +188,7 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Keep only the newest preview image while the ``with`` block runs, as the caller does not take images then."""
+        """Keep only the newest preview image while the ``with`` block runs, because nobody takes the images then."""
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False

@@ -217,7 +217,7 @@ def is_gdal_name(name: str) -> bool:
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
-    """Return the name to pass to GDAL for a GDAL dataset name, and the drivers that may open it.
+    """Convert a user's dataset name to GDAL's form. Return the result, and the drivers that may open the dataset.
 
     The name must be accepted by `is_gdal_name`.
     """

@@ -33,8 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Beginnings of the texts of coordinate systems on Earth. If GDAL does not understand GeoTIFF keys, it returns a local
-coordinate system, whose text begins differently."""
+"""Possible beginnings of the text of a coordinate system on Earth. If GDAL does not understand GeoTIFF keys, it returns
+a local coordinate system instead, whose text begins differently."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -65,8 +65,8 @@ class Georeference:
     """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Their line and sample numbers follow GDAL's
     convention (RFC 22)."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """GeoTIFF keys that state a coordinate system which GDAL does not understand. ``crs`` is then None. Empty for other
-    files."""
+    """GeoTIFF keys of a coordinate system that GDAL does not understand. ``crs`` is None in this case. Otherwise the
+    keys are empty."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):
@@ -140,7 +140,7 @@ class Georeference:
 
     @property
     def why_no_crs(self) -> str:
-        """Reason why ``crs`` is None, for errors: no coordinate system, or one that GDAL does not understand."""
+        """Reason why ``crs`` is None, for messages: no coordinate system, or one that GDAL does not understand."""
         if not self.unread_keys:
             return "no coordinate system"
         return (

@@ -18,7 +18,7 @@ _TASKS = 256
 """Largest number of decoding tasks for which bytes are requested ahead, even if the tasks need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
 """Limits in bytes for reading several strips or tiles by one request: the largest gap between two of them, and the size
-from which a request is not extended."""
+of a full request."""
 
 
 class ReadAhead:
@@ -31,8 +31,8 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Bytes that were requested for later decoding tasks. Each entry holds the index after the last of these tasks,
-        and the number of bytes."""
+        """Requests for bytes of decoding tasks that have not begun, as pairs: the index after the last task that a
+        request serves, and its number of bytes."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

@@ -88,7 +88,7 @@ class Run:
 
 
 def _runs_of(windows: Sequence[Window], count: int) -> list[Run]:
-    """Group consecutive windows into as few `Run` objects as possible.
+    """Group consecutive windows into as few runs of evenly spaced windows as possible.
 
     ``count`` is the number of windows in a block. All windows of a run belong to the same block.
     """
@@ -208,21 +208,21 @@ class Blocks:
         """Upper bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block` + 1, and the row and column
         after its last."""
         self.ends = self._all_ends()
-        """Index, for each block, after the last block that is filled from the same decoded strips or tiles. Later
+        """Index after the last block that is filled from the same decoded strips or tiles as block i, by i. Later
         blocks decode them again."""
 
     def __len__(self) -> int:
         return self._number
 
     def opened(self, number: int) -> Block:
-        """Return the `Block` with the index ``number``, and allocate its array at the first call."""
+        """Return the block ``number``, an array for several windows. Its array is allocated at the first call."""
         if (block := self._open.get(number)) is None:
             array = self._slots.empty(self._shape(number), self._dtype)
             self._open[number] = block = Block(array, number * self._slots.count)
         return block
 
     def pop(self, number: int) -> Block:
-        """Remove the `Block` with the index ``number`` from this collection, and return it."""
+        """Remove the block of windows with the index ``number`` from this collection, and return it."""
         return self._open.pop(number)
 
     def clear(self) -> None:

@@ -160,7 +160,7 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, same_named: Sequence[Sequence[int]]) -> bool:
-        """Return whether the bands ``same_named``, named like the model's bands, can come from the model's sensor.
+        """Return whether the bands ``same_named``, whose names equal the model's, can come from the model's sensor.
 
         Equal names are not enough: B5 of Landsat is not B5 of Sentinel-2.
         """

@@ -78,7 +78,7 @@ def processed(context: InputContext, processor: Callable[..., Any], data: Any) -
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """Return the largest number of tokens of a model's input. ``registered`` is this number, or a function for it.
+    """Return the largest number of tokens of a model's input: ``registered``, or its result if it is a function.
 
     A function is called with ``context``. Raise RegistrationError if the number is no integer from 0 on.
     """

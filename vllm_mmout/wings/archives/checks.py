@@ -219,7 +219,7 @@ argument."""
 
 
 def with_checks(network: fx.GraphModule) -> fx.GraphModule:
-    """Replace operators in an exported program by the functions of `CHECKED`, in place, and return the program."""
+    """Replace operators in an exported program by functions that check their arguments. Return the same program."""
     for graph_module in network.modules():
         if not isinstance(graph_module, fx.GraphModule):
             continue
@@ -235,7 +235,7 @@ def with_checks(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _check_call(node: fx.Node) -> None:
-    """Check an operator call. Raise ValueError if its schema lacks tensors, or a dtype or device is an integer."""
+    """Raise ValueError for an operator call without tensors, or with an integer in place of a dtype or device."""
     schema = cast("Any", node.target)._schema  # noqa: SLF001 - an operator has no public attribute for its schema
     if "Tensor" not in str(schema) and schema.name.removeprefix("aten::") not in _OF_SIZES:
         _refuse(node.target, "it takes and gives plain numbers")

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _ATTRIBUTE: Final = "mmout"
-"""Name of the attribute that this package adds to vLLM's ``PoolingStates`` of a request. It holds the
-`ActiveRequest`."""
+"""Name of the attribute that this package adds to vLLM's ``PoolingStates`` of a request. It holds an `ActiveRequest`,
+the state of the request."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
-"""Input tensors of a request by name, or the error that makes the request fail because it lacks them."""
+"""Input tensors of a request by name. An error in their place makes the request fail."""
 
 
 @dataclass(slots=True)

@@ -113,7 +113,7 @@ def _tilejson(layer: MapLayer, template: str) -> bytes:
 
 
 async def _drawn(request: Request, file: ResultFile, draw: Callable[[MapLayer], bytes]) -> bytes:
-    """Open a result as a map layer, and return what ``draw`` makes of it. Do nothing if the client has disconnected."""
+    """Open a result, and return what ``draw`` makes of it. Do nothing if the client has disconnected."""
 
     def opened_and_drawn() -> bytes:
         try:

@@ -26,7 +26,7 @@ _ROUNDING: Final = 1e-6
 
 
 def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return the bands of an image. If the files' scale is not the model's, apply it, unless the request sets one.
+    """Return an image's bands. Apply the files' scale if it differs from the model's, unless the request sets one.
 
     If integers state another scale than the model's, the files' scale and offset are applied. The values are floats
     then, which the model takes as reflectance, without its own scale.

@@ -114,7 +114,7 @@ class OpenStack(OpenRaster):
                 rasters.callback(member.raster.close)
 
     def _blocks(self) -> tuple[tuple[int, int], int]:
-        """Return the size in pixels of a block of the stack, and the number of bytes that are decoded to read a block.
+        """Return the block size in pixels for reading the stack, and the number of bytes decoded to read one block.
 
         Height and width are the largest of all rasters.
         """
@@ -241,7 +241,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
-    """Change interpolated pixels that equal nodata by chance to the next lower value, or higher at the minimum."""
+    """Change interpolated pixels that equal nodata by chance to the next value, so that they do not become nodata."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
         toward = np.inf if value == np.finfo(array.dtype).min else -np.inf

@@ -99,7 +99,8 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
 
 
 def intercept(components: Mapping[str, Any]) -> None:
-    """Wrap a pipeline's networks so that a call inside a `Task` pauses that task. Other calls run as usual."""
+    """Wrap a pipeline's networks so that a call pauses the calling `Task` (greenlet). Calls outside tasks run as usual.
+    """
     for name, component in components.items():
         if not isinstance(component, nn.Module):
             continue
@@ -120,7 +121,7 @@ def _resting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counting(scheduler: Any) -> Any:
-    """Return a copy of a diffusers scheduler for one request. It counts denoising steps on the request's `Task`."""
+    """Return a copy of a diffusers scheduler for one request, which counts the request's denoising steps."""
     kind: Any = type(scheduler)
     copied = object.__new__(_counting(kind))
     vars(copied).update(copy.deepcopy(vars(scheduler)))
@@ -129,7 +130,7 @@ def counting(scheduler: Any) -> Any:
 
 @cache
 def _counting(scheduler: type[Any]) -> type[Any]:
-    """Return a subclass of a diffusers scheduler class whose ``step`` counts the steps of the current `Task`."""
+    """Return a subclass of a diffusers scheduler class whose ``step`` counts the steps of the current request."""
     step: Any = scheduler.step
 
     @wraps(step)

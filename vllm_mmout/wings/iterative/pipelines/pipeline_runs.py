@@ -29,7 +29,7 @@ _DEVICE: Final = "mmout_device"
 
 @cache
 def _with_stored_device(pipeline: type[Any]) -> type[Any]:
-    """Return a subclass of ``pipeline`` that stores its device. diffusers would search all modules for it each time."""
+    """Return a subclass of ``pipeline`` with a stored device. Without it, diffusers searches all modules each time."""
     device = property(lambda own: vars(own)[_DEVICE])
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 

@@ -91,7 +91,7 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return a copy of ``work`` for result ``number`` of several results. A set seed grows by ``number``."""
+    """Return a copy of ``work`` for one of several results, with ``number`` added to its seed, if it has a seed."""
     seed = work.params.seed
     fields = work.request
     if seed is not None:

@@ -18,7 +18,7 @@ _Base: Any = v2_interface() or object
 
 
 class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that have this base class
-    """vLLM logits processor for Model Runner V2. It forbids tokens by the token rules of each request, its `Guide`."""
+    """vLLM logits processor for Model Runner V2, which forbids tokens by the token rules of each request."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: Any) -> None:
         self._states = req_states
@@ -31,7 +31,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         refuse_client_rules(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Start tracking the tokens of a new or resumed request. Return whether token rules (a `Guide`) restrict them.
+        """Start tracking the tokens of a new or resumed request. Return whether token rules restrict them.
 
         ``req_idx`` is the request's index in vLLM's table of running requests.
         """
@@ -43,7 +43,7 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
         return True
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Set the logits [requests, vocabulary] to minus infinity for tokens that a `Guide` (token rules) forbids."""
+        """Set ``logits`` [requests, vocabulary] to minus infinity for tokens that the rules of a request forbid."""
         slots = ctx.idx_mapping_np.tolist()
         guided = [(row, slot) for row, slot in enumerate(slots) if slot in self._requests]
         if not guided:

@@ -77,7 +77,7 @@ class DelayedBody(Body):
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _padding_may_begin(self, step: int, book: int) -> bool:
-        """Return whether padding may come next, after the last code. Its start tells the number of frames."""
+        """Return whether the first codebook's padding may begin now. Its start tells the number of frames."""
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:

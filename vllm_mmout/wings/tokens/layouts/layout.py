@@ -68,7 +68,10 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return how many frames the order "delayed" adds: each codebook starts a frame later. 0 for other orders."""
+        """Return the number of frames that the order "delayed" adds: codebook k is delayed by k frames.
+
+        It is 0 for other orders.
+        """
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:

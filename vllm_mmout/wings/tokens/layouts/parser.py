@@ -23,8 +23,8 @@ class NextTokens(NamedTuple):
     """Ranges of picture or sound tokens that may come next. `Fit.after`, the number of tokens that must follow, also
     counts the end marker."""
     text: int | None = None
-    """Minimum number of tokens that still complete the unfinished picture or sound if a text token comes next. 0 if
-    none is unfinished. None if text may not come next."""
+    """Minimum number of tokens, after a text token, to complete the unfinished picture or sound, or 0 if none is
+    unfinished. None if a text token may not come next."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -216,7 +216,7 @@ class StreamParser:
 
     @property
     def _has_open_end(self) -> bool:
-        """Return whether any token but a code ends a picture or sound: the layout has neither end marker nor grid."""
+        """Return whether the layout lacks end marker and grid: any token but a code then ends a picture or sound."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
@@ -229,7 +229,7 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error for a token that does not fit. Return False, or True if the token only ended the stream.
+        """Record an error for an unexpected token, and return False. If the token ended the stream, only return True.
 
         A token that ended the stream, such as an EOS, counts as text and is not an error.
         """

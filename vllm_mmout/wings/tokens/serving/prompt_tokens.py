@@ -95,7 +95,7 @@ class TextTokenizer:
 
     @cached_property
     def _plain(self) -> Any:
-        """Return a copy of the tokenizer that does not recognise special tokens in texts, but encodes their letters."""
+        """Return a copy of the tokenizer that encodes special tokens in a text as ordinary letters."""
         described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # called only if there is one
         for token in described["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.guarded
@@ -223,7 +223,7 @@ class PromptTokens:
         return ids + self._tokenizer.plain(text) + list(after)
 
     def _split_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[str | SpelledToken]:
-        """Split a prompt's pieces from the template at special tokens. Pieces that the client wrote stay whole."""
+        """Split a prompt's pieces at special tokens, except the pieces that the client wrote."""
         pattern = re.compile("|".join(map(re.escape, sorted(self._added, key=len, reverse=True))) or r"(?!)")
         runs: list[str | SpelledToken] = []
         stripped = False

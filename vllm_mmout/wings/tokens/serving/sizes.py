@@ -46,7 +46,7 @@ class Sizes:
         self._processor = processor
         self._fixed = None if processor.layout.grid is None else Grid(*processor.layout.grid)
         self._prompt_has_size = {"rows", "columns"} <= template.names
-        """Whether the prompt template has placeholders for the numbers of rows and columns, which tell the model the
+        """Whether the prompt template has placeholders for rows and columns, so that the prompt can tell the model the
         size of the picture."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)

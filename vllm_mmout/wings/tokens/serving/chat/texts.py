@@ -19,7 +19,7 @@ _FILES: Final = ("image_url", "input_audio", "video_url", "audio_url")
 
 
 def check_texts(request: Any, makers: Iterable[Maker]) -> None:
-    """Raise an ApiError if a tokenizer of ``makers`` would turn text of a chat into a picture or sound token.
+    """Raise an ApiError if a tokenizer in ``makers`` would turn a chat's text into a picture or sound token.
 
     vLLM joins the template and all texts into one prompt, in which such a text would become the token itself. Blocks
     for some milliseconds.
@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in nested data, including dict keys, and the concatenation of a list's text parts."""
+    """Yield all texts in nested data: strings, dict keys, and the joined text parts of each list."""
     value = _plain(value)
     if isinstance(value, str):
         yield value
