@@ -123,7 +123,7 @@ class CompiledForward:
         return each(torch.clone, run(self.model, batch))  # the next batch overwrites the memory of a CUDA graph
 
     def _compile(self, dummy: Inputs) -> float:
-        """Compile for each batch size, compare with eager output, and return the speedup of the largest batch.
+        """Compile the model for each batch size, and compare it with eager mode. Return the largest batch's speedup.
 
         The largest batch is compiled in several ways, and the other batches in the fastest of them.
         """

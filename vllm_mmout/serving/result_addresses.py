@@ -72,8 +72,8 @@ class ResultAddress:
     query: Sequence[str] = ()
     """Names of the query parameters that choose one of several results with the same path."""
     finished: Callable[[Request], Awaitable[FinishedResult]] | None = None
-    """Function that returns the complete result that the URL of a request names. The file of the result is sent at the
-    path of the URL plus ``/content``. None if the server cannot list the results."""
+    """Function that returns the complete result at the URL of a request. None if the server cannot list the results.
+    The result's file is sent at the path of the URL plus ``/content``."""
     newest: Callable[[Request, int], Awaitable[Sequence[FinishedResult]]] | None = None
     """Function ``(request, count)`` that returns up to ``count`` complete results, the newest first. None if the server
     cannot list the results."""

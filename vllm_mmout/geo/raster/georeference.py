@@ -65,8 +65,8 @@ class Georeference:
     """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Their line and sample numbers follow GDAL's
     convention (RFC 22)."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """GeoTIFF keys of a coordinate system that GDAL does not understand. ``crs`` is None in this case. Otherwise the
-    keys are empty."""
+    """GeoTIFF keys that state a coordinate system which GDAL does not understand, so that ``crs`` is missing. Else
+    empty."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):

@@ -46,7 +46,7 @@ class ReadAhead:
             self._bytes += group[1]
 
     def _request_groups(self, tasks: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Request the bytes of decoding tasks in their order. Each iteration sends the requests for one group of tasks.
+        """Request bytes for decoding tasks, in their order. Each iteration of the generator sends one group.
 
         Yield for each group the index of the first task after it, and the number of requested bytes.
         """
@@ -70,7 +70,7 @@ class ReadAhead:
 
 
 def _joined(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield (offset, count) of byte ranges that cover all non-empty ``parts``, with parts close together joined."""
+    """Yield the byte ranges to read for ``parts``, as (offset, count). Parts that are close together share a range."""
     start = stop = 0
     for at, count in sorted(part for part in parts if part[1]):
         if stop and (at > stop + _GAP or stop - start >= _LONGEST):

@@ -41,8 +41,8 @@ class Slots:
     count: int = 1
     """Number of windows in each array [windows, bands, height, width]. The last array may have fewer."""
     empty: Empty = np.empty
-    """Function that allocates each array [windows, bands, height, width], given its shape and dtype. Threads may call
-    it in advance, one at a time."""
+    """Function that allocates each array [windows, bands, height, width], given its shape and dtype. It may run in
+    another thread, but not twice at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +202,11 @@ class Blocks:
         self._open: dict[int, Block] = {}
         edges = [(run.block_index, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """Lower bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block`, first row, first column."""
+        """Lower bounds of each run of windows, int64 [runs, 3]: index of its block, first row, first column."""
         edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """Upper bounds of each `Run` of windows, int64 [runs, 3]: index of its `Block` + 1, and the row and column
-        after its last."""
+        """Upper bounds of each run of windows, int64 [runs, 3]: index of its block + 1, and the row and column after
+        its last."""
         self.ends = self._all_ends()
         """Index after the last block that is filled from the same decoded strips or tiles as block i, by i. Later
         blocks decode them again."""
@@ -230,7 +230,7 @@ class Blocks:
         self._open.clear()
 
     def runs_in(self, area: Window, first_block: int, end_block: int) -> list[tuple[Run, Block]]:
-        """Return the runs of windows that overlap ``area``, each with its `Block`, for a range of block indices."""
+        """Return the runs of windows that overlap ``area``, each with its block, for a range of block indices."""
         starts, stops = (first_block, area.row, area.col), (end_block, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]

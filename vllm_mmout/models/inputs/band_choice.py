@@ -43,7 +43,7 @@ class BandList:
     """True if only TIFF tags mark the band as alpha. GDAL tags any fourth uint8 band in this way."""
 
     def find(self, name: str) -> list[int]:
-        """Return the indices of the bands called ``name``. If there is none, case and leading zeros are ignored."""
+        """Return the indices of the bands called ``name``. If no band matches, case and leading zeros are ignored."""
         for form in (str, str.casefold, band_key):
             places = [place for place, band in enumerate(self.bands) if form(name) in map(form, band.names)]
             if places:
@@ -262,7 +262,7 @@ def _band_index(band: int | str, bands: BandList) -> int:
 
 
 def _indices_by_meaning(name: str, bands: BandList) -> list[int]:
-    """Return the indices of the bands that ``name`` may mean, or [] if its meaning depends on the unknown sensor."""
+    """Return the indices of the bands that ``name`` may mean, or [] if this depends on the sensor, which is unknown."""
     index_lists = [reading.matches(0) for reading in possible_meanings((name,), bands.bands)]
     return index_lists[0] if all(places == index_lists[0] for places in index_lists) else []
 

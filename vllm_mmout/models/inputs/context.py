@@ -51,7 +51,7 @@ class DummyData(NamedTuple):
     """Largest input of a model. A registered function returns it for vLLM's memory profiling."""
 
     seq_data: Any = None
-    """Not used, since vLLM builds the prompt."""
+    """Dummy prompt, which is ignored because vLLM builds the prompt."""
     multi_modal_data: Any = None
     """Largest input as ``{"image": data}``, in any form that the model accepts."""
     multi_modal_placeholders: Any = None

@@ -214,8 +214,8 @@ CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     "_operator.mul": checked_product,
     "_operator.pow": checked_product,
 }
-"""Checked function that is called instead of an operator, by operator name. It gets the operator as its first
-argument."""
+"""Maps the name of an operator to a function that checks the arguments first, and is called instead. The function gets
+the operator as its first argument."""
 
 
 def with_checks(network: fx.GraphModule) -> fx.GraphModule:

@@ -52,7 +52,7 @@ class ActiveRequest:
 
 
 class StepRunner:
-    """Runner that calls an author's ``begin``, ``step`` and ``finish`` for all running requests, in batches.
+    """Runner that calls the model author's ``begin``, ``step`` and ``finish`` for all running requests, in batches.
 
     If the model raises for several requests, each of them is run again alone, so that one request cannot fail the
     others. A model must therefore not change the states that it receives.
@@ -193,7 +193,7 @@ class StepRunner:
         return each(lambda tensor: tensor[0], checked_group(each(lambda leaf: leaf[None], raw), 1, giver, ModelError))
 
     def _catch_errors(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call an author's function. Return its result, or its exception as an MMOutError."""
+        """Call a function of the model's author. Return its result, or its exception as an MMOutError."""
         try:
             return call(*args)
         except (InputError, ModelError) as error:

@@ -67,7 +67,7 @@ class TileRoutes(ServerExtension):
                 app.add_api_route(whole, endpoint, methods=["GET"], tags=["map tiles"], openapi_extra=described)
 
     async def start(self, service: Service, state: State) -> None:
-        """Create the semaphore that limits how many tiles are drawn at the same time."""
+        """Create the semaphore that limits how many map tiles are drawn at the same time."""
         del service
         state.mmout_tiles = asyncio.Semaphore(_AT_ONCE)
 

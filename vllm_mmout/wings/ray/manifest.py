@@ -112,7 +112,7 @@ class Manifest:
         return f"{RUNS}/{run}/{self.key(scene, options)}"
 
     def report(self, records: Iterable[SceneRecord]) -> str:
-        """Write a report with the outcome of each scene, and return its address. Delete temporary files of all runs."""
+        """Write a report with the outcome of each scene, and return its address. Delete all temporary files."""
         self.objects.write(REPORT, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         self.objects.remove_below(RUNS)
         return self.objects.address(REPORT)

@@ -177,7 +177,7 @@ class StreamParser:
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
-        """Process a token other than a code inside a picture or sound. Return whether it is text."""
+        """Process a token that is inside a picture or sound and is not a code. Return whether it is text."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
             self._due, self._complete = end, body.may_end
