@@ -76,10 +76,10 @@ def window_of_box(
 
 
 def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str, option: Option = "bbox") -> BoxSystem:
-    """Return a converter from bounding boxes in ``crs`` to pixel windows of the raster ``name``.
+    """Return a converter from bounding boxes in the coordinate system ``crs`` to pixel windows of a raster.
 
-    Raise an error that names ``option`` if PROJ cannot convert them. If ``crs`` is None, the coordinates are in the
-    raster's own coordinate system.
+    ``name`` is the name of the raster. Raise an error that names ``option`` if PROJ cannot convert the boxes. If
+    ``crs`` is None, their coordinates are in the raster's own coordinate system.
     """
     if crs is None or crs == raster.crs:
         geographic = is_geographic(raster.crs)

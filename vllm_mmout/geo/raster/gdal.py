@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
-"""Source that tells which pixels are valid: only nodata values, an alpha band, one mask for all bands, or a mask per
-band."""
+"""How valid pixels are marked: by nodata values, an alpha band, one mask for all bands, or a mask per band."""
 _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESOLUTION", "TIFFTAG_RESOLUTIONUNIT"})
 """GDAL metadata items that are not copied: whether pixels are areas or points, and the resolution for printing."""
 
@@ -60,7 +59,7 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
 
 
 def open_raw(name: str, target: str, header_format: GdalFormat, nbytes: int) -> OpenRaster:
-    """Open a raw raster through GDAL by its header file.
+    """Open a raster of raw pixel values, described by a separate header file, through GDAL.
 
     Raise InputError if ``nbytes``, the size of the raster file, is less than the header implies.
     """
@@ -134,9 +133,9 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that GDAL read each part of the image, and then each part of the mask, int64 [2 * parts].
+        """How often each part was read by GDAL: all parts of the image, then all parts of the mask, int64.
 
-        The parts are the rectangles that the raster is read in. They are listed row by row.
+        The shape is [2 * parts]. The parts are the rectangles that the raster is read in. They are listed row by row.
         """
         return self._decoded.ravel()
 
@@ -168,7 +167,7 @@ def _palette(dataset: Any) -> NDArray[np.uint8] | None:
 
 
 def _validity(dataset: Any, alpha: int | None) -> _Validity:
-    """Return the source that tells which pixels of a dataset are valid (GDAL RFC 15)."""
+    """Return how valid pixels are marked in a dataset: by nodata values, an alpha band or masks (RFC 15)."""
     data = [band for band in dataset.indexes if band != alpha]
     flags = [{flag.name for flag in dataset.mask_flag_enums[band - 1]} for band in data]
     if alpha is None:  # GDAL's alpha band may be described as something else
@@ -186,13 +185,13 @@ def _validity(dataset: Any, alpha: int | None) -> _Validity:
 _LARGEST = 512 << 20
 """Largest size, in decoded bytes, of the part of a raster that GDAL reads at once. Larger parts are refused, since a
 part must fit into memory."""
-_WORTH_A_CALL = 2**18
-"""Smallest number of decoded bytes that one GDAL call should read."""
+_MIN_CALL_BYTES = 2**18
+"""Minimum number of decoded bytes that one GDAL call should read, because many small calls are slow."""
 _SIDE = 1024
 """Largest height and width, in pixels, of the parts that a VRT is read in, unless its blocks are larger."""
-_WORTH_A_SEARCH = 32 << 20
-"""Size limit, in decoded bytes, of the parts that a VRT is read in, unless one block is larger. It is large because
-GDAL searches all sources of the VRT in each read."""
+_MAX_VRT_PART_BYTES = 32 << 20
+"""Maximum size, in decoded bytes, of the parts in which a VRT is read, unless one block is larger. Parts are large
+because GDAL searches all sources of the VRT in each read."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_bytes: int) -> tuple[int, int]:
@@ -211,15 +210,15 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_
     """
     height, width = block
     if driver == "VRT":
-        side = min(_SIDE, max(1, math.isqrt(_WORTH_A_SEARCH // pixel_bytes)))
+        side = min(_SIDE, max(1, math.isqrt(_MAX_VRT_PART_BYTES // pixel_bytes)))
         height *= max(1, side // height)
         width *= max(1, side // width)
-    height *= max(1, _WORTH_A_CALL // (height * width * pixel_bytes))
+    height *= max(1, _MIN_CALL_BYTES // (height * width * pixel_bytes))
     return min(height, size[0]), min(width, size[1])
 
 
 class GdalParts:
-    """Adapter that lets `read_windows` read bands or masks of a GDAL dataset, in parts of one or more GDAL blocks.
+    """Adapter by which `read_windows` reads bands or masks of a GDAL dataset, in parts of whole GDAL blocks.
 
     ``decoded``, int64 [rows, columns] of parts, counts how often each part was read.
     """

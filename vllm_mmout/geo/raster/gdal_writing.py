@@ -13,8 +13,8 @@ from pathlib import Path
 IN_MEMORY = "/vsimem/"
 """Prefix of the names that GDAL gives to files in memory."""
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""GDAL options for writing: one thread, since this package runs several threads itself, and PackBits, the cheapest
-compression, for temporary overviews."""
+"""GDAL options for writing. One thread is used, since this package runs several threads itself. Temporary overviews use
+PackBits, since it needs the least CPU time."""
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
-        """Return the stored image with the masks of the bands ``places``, and the masks' indices within that image.
+        """Return the image that stores the masks of the bands ``places``, and the index of each mask in it.
 
         A pixel is valid where all masks are not 0. Return None if the raster has no masks.
         """

@@ -56,7 +56,7 @@ def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> l
 
 
 def _rising(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
-    """Return the blending weights of ``pixels`` for a tile that overlaps the previous one in ``start:end``.
+    """Return a tile's blending weights at ``pixels`` along an axis. The previous tile overlaps it in ``start:end``.
 
     The weights rise from 0 to 1 in the middle half of the overlap.
     """
@@ -67,7 +67,7 @@ def _rising(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDA
 
 
 def _falling(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
-    """Return the blending weights of ``pixels`` for a tile that overlaps the next one in ``start:end``.
+    """Return a tile's blending weights at ``pixels`` along an axis. The next tile overlaps it in ``start:end``.
 
     The weights fall from 1 to 0, and mirror the weights of `_rising` bit for bit.
     """
@@ -157,7 +157,10 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return values for the pixels where no tile has a known value, from the first tile that is ``valid`` there."""
+    """Return, for each pixel, the value of the first tile whose mask ``valid`` is True there.
+
+    It is used for pixels where the values of all tiles are missing.
+    """
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):
         fallback = values if part.valid is None else np.where(part.valid, values, fallback)

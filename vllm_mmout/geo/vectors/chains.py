@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Linked lists and rings of integers (array indices), sorted so that each list is contiguous and in order."""
+    """Linked lists of array indices, some of them rings. `order` stores one list after the other."""
 
     order: NDArray[np.int32]
     """Indices of all elements, sorted by list and, within each list, from its first element to its last."""
     starts: NDArray[np.int64]
-    """Position in ``order`` where each list begins, followed by the total number of elements."""
+    """Index in `order` (the elements of all lists) at which each list begins. The last item is the number of elements.
+    """
     closed: NDArray[np.bool_]
-    """True for each list that is a ring: its last element is followed by its first."""
+    """True for each list that is a ring, in which the first element follows the last."""
     chain: NDArray[np.int32]
     """Index of the linked list that contains each element."""
 

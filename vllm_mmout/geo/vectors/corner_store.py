@@ -31,7 +31,7 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._unread: dict[int, int] = {}
-        """Chunk index -> number of corners in the chunk that were not read yet, counting unused space as not read."""
+        """Number of corners that were not read yet, by chunk index. Unused space of a chunk counts as not read."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._file_positions: dict[int, int] = {}
         """Chunk index -> position of the chunk in the temporary file, counted in chunks."""
@@ -124,9 +124,10 @@ class BorderSegments:
         self._unused = 256
 
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Store the corners of new border segments, and return an identifier of each segment for `join` and `take`.
+        """Store the corners of new border segments, and return an identifier for each segment.
 
         ``vertices`` are the corners [n, 2] of all segments in turn. ``counts`` has the number of corners per segment.
+        `join` and `take` accept the identifiers.
         """
         while self._unused < len(counts):
             size = len(self._table)
@@ -142,11 +143,11 @@ class BorderSegments:
         return numbers
 
     def join(self, segments: NDArray[np.intp], following: NDArray[np.intp]) -> None:
-        """Record that segment ``following[i]`` continues the border after segment ``segments[i]``, for each i."""
+        """Link border segments: record that ``following[i]`` is the next segment after ``segments[i]``."""
         self._table[segments, 0] = following
 
     def take(self, first: int) -> NDArray[np.int32]:
-        """Return the corners, int32 [n, 2], of segment ``first`` and all segments linked after it, and remove them."""
+        """Remove the border that begins with segment ``first``, and return its corners, int32 [n, 2]."""
         parts, numbers = [], []
         while first >= 0:
             numbers.append(first)

@@ -62,13 +62,13 @@ class OpenBorders(_Columns):
     """Table of the polygon borders that are not closed yet, since they continue below the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column at the lower edge of the traced rows where each border begins."""
+    """Column of each border's beginning on the lower edge of the rows traced so far."""
     tails: NDArray[np.int32]
-    """Column at the lower edge of the traced rows where each border ends."""
+    """Column of each border's end on the lower edge of the rows traced so far."""
     first: NDArray[np.intp]
-    """Identifier in `BorderSegments` of each border's first segment."""
+    """Identifier of each border's first segment in `BorderSegments`, the store of border segments."""
     last: NDArray[np.intp]
-    """Identifier in `BorderSegments` of each border's last segment."""
+    """Identifier of each border's last segment in `BorderSegments`, the store of border segments."""
     region: NDArray[np.intp]
     """Index of the region that each border belongs to."""
 
@@ -92,16 +92,15 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Address of each ring's first corner in `WaitingCorners`. For a ring that is not stored there yet it is -1 - i,
-    where i is the corner's index in the array of the new rings' corners.
-    """
+    """Position of each ring's first corner in `WaitingCorners`, the store of corners. A negative value -1 - i means
+    that the corner is not stored yet. It then has index i in the array of new corners."""
     count: NDArray[np.int64]
     """Number of corners of each ring."""
     hole: NDArray[np.bool_]
     """True for rings around a hole, False for exteriors."""
 
     def with_regions(self, region: NDArray[np.intp]) -> Rings:
-        """Return a copy of the table with each region index i replaced by ``region[i]``."""
+        """Return a copy of the table in which ``region[i]`` replaces each region index ``i``."""
         return replace(self, region=region[self.region])
 
 
@@ -227,7 +226,7 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Return polygon corners as JSON text with the brackets of GeoJSON, and each corner's offset in the text.
+        """Return polygon corners as the text of GeoJSON coordinates, and each corner's offset in the text.
 
         The second result is the offset in the text at which each corner begins, followed by the length of the text.
         ``begins`` is 1 for the first corner of a polygon's first ring, 2 for the first corner of another ring, else 0.

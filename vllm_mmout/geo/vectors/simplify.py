@@ -26,10 +26,10 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
     """
     if not len(polygons.counts):
         return polygons
-    bare, counts = without_flags(polygons.vertices), polygons.counts
+    corners, counts = without_flags(polygons.vertices), polygons.counts
     starts = np.cumsum(counts) - counts
     ring = np.repeat(np.arange(len(counts)), counts)
-    anchors = _anchors(polygons.vertices, bare, starts, ring)
+    anchors = _anchors(polygons.vertices, corners, starts, ring)
     first = np.flatnonzero(anchors)[np.searchsorted(np.flatnonzero(anchors), starts)]
     # The corners of each ring, from its first anchor around the ring and back to that anchor.
     steps = ranges(np.zeros_like(counts), counts + 1)
@@ -40,14 +40,14 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
     kept = np.zeros(len(line), np.bool_)
     stops = np.flatnonzero(anchors[line])
     arcs = np.flatnonzero(~np.isin(stops[:-1], closing))
-    _keep(bare[line], stops[arcs], stops[arcs + 1], tolerance, kept)
+    _keep(corners[line], stops[arcs], stops[arcs + 1], tolerance, kept)
     kept[closing] = False  # the repeated first anchor
-    keep = np.zeros(len(bare), np.bool_)
+    keep = np.zeros(len(corners), np.bool_)
     keep[line[kept]] = True
     for _ in range(2):
         new = np.add.reduceat(keep, starts, dtype=np.int64)
-        remaining = bare[keep]
-        before, after = doubled_areas(bare, counts), doubled_areas(remaining, new)
+        remaining = corners[keep]
+        before, after = doubled_areas(corners, counts), doubled_areas(remaining, new)
         lost = (np.sign(before) != np.sign(after)) | (new < 3)
         if not lost.any():
             break
@@ -56,21 +56,21 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
 
 
 def _anchors(
-    vertices: NDArray[np.int32], bare: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
+    vertices: NDArray[np.int32], corners: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the corners where rings are split into lines. Each line is simplified separately.
+    """Return a mask of the corners where each ring is split into lines. Each line is simplified separately.
 
     These are the junctions. A ring with a single junction is also split at the corner farthest from it. A ring without
     junctions is split at its first corner in row-column order and at the corner farthest from that.
     """
     anchors = (vertices[:, 0] & JUNCTION) > 0
-    key = bare[:, 1].astype(np.int64) << 32 | bare[:, 0]
+    key = corners[:, 1].astype(np.int64) << 32 | corners[:, 0]
     few = np.add.reduceat(anchors, starts, dtype=np.int64)[ring]
     last = np.int64(2**62)
     lowest = np.minimum.reduceat(np.where(few == 0, key, last), starts)[ring]
     anchors |= key == lowest
     ring_anchor = np.maximum.reduceat(np.where(anchors & (few < 2), np.arange(len(ring)), -1), starts)[ring]
-    apart = ((bare.astype(np.int64) - bare[ring_anchor]) ** 2).sum(axis=1)
+    apart = ((corners.astype(np.int64) - corners[ring_anchor]) ** 2).sum(axis=1)
     farthest = np.maximum.reduceat(apart, starts)[ring]
     candidates = np.where((few < 2) & (apart == farthest), key, last)
     anchors |= (candidates == np.minimum.reduceat(candidates, starts)[ring]) & (few < 2)

@@ -69,7 +69,7 @@ class Fetcher:
         self._process = os.getpid()
 
     def retry(self, what: str, step: Callable[[], _Result], count_received: Callable[[], int] = lambda: 0) -> _Result:
-        """Call ``step``, and repeat it after temporary failures (`BrokenError`), up to ``options.retries`` times.
+        """Call ``step``. Call it again after a temporary failure (`BrokenError`), up to ``options.retries`` times.
 
         The retries follow after pauses. ``what`` names the data in error messages. ``count_received`` returns the
         number of bytes received so far, from where ``step`` continues. An attempt that received at least 512 KiB does

@@ -25,11 +25,11 @@ _Matrix: TypeAlias = "NDArray[np.float64]"
 """Matrix [3, 3] of an affine transform of (column, row, 1) or (x, y, 1)."""
 
 _EXACT = 1e-5
-"""Largest distance, in pixels, between corresponding pixels of two rasters whose grids count as equal. Files may store
-coordinates with few digits."""
-_TURNED = 0.01
-"""Largest drift, in pixels over the whole raster, between rows (or columns) of two rasters whose pixel grids count as
-parallel."""
+"""Maximum distance, in pixels, between corresponding pixels of two rasters with the same grid. It is not 0, since files
+may store coordinates with few digits."""
+_MAX_DRIFT = 0.01
+"""Maximum drift between the rows (or columns) of two rasters that count as parallel, in pixels over the whole raster.
+"""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _EDGE_MARGIN = 1
@@ -58,14 +58,14 @@ class Alignment:
     reference_to_coordinates: _Matrix
     """Matrix that converts pixels of the reference raster (whose grid is the target) to coordinates."""
     to_raster: _Matrix
-    """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of the raster. If the
-    coordinate systems differ, it is exact only at the raster's centre."""
+    """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of this raster. If the
+    coordinate systems differ, the matrix is only exact at this raster's centre."""
     covers: bool = True
     """Whether the raster covers all of the reference raster, with parallel rows. Up to one pixel may be missing on each
     side."""
     box_converter: BoxSystem | None = None
-    """Converter from bounding boxes in the reference raster's coordinate system to windows of the raster. None if both
-    rasters share a coordinate system."""
+    """Converter from bounding boxes in the reference raster's coordinate system to windows of this raster. None if the
+    two rasters have the same coordinate system."""
 
     @property
     def exact(self) -> bool:
@@ -157,7 +157,7 @@ def _on_one_map(raster: OpenRaster, reference: OpenRaster, own: Affine, other: A
     origin = own[2], own[5]  # subtracted first, as differences of large numbers lose digits
     near = np.asarray(np.linalg.solve(_matrix(own, origin), _matrix(other, origin)), np.float64)
     (height, width), size = reference.size, np.array(raster.size)
-    if abs(near[0, 1]) * height + abs(near[1, 0]) * width > _TURNED:
+    if abs(near[0, 1]) * height + abs(near[1, 0]) * width > _MAX_DRIFT:
         return _of_pixels(raster, near, covers=False)
     near[0, 1] = near[1, 0] = 0
     for axis, length in ((0, width), (1, height)):
@@ -210,9 +210,9 @@ def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Convert a matrix to rasterio's ``Affine``. Move an origin at (0, 0) slightly, so that rasterio respects it.
+    """Convert a matrix to rasterio's ``Affine``. Shift an origin at (0, 0) by a tiny part of a pixel.
 
-    Without the move, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
+    Without the shift, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
     """
     a, b, c, d, e, f = map(float, matrix[:2].ravel())
     return RasterioAffine(a, b, c, d, e, f + 2 * _EXACT * (max(abs(c), abs(f)) < _EXACT))

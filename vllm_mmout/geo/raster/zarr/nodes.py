@@ -79,9 +79,9 @@ class Node:
         return InputError(f"{self.name} is not a Zarr array that can be read: {reason}; write it again")
 
     def integers(self, what: str, value: Any, *, least: int) -> tuple[int, ...]:
-        """Return ``value`` as a tuple. Raise InputError unless it is a list of integers, none below ``least``.
+        """Check that ``value``, from the node's metadata, is a list of integers, and return it as a tuple.
 
-        ``what`` names the value in the error.
+        Raise InputError for any other value, or for an integer below ``least``. ``what`` names the value in the error.
         """
         if not isinstance(value, list) or not all(type(number) is int and least <= number < 2**63 for number in value):
             raise self.damaged(f"{what} is {value!r:.100}")

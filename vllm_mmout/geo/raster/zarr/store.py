@@ -21,7 +21,7 @@ _METADATA_BYTES: Final = 2**24
 _MOST_NODES: Final = 4096
 """Largest accepted number of arrays and groups in a Zarr group."""
 _DIRECTORY_BYTES: Final = 2**24
-"""Largest accepted size, in bytes, of a zip file's list of files. 150,000 files reach it."""
+"""Maximum size of a zip file's central directory in bytes, enough for about 150,000 files."""
 _LOCAL_HEADER: Final = 30
 """Size of the fixed part of the header before each file in a zip file, in bytes (APPNOTE.TXT, 4.3.7)."""
 _OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
